@@ -5,6 +5,7 @@ import pytest
 
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
+    Block,
     CallBlock,
     CitationAdded,
     Closed,
@@ -23,12 +24,13 @@ from dragoman.hub.events import (
     UsageReported,
     collect,
 )
-from dragoman.hub.failure import Kind
+from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.usage import Usage
 from narrowing import expect_all
 from protocols.responses.responses_kit import ISSUER, UPSTREAM, event_bytes, events_of, fixture, join_deltas
+from tables import each_row
 from wire_json import JsonObject
 
 STARTED = Started("resp_0f1e2d3c", "gpt-5.5-2026-03-05")
@@ -40,10 +42,10 @@ def decode_fixture(name: str) -> list[Event]:
     return join_deltas(events_of(fixture(name)))
 
 
-def failure_of(stream: bytes) -> Failed:
+def failure_of(stream: bytes) -> Failure:
     last = events_of(stream)[-1]
     assert isinstance(last, Failed)
-    return last
+    return last.failure
 
 
 def texts(events: list[Event]) -> list[tuple[object, str]]:
@@ -66,12 +68,27 @@ def test_each_delta_is_passed_on_as_it_comes() -> None:
     assert deltas == ["Hello", ", ", "world", "."]
 
 
-def test_unicode_quotes_and_line_separators_survive() -> None:
-    assert texts(decode_fixture("unicode.sse")) == [(TextBlock(), 'Grüße aus 東京 👩‍👩‍👧\u2028 "quoted" \\ back\n')]
+RAW_THOUGHT = [(ThinkingBlock(raw=True), "raw thoughts"), (TextBlock(), "ok")]
 
 
-def test_carriage_returns_do_not_matter() -> None:
-    assert texts(decode_fixture("crlf.sse")) == [(TextBlock(), "ab")]
+@each_row(
+    ("name", "expected"),
+    [
+        ("unicode.sse", [(TextBlock(), 'Grüße aus 東京 👩‍👩‍👧\u2028 "quoted" \\ back\n')]),
+        ("crlf.sse", [(TextBlock(), "ab")]),
+        ("reasoning_raw.sse", RAW_THOUGHT),
+        ("reasoning_raw_open.sse", RAW_THOUGHT),
+        (
+            "custom_call.sse",
+            [(CallBlock("call_c", "apply_patch", custom=True), "*** Begin Patch\n*** End Patch\n")],
+        ),
+        ("namespaced_call.sse", [(CallBlock("call_n", "wait_agent", namespace="collaboration"), "{}")]),
+        ("refusal.sse", [(RefusalBlock(), "I cannot help with that.")]),
+        ("rotating_ids.sse", [(TextBlock(), "rotated")]),  # item ids that change in every event
+    ],
+)
+def test_blocks_of_every_kind_keep_their_text(name: str, expected: list[tuple[Block, str]]) -> None:
+    assert texts(decode_fixture(name)) == expected
 
 
 def test_interleaved_parallel_calls_keep_their_own_arguments() -> None:
@@ -113,43 +130,54 @@ def test_items_that_were_never_streamed_are_sent_exactly_once(name: str) -> None
     assert events[-1] == Ended(Stop.TOOL)
 
 
-def test_a_terminal_snapshot_with_gaps_in_output_index_repeats_nothing() -> None:
-    message = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "once"}]}
-    stream = (
-        CREATED
-        + event_bytes("response.output_text.delta", output_index=2, content_index=0, delta="once")
-        + event_bytes("response.output_item.done", output_index=2, item=message)
-        + event_bytes("response.completed", response={"id": "resp_1", "status": "completed", "output": [message]})
-    )
-    assert texts(events_of(stream)) == [(TextBlock(), "once")]
+def add_item(index: int, item: JsonObject, what: str = "done") -> bytes:
+    return event_bytes(f"response.output_item.{what}", output_index=index, item=item)
 
 
-def test_inessential_fields_may_have_any_type() -> None:
-    message = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "once"}]}
-    odd: JsonObject = {
-        "id": 5,
-        "model": None,
-        "service_tier": [],
-        "usage": {"input_tokens": 2.5},
-        "status": "completed",
-    }
-    stream = event_bytes("response.created", response=odd) + event_bytes(
-        "response.completed", response={**odd, "output": [message]}
-    )
-    assert texts(events_of(stream)) == [(TextBlock(), "once")]
+def add_text(text: object, index: int = 0) -> bytes:
+    return event_bytes("response.output_text.delta", output_index=index, content_index=0, delta=text)
 
 
-def test_a_terminal_snapshot_of_items_that_shared_an_output_index_repeats_nothing() -> None:
-    call = {"type": "function_call", "call_id": "c", "name": "weather", "arguments": "{}"}
-    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "once"}]}
-    stream = (
-        CREATED
-        + event_bytes("response.output_item.done", output_index=0, item=call)
-        + event_bytes("response.reasoning_summary_text.delta", output_index=0, summary_index=0, delta="once")
-        + event_bytes("response.output_item.done", output_index=0, item=thought)
-        + event_bytes("response.completed", response={"id": "resp_1", "status": "completed", "output": [call, thought]})
-    )
-    assert texts(events_of(stream)) == [(CallBlock("c", "weather"), "{}"), (ThinkingBlock(), "once")]
+def complete(*output: JsonObject, **fields: object) -> bytes:
+    return event_bytes("response.completed", response={"status": "completed", "output": output, **fields})
+
+
+ONCE = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "once"}]}
+BARE = {"type": "message", "id": "m", "role": "assistant"}
+CALLED = {"type": "function_call", "call_id": "c", "name": "weather", "arguments": "{}"}
+THOUGHT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "once"}]}
+THINKING = event_bytes("response.reasoning_summary_text.delta", output_index=0, summary_index=0, delta="once")
+ODD_FIELDS: JsonObject = {"id": 5, "model": None, "service_tier": [], "usage": {"input_tokens": 2.5}}
+
+
+@each_row(
+    ("rule", "stream", "expected"),
+    [
+        (
+            "a snapshot with gaps in output_index repeats nothing",
+            CREATED + add_text("once", 2) + add_item(2, ONCE) + complete(ONCE),
+            [(TextBlock(), "once")],
+        ),
+        (
+            "inessential fields may have any type",
+            event_bytes("response.created", response=ODD_FIELDS) + complete(ONCE, **ODD_FIELDS),
+            [(TextBlock(), "once")],
+        ),
+        (
+            "a snapshot of items that shared an output_index repeats nothing",
+            CREATED + add_item(0, CALLED) + THINKING + add_item(0, THOUGHT) + complete(CALLED, THOUGHT),
+            [(CallBlock("c", "weather"), "{}"), (ThinkingBlock(), "once")],
+        ),
+        (
+            "arguments sent as an object become their JSON",
+            CREATED + complete({**CALLED, "arguments": {"a": 1}}),
+            [(CallBlock("c", "weather"), '{"a":1}')],
+        ),
+        ("a message without content is no block", CREATED + add_item(0, BARE, "added") + complete(BARE), []),
+    ],
+)
+def test_odd_streams_are_read_once(rule: str, stream: bytes, expected: list[tuple[Block, str]]) -> None:
+    assert texts(events_of(stream)) == expected, rule
 
 
 def test_summary_parts_run_on_in_one_thinking_block_and_are_sealed_by_the_finished_item() -> None:
@@ -161,28 +189,11 @@ def test_summary_parts_run_on_in_one_thinking_block_and_are_sealed_by_the_finish
     ]
 
 
-@pytest.mark.parametrize("name", ["reasoning_raw.sse", "reasoning_raw_open.sse"])
-def test_raw_reasoning_is_read_in_both_spellings(name: str) -> None:
-    assert texts(decode_fixture(name)) == [(ThinkingBlock(raw=True), "raw thoughts"), (TextBlock(), "ok")]
-
-
 def test_reasoning_that_shows_nothing_is_still_carried() -> None:
     assert decode_fixture("opaque_only.sse")[1:4] == [
         Opened(0, ThinkingBlock()),
         OpaqueAdded(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-only", "gpt-5.5")),
         Closed(0),
-    ]
-
-
-def test_a_custom_tool_call_keeps_its_free_text() -> None:
-    assert texts(decode_fixture("custom_call.sse")) == [
-        (CallBlock("call_c", "apply_patch", custom=True), "*** Begin Patch\n*** End Patch\n")
-    ]
-
-
-def test_a_call_has_its_namespace() -> None:
-    assert texts(decode_fixture("namespaced_call.sse")) == [
-        (CallBlock("call_n", "wait_agent", namespace="collaboration"), "{}")
     ]
 
 
@@ -201,10 +212,6 @@ def test_a_web_search_is_sent_whole_and_its_citation_has_bounds() -> None:
     assert used.web_searches == 1
 
 
-def test_a_refusal_is_a_block_of_its_own() -> None:
-    assert texts(decode_fixture("refusal.sse")) == [(RefusalBlock(), "I cannot help with that.")]
-
-
 def test_logprobs_ride_on_their_delta() -> None:
     delta = next(event for event in decode_fixture("logprobs.sse") if isinstance(event, Delta))
     assert delta.logprobs is not None
@@ -216,71 +223,41 @@ def test_an_incomplete_reply_ends_with_its_reason(name: str, stop: Stop) -> None
     assert decode_fixture(name)[-2:] == [USED, Ended(stop)]
 
 
-def test_item_ids_that_change_in_every_event_do_not_matter() -> None:
-    assert texts(decode_fixture("rotating_ids.sse")) == [(TextBlock(), "rotated")]
+def fail_with(code: str) -> bytes:
+    return event_bytes("response.failed", response={"id": "resp_1", "error": {"code": code, "message": "no"}})
 
 
-def test_an_end_without_the_terminal_event_is_a_truncation() -> None:
-    assert failure_of(fixture("truncated.sse")).failure.kind is Kind.TRUNCATED
-
-
-def test_an_event_cut_in_half_by_the_end_is_a_truncation_too() -> None:
-    assert failure_of(fixture("text.sse")[:-40]).failure.kind is Kind.TRUNCATED
-
-
-def test_done_before_the_terminal_event_does_not_make_an_end() -> None:
-    assert failure_of(CREATED + b"data: [DONE]\n\n").failure.kind is Kind.TRUNCATED
-
-
-def test_a_rate_limit_inside_a_stream_is_one_and_reports_how_long() -> None:
-    failure = failure_of(fixture("error_nested.sse")).failure
-    assert (failure.kind, failure.code, failure.retry_after) == (Kind.RATE_LIMITED, "rate_limit_exceeded", 1.5)
-
-
-def test_a_flat_error_event_that_nothing_follows_is_sent_at_the_end() -> None:
-    failure = failure_of(fixture("error_flat.sse")).failure
-    assert (failure.kind, failure.message) == (Kind.UPSTREAM, "The server had an error")
-
-
-def test_quota_reported_inside_a_successful_answer_is_quota() -> None:
-    assert failure_of(fixture("quota_in_stream.sse")).failure.kind is Kind.QUOTA
-
-
-def test_a_status_beside_the_error_is_read() -> None:
-    error = event_bytes("error", status_code=429, error={"type": "something_new", "message": "no more today"})
-    assert failure_of(CREATED + error).failure.kind is Kind.RATE_LIMITED
-
-
-@pytest.mark.parametrize(
-    ("code", "kind"),
+@each_row(
+    ("stream", "kind"),
     [
-        ("context_length_exceeded", Kind.CONTEXT_TOO_LONG),
-        ("server_is_overloaded", Kind.OVERLOADED),
-        ("slow_down", Kind.OVERLOADED),
-        ("usage_limit_reached", Kind.QUOTA),
-        ("server_error", Kind.UPSTREAM),
-        ("invalid_prompt", Kind.BAD_REQUEST),
-        ("bio_policy", Kind.REFUSED),
+        (fixture("truncated.sse"), Kind.TRUNCATED),
+        (fixture("text.sse")[:-40], Kind.TRUNCATED),  # an event is cut in half
+        (CREATED + b"data: [DONE]\n\n", Kind.TRUNCATED),
+        (fixture("quota_in_stream.sse"), Kind.QUOTA),
+        (CREATED + event_bytes("error", status_code=429, error={"type": "new", "message": "no"}), Kind.RATE_LIMITED),
+        (CREATED + fail_with("context_length_exceeded"), Kind.CONTEXT_TOO_LONG),
+        (CREATED + fail_with("server_is_overloaded"), Kind.OVERLOADED),
+        (CREATED + fail_with("slow_down"), Kind.OVERLOADED),
+        (CREATED + fail_with("usage_limit_reached"), Kind.QUOTA),
+        (CREATED + fail_with("server_error"), Kind.UPSTREAM),
+        (CREATED + fail_with("invalid_prompt"), Kind.BAD_REQUEST),
+        (CREATED + fail_with("bio_policy"), Kind.REFUSED),
+        (CREATED + b"data: {nonsense}\n\n", Kind.CORRUPT),
+        (CREATED + add_text(5), Kind.CORRUPT),
     ],
 )
-def test_a_failed_response_is_read_by_its_code(code: str, kind: Kind) -> None:
-    failed = event_bytes("response.failed", response={"id": "resp_1", "error": {"code": code, "message": "no"}})
-    assert failure_of(CREATED + failed).failure.kind is kind
+def test_a_stream_that_ends_badly_has_its_kind_of_failure(stream: bytes, kind: Kind) -> None:
+    assert failure_of(stream).kind is kind
 
 
-def test_an_error_body_in_a_stream_fails_at_once() -> None:
+def test_an_error_inside_a_stream_is_read_in_every_form() -> None:
+    nested = failure_of(fixture("error_nested.sse"))
+    assert (nested.kind, nested.code, nested.retry_after) == (Kind.RATE_LIMITED, "rate_limit_exceeded", 1.5)
+    flat = failure_of(fixture("error_flat.sse"))
+    assert (flat.kind, flat.message) == (Kind.UPSTREAM, "The server had an error")
     stream = b'data: {"error":{"message":"slow down","type":"rate_limit_error","code":null}}\n\n'
     assert [type(event) for event in events_of(stream)] == [Failed]
-    assert failure_of(stream).failure.kind is Kind.RATE_LIMITED
-
-
-def test_bytes_that_are_no_json_are_corruption() -> None:
-    assert failure_of(CREATED + b"data: {nonsense}\n\n").failure.kind is Kind.CORRUPT
-
-
-def test_a_known_event_of_a_wrong_shape_is_corruption() -> None:
-    wrong = event_bytes("response.output_text.delta", output_index=0, content_index=0, delta=5)
-    assert failure_of(CREATED + wrong).failure.kind is Kind.CORRUPT
+    assert failure_of(stream).kind is Kind.RATE_LIMITED
 
 
 def test_unknown_events_are_ignored_whatever_they_carry() -> None:
@@ -291,8 +268,8 @@ def test_unknown_events_are_ignored_whatever_they_carry() -> None:
 
 
 def test_nothing_after_the_end_is_read() -> None:
-    more = event_bytes("response.output_text.delta", output_index=5, content_index=0, delta="late")
-    assert join_deltas(events_of(fixture("text.sse") + more + b"data: nonsense\n\n")) == decode_fixture("text.sse")
+    late = fixture("text.sse") + add_text("late", 5) + b"data: nonsense\n\n"
+    assert join_deltas(events_of(late)) == decode_fixture("text.sse")
 
 
 def test_a_broken_framing_is_corruption() -> None:
@@ -313,16 +290,9 @@ def test_event_names_may_be_missing() -> None:
 
 
 def test_a_stream_that_never_sends_created_is_begun_all_the_same() -> None:
-    stream = event_bytes("response.output_text.delta", output_index=0, content_index=0, delta="hi")
-    events = events_of(stream + event_bytes("response.completed", response={"status": "completed"}))
+    events = events_of(add_text("hi") + complete())
     assert events[0] == Started("", "")
     assert texts(events) == [(TextBlock(), "hi")]
-
-
-def test_arguments_sent_as_an_object_become_their_json() -> None:
-    call = {"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": {"a": 1}}
-    stream = CREATED + event_bytes("response.completed", response={"status": "completed", "output": [call]})
-    assert texts(events_of(stream)) == [(CallBlock("c", "f"), '{"a":1}')]
 
 
 def test_an_unknown_item_is_left_out_and_in_the_ledger() -> None:
@@ -333,13 +303,6 @@ def test_an_unknown_item_is_left_out_and_in_the_ledger() -> None:
     assert [(loss.path, loss.how) for loss in ledger] == [("/output/0", LossKind.DROPPED)]
 
 
-def test_a_message_without_content_is_no_block() -> None:
-    item = {"type": "message", "id": "m", "role": "assistant"}
-    stream = CREATED + event_bytes("response.output_item.added", output_index=0, item=item)
-    stream += event_bytes("response.completed", response={"status": "completed", "output": [item]})
-    assert texts(events_of(stream)) == []
-
-
 def test_a_whole_reply_gives_the_same_events() -> None:
     events = UPSTREAM.decode_whole(fixture("whole.json"), ISSUER, Ledger())
     assert events[0] == STARTED
@@ -347,16 +310,13 @@ def test_a_whole_reply_gives_the_same_events() -> None:
     assert events[-1] == Ended(Stop.TOOL)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "kind"),
     [
         (b'{"error":{"message":"quota","code":"insufficient_quota"}}', Kind.QUOTA),
-        (b"<html><h1>502 Bad Gateway</h1></html>", Kind.CORRUPT),
-        (b'{"object":"list"}', Kind.CORRUPT),
-        (b"", Kind.CORRUPT),
+        *((body, Kind.CORRUPT) for body in (b"<html><h1>502</h1></html>", b'{"object":"list"}', b"", b"[" * 100_000)),
         (b'{"id":"r","status":"in_progress","output":[]}', Kind.UPSTREAM),
         (b'{"id":"r","status":"failed","error":{"code":"server_is_overloaded","message":"x"}}', Kind.OVERLOADED),
-        (b"[" * 100_000, Kind.CORRUPT),
     ],
 )
 def test_a_whole_body_that_is_no_finished_reply_is_a_failure(body: bytes, kind: Kind) -> None:
@@ -371,25 +331,23 @@ def test_frames_of_other_kinds_are_refused_without_raising() -> None:
     assert list(decoder.feed(Frame("x", b"[1,2]"))) != []
 
 
-def make_cited_message(*deltas: JsonObject) -> list[Event]:
+def make_cited_message(type_: str, delta: str) -> list[Event]:
     """A message of which an annotation comes first, and the finished item last."""
     source = {"type": "url_citation", "url": "https://example.com", "title": "E", "start_index": 0, "end_index": 2}
     place = {"output_index": 0, "content_index": 0}
     part = {"type": "output_text", "text": "Hi", "annotations": [source]}
-    early = {"type": "response.output_text.annotation.added", **place, "annotation_index": 0, "annotation": source}
-    done = {"type": "response.output_item.done", "output_index": 0, "item": {"type": "message", "content": [part]}}
-    over = {"type": "response.completed", "response": {"id": "resp_1", "status": "completed", "output": []}}
-    events = (early, *({**delta, **place} for delta in deltas), done, over)
-    return events_of(b"".join(b"data: " + msgspec.json.encode(event) + b"\n\n" for event in events))
+    stream = event_bytes("response.output_text.annotation.added", **place, annotation_index=0, annotation=source)
+    stream += event_bytes(type_, **place, delta=delta)
+    return events_of(stream + add_item(0, {"type": "message", "content": [part]}) + complete(id="resp_1"))
 
 
 def test_a_citation_that_comes_before_its_text_is_sent_with_it() -> None:
-    events = make_cited_message({"type": "response.output_text.delta", "delta": "Hi"})
+    events = make_cited_message("response.output_text.delta", "Hi")
     assert [event.citation.url for event in events if isinstance(event, CitationAdded)] == ["https://example.com"]
     assert texts(events) == [(TextBlock(), "Hi")]
 
 
 def test_a_refusal_cites_nothing() -> None:
-    events = make_cited_message({"type": "response.refusal.delta", "delta": "No."})
+    events = make_cited_message("response.refusal.delta", "No.")
     assert not any(isinstance(event, CitationAdded) for event in events)
     assert isinstance(events[-1], Ended)
