@@ -26,9 +26,9 @@ from dragoman.hub.request import (
 from dragoman.passes.adapt_tools import WRAPPED_PARAMETERS, ToolId, ToolMap, adapt_tools, assign_names
 from dragoman.protocols import PROTOCOLS
 from dragoman.stages.restore_tools import RestoreTools
-from laws import assert_any_recut_agrees, run
+from laws import run
 from narrowing import expect, expect_all
-from replies import END, START, join_deltas, split_delta
+from replies import END, START, join_deltas
 
 CHAT = ToolLimits(custom=True, namespaces=False, name_max=64)
 MESSAGES = ToolLimits(custom=False, namespaces=False, name_max=128)
@@ -177,35 +177,6 @@ def test_a_custom_tool_becomes_a_function_with_one_string_and_is_noted() -> None
 
 
 WRAPPED = ToolMap({"apply_patch": ToolId("apply_patch", custom=True)}, frozenset({"apply_patch"}))
-WIRE = '{"input": "*** Begin Patch\\n+\\u00e9 \\"x\\" \\\\ \\ud83d\\ude42\\n"}'
-
-
-def make_wrapped_call(block: int, arguments: str) -> list[Event]:
-    return [Opened(block, CallBlock("c", "apply_patch")), Delta(block, arguments), Closed(block)]
-
-
-def test_a_wrapped_call_comes_back_as_the_raw_text_it_is() -> None:
-    out = join_deltas(restore(WRAPPED, *make_wrapped_call(0, WIRE)))
-    assert out == [Opened(0, CallBlock("c", "apply_patch", custom=True)), Delta(0, PATCH), Closed(0)]
-
-
-def test_a_wrapped_call_survives_any_recut() -> None:
-    reply = [
-        START,
-        *make_wrapped_call(0, WIRE),
-        Opened(1, CallBlock("d", "g")),
-        Delta(1, '{"input":1}'),
-        Closed(1),
-        END,
-    ]
-    assert_any_recut_agrees(lambda: RestoreTools(WRAPPED), reply, split_delta, join_deltas)
-
-
-def test_the_raw_text_streams_before_the_call_is_whole() -> None:
-    stage = RestoreTools(WRAPPED)
-    for event in (START, Opened(0, CallBlock("c", "apply_patch"))):
-        stage.feed(event)
-    assert list(stage.feed(Delta(0, '{"input":"abc'))) == [Delta(0, "abc")]
 
 
 def test_interleaved_wrapped_calls_are_unwrapped_apart() -> None:
@@ -226,19 +197,6 @@ def test_interleaved_wrapped_calls_are_unwrapped_apart() -> None:
         Delta(0, "b"),
         Delta(1, "y"),
     ]
-
-
-def test_arguments_in_another_shape_still_give_their_input() -> None:
-    def text_for(arguments: str) -> str:
-        return "".join(
-            event.text for event in restore(WRAPPED, *make_wrapped_call(0, arguments)) if isinstance(event, Delta)
-        )
-
-    assert text_for('{"why":"x","input":"raw"}') == "raw"
-    assert text_for("{}") == ""
-    assert text_for('{"input":5}') == '{"input":5}'
-    assert text_for("*** Begin Patch") == "*** Begin Patch"
-    assert text_for("[" * 5000) == "[" * 5000
 
 
 def test_lowering_and_raising_a_call_is_the_identity() -> None:

@@ -1,7 +1,5 @@
 """Calls come back as the client has declared its tools, whichever kind of call the upstream makes."""
 
-import pytest
-
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Stop, UsageReported
 from dragoman.hub.failure import Kind
 from dragoman.hub.usage import Usage
@@ -9,6 +7,7 @@ from dragoman.passes.adapt_tools import ToolId, ToolMap
 from dragoman.stages.restore_tools import RestoreTools
 from laws import assert_any_recut_agrees, run
 from replies import START, join_deltas, split_delta
+from tables import each_row
 
 TOOLS = ToolMap(kinds={(None, "patch"): True, (None, "f"): False, ("mcp", "patch"): False})
 RENAMED = ToolMap({"patch_1a2b": ToolId("pätch", custom=True), "f_1a2b": ToolId("f")})
@@ -36,16 +35,12 @@ def test_its_text_streams_before_the_call_is_whole() -> None:
     assert [*stage.feed(Delta(0, "def"))] == [Delta(0, "def")]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "text"),
     [
-        ('{"input":"raw"}', "raw"),
-        ('{"patch":"raw"}', "raw"),
-        ('{"why":"x","input":"raw"}', "raw"),
-        ("*** Begin Patch", "*** Begin Patch"),
-        ('"quoted"', '"quoted"'),
-        ("{}", ""),
-        ("", ""),
+        *(('{"input":"raw"}', "raw"), ('{"patch":"raw"}', "raw"), ('{"why":"x","input":"raw"}', "raw")),
+        *((raw, raw) for raw in ("*** Begin Patch", '"quoted"', '{"input":5}', "[" * 5000)),
+        *(("{}", ""), ("", "")),
     ],
 )
 def test_whatever_shape_the_arguments_have_their_text_is_found(arguments: str, text: str) -> None:

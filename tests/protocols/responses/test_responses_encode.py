@@ -1,9 +1,11 @@
 """Events in, the stream or the body that a Responses client reads out."""
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.events import (
+    Block,
     CallBlock,
     CitationAdded,
     Closed,
@@ -35,6 +37,7 @@ from protocols.responses.responses_kit import (
     terminal,
     types,
 )
+from tables import each_row
 
 OPEN_RESPONSES_REQUIRED = (
     *("id", "object", "created_at", "status", "model", "output", "tools", "tool_choice", "truncation"),
@@ -47,18 +50,16 @@ OPEN_RESPONSES_PRESENT = (
 )
 
 
+def write(what: Block, *added: Event, ledger: Ledger | None = None) -> bytes:
+    """Encode a reply of one block."""
+    return encode_events([STARTED, Opened(0, what), *added, Closed(0), Ended(Stop.END)], ledger=ledger)
+
+
 def test_a_text_is_encoded_in_the_full_grammar() -> None:
     assert types(encode_events(HELLO)) == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-        "response.output_text.delta",
-        "response.output_text.delta",
-        "response.output_text.done",
-        "response.content_part.done",
-        "response.output_item.done",
-        "response.completed",
+        *("response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"),
+        *("response.output_text.delta", "response.output_text.delta", "response.output_text.done"),
+        *("response.content_part.done", "response.output_item.done", "response.completed"),
     ]
 
 
@@ -109,30 +110,29 @@ def test_the_response_repeats_what_the_client_requested() -> None:
         assert response[key] == body[key]
 
 
-def test_the_terminal_response_repeats_every_item_and_never_has_null_usage() -> None:
-    response = terminal(encode_events(HELLO))
+@each_row(
+    ("usage", "read", "written", "output", "reasoning"),
+    [
+        (None, 0, 0, 0, 0),  # never null
+        (Usage(input=100, output=20, cache_read=60, cache_write=10, reasoning=5, web_searches=2), 60, 10, 20, 5),
+    ],
+)
+def test_the_terminal_response_repeats_every_item_and_counts_all_tokens(
+    usage: Usage | None, read: int, written: int, output: int, reasoning: int
+) -> None:
+    reported = [UsageReported(usage)] if usage else []
+    response = terminal(encode_events([*HELLO[:-1], *reported, HELLO[-1]]))
     assert response["status"] == "completed"
     assert [item["content"][0]["text"] for item in response["output"]] == ["Hello"]
+    given = usage.input if usage else 0
     assert response["usage"] == {
-        "input_tokens": 0,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": 0,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": 0,
+        "input_tokens": given,
+        "input_tokens_details": {"cached_tokens": read, "cache_write_tokens": written},
+        "output_tokens": output,
+        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "total_tokens": given + output,
     }
-
-
-def test_usage_counts_cached_and_reasoning_tokens() -> None:
-    usage = Usage(input=100, output=20, cache_read=60, cache_write=10, reasoning=5, web_searches=2)
-    response = terminal(encode_events([*HELLO[:-1], UsageReported(usage), HELLO[-1]]))
-    assert response["usage"] == {
-        "input_tokens": 100,
-        "input_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 10},
-        "output_tokens": 20,
-        "output_tokens_details": {"reasoning_tokens": 5},
-        "total_tokens": 120,
-    }
-    assert response["tool_usage"]["web_search"] == {"num_requests": 2}
+    assert usage is None or response["tool_usage"]["web_search"] == {"num_requests": 2}
 
 
 def test_the_response_id_is_minted_once_and_an_own_one_is_kept() -> None:
@@ -142,26 +142,12 @@ def test_the_response_id_is_minted_once_and_an_own_one_is_kept() -> None:
 
 
 def test_interleaved_calls_stream_side_by_side() -> None:
-    events: list[Event] = [
-        STARTED,
-        Opened(0, CallBlock("toolu_1", "f")),
-        Opened(1, CallBlock("toolu_2", "g", namespace="ns")),
-        Delta(0, '{"a":'),
-        Delta(1, "{"),
-        Delta(0, "1}"),
-        Delta(1, "}"),
-        Closed(0),
-        Closed(1),
-        Ended(Stop.TOOL),
-    ]
-    stream = encode_events(events)
-    deltas = [payload for payload in payloads(stream) if payload["type"] == "response.function_call_arguments.delta"]
-    assert [(delta["output_index"], delta["delta"]) for delta in deltas] == [
-        (0, '{"a":'),
-        (1, "{"),
-        (0, "1}"),
-        (1, "}"),
-    ]
+    opened = (Opened(0, CallBlock("toolu_1", "f")), Opened(1, CallBlock("toolu_2", "g", namespace="ns")))
+    pieces = [(0, '{"a":'), (1, "{"), (0, "1}"), (1, "}")]
+    deltas = (Delta(block, piece) for block, piece in pieces)
+    stream = encode_events([STARTED, *opened, *deltas, Closed(0), Closed(1), Ended(Stop.TOOL)])
+    sent = [payload for payload in payloads(stream) if payload["type"] == "response.function_call_arguments.delta"]
+    assert [(delta["output_index"], delta["delta"]) for delta in sent] == pieces
     output = terminal(stream)["output"]
     assert [(item["call_id"], item["arguments"], item.get("namespace")) for item in output] == [
         ("toolu_1", '{"a":1}', None),
@@ -169,24 +155,18 @@ def test_interleaved_calls_stream_side_by_side() -> None:
     ]
 
 
-def test_empty_arguments_go_out_as_an_empty_object_in_deltas_and_items_alike() -> None:
-    stream = encode_events([STARTED, Opened(0, CallBlock("c", "f")), Closed(0), Ended(Stop.TOOL)])
+def test_empty_arguments_go_out_as_an_empty_object_and_a_missing_id_as_one_that_stays() -> None:
+    stream = write(CallBlock("", "f"))
     decoded = [payload for payload in payloads(stream) if "arguments" in str(payload["type"])]
     assert [payload.get("delta", payload.get("arguments")) for payload in decoded] == ["{}", "{}"]
     assert terminal(stream)["output"][0]["arguments"] == "{}"
-
-
-def test_a_call_without_an_id_gets_one_and_keeps_it() -> None:
-    stream = encode_events([STARTED, Opened(0, CallBlock("", "f")), Closed(0), Ended(Stop.TOOL)])
     ids = {payload["item"]["call_id"] for payload in payloads(stream) if "item" in payload}
     assert len(ids) == 1
     assert ids != {""}
 
 
 def test_a_custom_call_streams_its_input_as_it_is() -> None:
-    stream = encode_events(
-        [STARTED, Opened(0, CallBlock("c", "apply_patch", custom=True)), Delta(0, "*** x"), Closed(0), Ended(Stop.TOOL)]
-    )
+    stream = write(CallBlock("c", "apply_patch", custom=True), Delta(0, "*** x"))
     assert "response.custom_tool_call_input.delta" in types(stream)
     item = terminal(stream)["output"][0]
     assert (item["type"], item["input"], item["call_id"]) == ("custom_tool_call", "*** x", "c")
@@ -194,26 +174,15 @@ def test_a_custom_call_streams_its_input_as_it_is() -> None:
 
 def test_a_signature_returns_with_the_signed_text() -> None:
     opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-x")
-    stream = encode_events(
-        [
-            STARTED,
-            Opened(0, ThinkingBlock()),
-            Delta(0, "hm"),
-            Delta(0, "m"),
-            OpaqueAdded(0, opaque),
-            Closed(0),
-            Ended(Stop.END),
-        ]
-    )
+    stream = write(ThinkingBlock(), Delta(0, "hm"), Delta(0, "m"), OpaqueAdded(0, opaque))
     item = terminal(stream)["output"][0]
     assert item["summary"] == [{"type": "summary_text", "text": "hmm"}]
-    back = decode_envelope(item["encrypted_content"])
-    assert back == Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-x", "hmm")
+    assert decode_envelope(item["encrypted_content"]) == replace(opaque, text="hmm")
 
 
 def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary() -> None:
     opaque = Opaque("anthropic", Form.REDACTED, "ZGF0YQ", "claude-x")
-    stream = encode_events([STARTED, Opened(0, ThinkingBlock()), OpaqueAdded(0, opaque), Closed(0), Ended(Stop.END)])
+    stream = write(ThinkingBlock(), OpaqueAdded(0, opaque))
     item = terminal(stream)["output"][0]
     assert item["summary"] == []
     assert decode_envelope(item["encrypted_content"]) == opaque
@@ -221,8 +190,7 @@ def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary() -> None:
 
 
 def test_its_own_vendors_encrypted_reasoning_is_sent_without_an_envelope() -> None:
-    opaque = Opaque("openai", Form.ENCRYPTED, "gAAAA-x", "gpt-5.5")
-    stream = encode_events([STARTED, Opened(0, ThinkingBlock()), OpaqueAdded(0, opaque), Closed(0), Ended(Stop.END)])
+    stream = write(ThinkingBlock(), OpaqueAdded(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-x", "gpt-5.5")))
     assert terminal(stream)["output"][0]["encrypted_content"] == "gAAAA-x"
 
 
@@ -237,7 +205,7 @@ def test_opaque_reasoning_is_sent_though_it_was_not_to_be_included() -> None:
 
 
 def test_raw_reasoning_is_content_and_not_summary() -> None:
-    stream = encode_events([STARTED, Opened(0, ThinkingBlock(raw=True)), Delta(0, "hm"), Closed(0), Ended(Stop.END)])
+    stream = write(ThinkingBlock(raw=True), Delta(0, "hm"))
     item = terminal(stream)["output"][0]
     assert (item["summary"], item["content"]) == ([], [{"type": "reasoning_text", "text": "hm"}])
     assert "response.reasoning_text.delta" in types(stream)
@@ -267,8 +235,7 @@ def test_a_web_search_passes_through_its_steps() -> None:
 
 def test_hosted_activity_without_a_like_is_dropped_and_recorded() -> None:
     ledger = Ledger()
-    stream = encode_events([STARTED, Opened(0, HostedBlock("x", "memory")), Closed(0), Ended(Stop.END)], ledger=ledger)
-    assert terminal(stream)["output"] == []
+    assert terminal(write(HostedBlock("x", "memory"), ledger=ledger))["output"] == []
     assert losses(ledger) == [("/content/0", LossKind.DROPPED)]
 
 

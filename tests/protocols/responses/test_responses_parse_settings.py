@@ -1,7 +1,4 @@
-"""Tools and settings of Responses clients in, hub requests out; what is refused, and that nothing vanishes."""
-
-import copy
-from collections.abc import Iterator
+"""Tools and settings of Responses clients in, hub requests out; and what is refused."""
 
 import msgspec
 import pytest
@@ -22,9 +19,10 @@ from dragoman.hub.request import (
     Text,
     ToolChoice,
 )
+from narrowing import expect, expect_all
 from protocols.responses.responses_kit import CLIENT, fixture, parse_body
 from tables import each_row
-from wire_json import Json, JsonObject
+from wire_json import JsonObject
 
 FULL = msgspec.json.decode(fixture("request.json"))
 
@@ -41,40 +39,23 @@ def of(*items: object, **fields: object) -> Request:
 
 
 def test_tools_of_every_kind_are_read_and_namespaces_opened() -> None:
-    tools = parse_body(FULL).tools
-    assert [type(tool) for tool in tools] == [Function, Function, Custom, Function, Hosted, Hosted]
-    look, later, patch, wait, search, finder = tools
-    assert isinstance(look, Function)
-    assert isinstance(later, Function)
-    assert isinstance(patch, Custom)
+    look, later, patch, wait, search, finder = parse_body(FULL).tools
+    assert (expect(Function, look).strict, expect(Function, look).deferred) == (True, False)
+    assert expect(Function, later).deferred
+    assert expect(Custom, patch).grammar == Grammar("lark", 'start: "x"')
     assert isinstance(wait, Function)
-    assert isinstance(search, Hosted)
-    assert isinstance(finder, Hosted)
-    assert (look.strict, look.deferred, later.deferred) == (True, False, True)
-    assert patch.grammar == Grammar("lark", 'start: "x"')
     assert (wait.name, wait.namespace, wait.at) == ("wait", "agents", "/tools/3/tools/0")
-    assert (search.kind, search.allowed_domains, search.location) == (
-        "web_search",
-        ("docs.example",),
-        {"type": "approximate", "country": "DE"},
-    )
-    assert finder.kind == "tool_search"
+    assert isinstance(search, Hosted)
+    assert (search.kind, search.allowed_domains) == ("web_search", ("docs.example",))
+    assert search.location == {"type": "approximate", "country": "DE"}
+    assert expect(Hosted, finder).kind == "tool_search"
 
 
 def test_tools_among_the_items_are_offered_with_their_own_pointers() -> None:
+    inner = [{"type": "custom", "name": "exec"}]
+    namespace = {"type": "namespace", "name": "functions", "description": "", "tools": inner}
     tools = of(
-        {
-            "type": "additional_tools",
-            "role": "developer",
-            "tools": [
-                {
-                    "type": "namespace",
-                    "name": "functions",
-                    "description": "",
-                    "tools": [{"type": "custom", "name": "exec"}],
-                }
-            ],
-        },
+        {"type": "additional_tools", "role": "developer", "tools": [namespace]},
         {"role": "user", "content": "hi"},
         tools=[{"type": "function", "name": "f", "parameters": None}],
     ).tools
@@ -84,20 +65,13 @@ def test_tools_among_the_items_are_offered_with_their_own_pointers() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("type_", "kind"),
-    [
-        ("web_search_preview", "web_search"),
-        ("code_interpreter", "code_execution"),
-        ("mcp", "mcp"),
-        ("image_generation", "image_generation"),
-        ("something_new", "something_new"),
-    ],
-)
-def test_hosted_tools_have_the_hubs_name_or_their_own(type_: str, kind: str) -> None:
-    tool = of(tools=[{"type": type_}]).tools[0]
-    assert isinstance(tool, Hosted)
-    assert tool.kind == kind
+HOSTED_KINDS = {"web_search_preview": "web_search", "code_interpreter": "code_execution"}
+
+
+def test_hosted_tools_have_the_hubs_name_or_their_own() -> None:
+    types = (*HOSTED_KINDS, "mcp", "image_generation", "something_new")
+    tools = expect_all(Hosted, of(tools=[{"type": type_} for type_ in types]).tools)
+    assert [tool.kind for tool in tools] == [HOSTED_KINDS.get(type_, type_) for type_ in types]
 
 
 @pytest.mark.parametrize(
@@ -216,51 +190,3 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
 def test_half_a_surrogate_pair_in_a_request_is_repaired() -> None:
     request = CLIENT.parse(b'{"model":"m","input":"a\\ud83db"}', Ledger())
     assert request.turns[0].parts == (Text("a\ufffdb", "/input"),)
-
-
-def leaves(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from leaves(inner, (*path, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from leaves(inner, (*path, index))
-    elif value is not None:
-        yield path
-
-
-def without(body: Json, path: tuple[object, ...]) -> Json:
-    body = copy.deepcopy(body)
-    holder = body
-    for step in path[:-1]:
-        holder = holder[step]
-    del holder[path[-1]]
-    return body
-
-
-BOOKKEEPING = {"id", "status", "store"}
-
-
-INFERRED = {  # what is left out here is understood all the same
-    ("input", 1, "type"),
-    ("input", 3, "type"),
-    ("input", 0, "type"),
-    ("input", 0, "content", 0, "prompt_cache_breakpoint", "mode"),
-    ("input", 2, "summary", 0, "type"),
-    ("input", 2, "summary", 1, "type"),
-    ("tools", 3, "tools", 0, "type"),
-    ("tool_choice", "tools", 0, "type"),
-    ("tool_choice", "tools", 1, "type"),
-}
-
-
-LEAVES = [path for path in leaves(FULL) if path not in INFERRED and path[-1] not in BOOKKEEPING]
-
-
-@each_row("path", LEAVES)
-def test_removing_any_leaf_changes_what_is_read_or_is_refused(path: tuple[object, ...]) -> None:
-    try:
-        less = parse_body(without(FULL, path))
-    except RequestError:
-        return
-    assert replace(less, raw={}) != replace(parse_body(FULL), raw={})
