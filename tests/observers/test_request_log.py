@@ -87,39 +87,25 @@ def test_unknown_values_are_omitted() -> None:
     assert (fields["outcome"], fields["attempts"], fields["losses"]) == ("not_found", 0, 0)
 
 
+def name_everything(text: str) -> Outcome:
+    """An outcome that has the text wherever a client or an upstream chooses it."""
+    steps = (FailedAttempt(f"p/{text}", "lost"),)
+    return replace(OUTCOME, client=text, requested_model=text, model=text, error_code=text, failed_attempts=steps)
+
+
 @given(st.text(max_size=60) | st.text(st.characters(categories=["Cs", "Cc", "Zl", "Cf", "Cn"]), max_size=20))
 @settings(max_examples=100, deadline=None)
 def test_text_of_a_client_cannot_break_the_line(text: str) -> None:
-    hostile = Outcome(
-        request_id="req_3",
-        started_at=1763199637.0,
-        client_protocol="chat",
-        client=text,
-        requested_model=text,
-        provider="p",
-        model=text,
-        error_code=text,
-        failed_attempts=(FailedAttempt(f"p/{text}", "lost"),),
-    )
+    hostile = name_everything(text)
     for line in (format_text(hostile), format_json(hostile)):
         assert line.isprintable()
         assert line.encode()
-    assert msgspec.json.decode(format_json(hostile), type=dict[str, object])["request_id"] == "req_3"
+    assert msgspec.json.decode(format_json(hostile), type=dict[str, object])["request_id"] == "req_1"
 
 
 def test_a_secret_in_a_name_is_masked() -> None:
     secret = "sk-fake-0123456789abcdef"
-    careless = Outcome(
-        request_id=secret,
-        started_at=1763199637.0,
-        client_protocol="chat",
-        client=secret,
-        requested_model=secret,
-        provider="p",
-        model=secret,
-        error_code=secret,
-        failed_attempts=(FailedAttempt(f"p/{secret}", "lost"),),
-    )
+    careless = replace(name_everything(secret), request_id=secret)
     assert secret not in format_text(careless) + format_json(careless)
 
 

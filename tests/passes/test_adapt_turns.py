@@ -30,6 +30,7 @@ from dragoman.passes.pair_results import flatten_tools, merge_turns
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.build_tools import DOCS_HEADING, move_tool_docs
 from narrowing import expect
+from tables import each_row
 from wire_json import Json, JsonObject
 
 HI = Turn(Role.USER, (Text("hi"),), "/0")
@@ -44,9 +45,18 @@ def list_losses(ledger: Ledger) -> list[tuple[str, LossKind]]:
     return [(loss.path, loss.how) for loss in ledger]
 
 
-def test_turns_that_alternate_are_not_touched() -> None:
+def test_a_request_that_needs_no_change_comes_back_itself() -> None:
     turns = (SYSTEM, HI, Turn(Role.ASSISTANT, (Text("A"),)), HI)
     assert merge_turns(turns, Ledger()) == turns
+    opening = make_request(SYSTEM, Turn(Role.DEVELOPER, (Text("D"),)), HI)
+    assert tag_later_instructions(opening, Ledger()) is opening
+    plain = make_request(HI, Turn(Role.ASSISTANT, ()))
+    assert flatten_tools(plain, Ledger()) is plain
+    assert drop_reasoning(plain, Ledger()) is plain
+    short = make_request(HI, tools=(Function("f", description="x" * 10), Function("g"), Hosted("web_search", {})))
+    assert move_tool_docs(short, 10, Ledger()) is short
+    assert inline_links(LINKING, {}) is LINKING
+    assert inline_links(LINKING, {"https://a.example/other": Inline("image/png", "")}) is LINKING
 
 
 def test_turns_of_one_role_are_joined_in_order() -> None:
@@ -55,11 +65,6 @@ def test_turns_of_one_role_are_joined_in_order() -> None:
     [turn] = merge_turns((HI, other), ledger)
     assert turn == Turn(Role.USER, (Text("hi"), Text("there")), "/0")
     assert list_losses(ledger) == [("/1/name", LossKind.DROPPED)]
-
-
-def test_opening_instructions_are_not_tagged() -> None:
-    request = make_request(SYSTEM, Turn(Role.DEVELOPER, (Text("D"),)), HI)
-    assert tag_later_instructions(request, Ledger()) is request
 
 
 def test_later_instructions_are_tagged_in_place() -> None:
@@ -87,26 +92,11 @@ def test_calls_and_results_without_tools_become_text() -> None:
     assert {"/c", "/r", "/x"} <= {path for path, how in list_losses(ledger) if how is LossKind.APPROXIMATED}
 
 
-def test_a_request_without_traffic_is_not_flattened() -> None:
-    request = make_request(HI)
-    assert flatten_tools(request, Ledger()) is request
-
-
 def test_reasoning_is_dropped_and_text_stays() -> None:
     thinking = Thinking("hm")
     turns = (HI, Turn(Role.ASSISTANT, (thinking, Text("A"))), Turn(Role.ASSISTANT, (thinking,)), Turn(Role.USER, ()))
     found = drop_reasoning(make_request(*turns), Ledger()).turns
     assert found == (HI, Turn(Role.ASSISTANT, (Text("A"),)), Turn(Role.USER, ()))
-
-
-def test_a_request_without_thoughts_comes_back_itself() -> None:
-    request = make_request(HI, Turn(Role.ASSISTANT, ()))
-    assert drop_reasoning(request, Ledger()) is request
-
-
-def test_short_descriptions_stay_where_they_are() -> None:
-    request = make_request(HI, tools=(Function("f", description="x" * 10), Function("g"), Hosted("web_search", {})))
-    assert move_tool_docs(request, 10, Ledger()) is request
 
 
 def test_long_descriptions_stand_after_the_instructions() -> None:
@@ -162,8 +152,8 @@ def contents(body: JsonObject) -> list[Json]:
     return [item.get("content", item.get("output")) for item in turns]
 
 
-@pytest.mark.parametrize(("target", "text"), [("chat", "text"), ("responses", "input_text")])
-def test_the_last_part_of_the_user_bears_the_breakpoint(target: str, text: str) -> None:
+@each_row(("target", "text"), [("chat", "text"), ("responses", "input_text")])
+def test_the_last_part_or_result_bears_the_breakpoint(target: str, text: str) -> None:
     second = {"role": "user", "content": [{"type": "text", "text": "b"}, IMAGE]}
     body, lost = build_body(target, {"role": "user", "content": "a"}, {"role": "assistant", "content": "ok"}, second)
     last = contents(body)[-1]
@@ -171,10 +161,6 @@ def test_the_last_part_of_the_user_bears_the_breakpoint(target: str, text: str) 
     assert last[1]["prompt_cache_breakpoint"] == KEPT
     assert msgspec.json.encode(body).count(b"prompt_cache_breakpoint") == 1
     assert lost == {"/cache_control": LossKind.APPROXIMATED}
-
-
-@pytest.mark.parametrize(("target", "text"), [("chat", "text"), ("responses", "input_text")])
-def test_a_result_at_the_end_gets_the_breakpoint_too(target: str, text: str) -> None:
     body, lost = build_body(target, {"role": "user", "content": "a"}, CALL, make_tool_result("4C"))
     assert contents(body)[-1] == [{"type": text, "text": "4C", "prompt_cache_breakpoint": KEPT}]
     assert lost == {"/cache_control": LossKind.APPROXIMATED}
@@ -189,16 +175,12 @@ def test_a_part_without_breakpoints_leaves_it_to_the_part_before(target: str, en
     assert lost["/cache_control"] is LossKind.APPROXIMATED
 
 
-@pytest.mark.parametrize("target", ["chat", "responses"])
-def test_a_breakpoint_that_the_client_set_there_itself_stays_as_it_is(target: str) -> None:
+@each_row("target", ["chat", "responses"])
+def test_a_breakpoint_that_the_client_set_stays_and_one_without_a_place_is_lost(target: str) -> None:
     marked = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "5m"}}
     body, lost = build_body(target, {"role": "user", "content": [marked]})
     assert contents(body)[0][0]["prompt_cache_breakpoint"] == {"mode": "explicit", "ttl": "30m"}
     assert lost["/cache_control"] is LossKind.APPROXIMATED
-
-
-@pytest.mark.parametrize("target", ["chat", "responses"])
-def test_a_request_without_a_part_that_takes_the_breakpoint_loses_it(target: str) -> None:
     body, lost = build_body(target, {"role": "assistant", "content": "so"})
     assert b"prompt_cache_breakpoint" not in msgspec.json.encode(body)
     assert lost["/cache_control"] is LossKind.DROPPED
@@ -256,8 +238,3 @@ def test_fetched_links_are_replaced_wherever_they_stand() -> None:
     assert found.turns[0].parts == (Text("see"), Image(image, detail="low"), Document(Link(PDF), title="b.pdf"))
     assert found.turns[1].parts[0] == ToolResult("c", (Image(image), Text("x")))
     assert found.turns[1].parts[1] is LINKING.turns[1].parts[1]
-
-
-def test_a_request_without_fetched_links_comes_back_itself() -> None:
-    assert inline_links(LINKING, {}) is LINKING
-    assert inline_links(LINKING, {"https://a.example/other": Inline("image/png", "")}) is LINKING

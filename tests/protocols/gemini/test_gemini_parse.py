@@ -13,6 +13,7 @@ from dragoman.hub.request import (
     Document,
     FileId,
     Foreign,
+    Format,
     Function,
     Hosted,
     Image,
@@ -30,6 +31,7 @@ from dragoman.hub.request import (
 )
 from dragoman.protocols.gemini.parse import parse, parse_for_count, read_call
 from dragoman.protocols.gemini.wire import ARRAY_STREAM
+from narrowing import expect
 from tables import each_row
 from wire_json import Json, JsonObject
 
@@ -201,17 +203,12 @@ def test_media_become_what_other_protocols_have() -> None:
     ]
     (_, found), *_ = turns({"parts": parts})
     image, pdf, sound, plain, linked, stored, film = found
-    assert isinstance(image, Image)
-    assert image.source == Inline("image/png", data)
-    assert isinstance(pdf, Document)
-    assert (pdf.source, pdf.title) == (Inline("application/pdf", data), "a.pdf")
+    assert expect(Image, image).source == Inline("image/png", data)
+    assert (expect(Document, pdf).source, expect(Document, pdf).title) == (Inline("application/pdf", data), "a.pdf")
     assert isinstance(sound, Audio)
-    assert isinstance(plain, Document)
-    assert plain.source == "Grüße"
-    assert isinstance(linked, Image)
-    assert linked.source == Link("https://a.example/b")
-    assert isinstance(stored, Document)
-    assert stored.source == FileId("gs://bucket/b")
+    assert expect(Document, plain).source == "Grüße"
+    assert expect(Image, linked).source == Link("https://a.example/b")
+    assert expect(Document, stored).source == FileId("gs://bucket/b")
     assert isinstance(film, Foreign)
 
 
@@ -262,17 +259,18 @@ def test_thinking(thinking: Json, expected: tuple[object, ...]) -> None:
 
 
 def test_structured_output_in_each_of_its_forms() -> None:
+    def read_format(**fields: Json) -> Format:
+        return expect(Format, read(generationConfig={"responseMimeType": "application/json", **fields}).format)
+
     schema: Json = {"type": "OBJECT", "properties": {"type": {"type": "STRING", "nullable": True}}}
-    dialect = read(generationConfig={"responseMimeType": "application/json", "responseSchema": schema}).format
-    assert dialect is not None
-    assert dialect.schema == {"type": "object", "properties": {"type": {"type": ["string", "null"]}}}
+    assert read_format(responseSchema=schema).schema == {
+        "type": "object",
+        "properties": {"type": {"type": ["string", "null"]}},
+    }
     upper: Json = {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}}
-    own = read(generationConfig={"responseMimeType": "application/json", "responseJsonSchema": upper}).format
-    assert own is not None
-    assert own.schema == {"type": "object", "properties": {"a": {"type": "string"}}}
-    plain = read(generationConfig={"responseMimeType": "application/json"}).format
-    assert plain is not None
-    assert plain.shape is Shape.JSON
+    lower = {"type": "object", "properties": {"a": {"type": "string"}}}
+    assert read_format(responseJsonSchema=upper).schema == lower
+    assert read_format().shape is Shape.JSON
 
 
 @each_row(

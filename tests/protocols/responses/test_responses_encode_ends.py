@@ -18,6 +18,7 @@ from protocols.responses.responses_kit import (
     terminal,
     types,
 )
+from tables import each_row
 
 
 @pytest.mark.parametrize(
@@ -35,20 +36,16 @@ def test_a_reply_that_was_cut_is_incomplete_and_so_is_its_last_item(stop: Stop, 
     assert done == response["output"]
 
 
-@pytest.mark.parametrize("stop", [Stop.END, Stop.STOP_SEQUENCE, Stop.TOOL, Stop.PAUSE])
-def test_every_other_end_is_completed(stop: Stop) -> None:
-    assert terminal(encode_events([*HELLO[:-1], Ended(stop, sequence="###")]))["status"] == "completed"
-
-
-@pytest.mark.parametrize("stop", Stop)
-def test_only_a_completed_response_has_the_time_when_it_was_completed(stop: Stop) -> None:
-    events = [*HELLO[:-1], Ended(stop)]
-    response = terminal(encode_events(events))
-    assert response["completed_at"] == (1794700002 if response["status"] == "completed" else None)
-    assert (
-        msgspec.json.decode(CLIENT.encode_whole(events, make_context(), Ledger()))["completed_at"]
-        == response["completed_at"]
-    )
+@each_row("stop", Stop)
+def test_every_other_end_is_completed_and_only_such_a_response_has_the_time(stop: Stop) -> None:
+    events = [*HELLO[:-1], Ended(stop, sequence="###")]
+    completed = stop not in (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
+    for response in (
+        terminal(encode_events(events)),
+        msgspec.json.decode(CLIENT.encode_whole(events, make_context(), Ledger())),
+    ):
+        assert (response["status"] == "completed") is completed
+        assert response["completed_at"] == (1794700002 if completed else None)
 
 
 def test_a_response_under_way_or_failed_was_never_completed() -> None:
@@ -140,10 +137,6 @@ def test_a_failure_before_the_start_is_still_a_legal_stream() -> None:
 
 def test_empty_deltas_are_not_sent() -> None:
     assert encode_events([*HELLO[:3], Delta(0, ""), *HELLO[3:]]) == encode_events(HELLO)
-
-
-def test_a_whole_body_is_the_response_with_which_the_stream_ends() -> None:
-    assert msgspec.json.decode(CLIENT.encode_whole(HELLO, make_context(), Ledger())) == terminal(encode_events(HELLO))
 
 
 def test_a_whole_body_of_a_failed_reply_is_refused() -> None:
