@@ -22,6 +22,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
+from narrowing import expect, expect_all
 from protocols.responses.responses_kit import fixture, parse_body
 
 FULL = msgspec.json.decode(fixture("request.json"))
@@ -43,15 +44,8 @@ def test_instructions_lead_as_a_system_turn() -> None:
 def test_every_kind_of_turn_is_read_in_order() -> None:
     turns = parse_body(FULL).turns
     assert [turn.role for turn in turns] == [
-        Role.SYSTEM,
-        Role.DEVELOPER,
-        Role.USER,
-        Role.ASSISTANT,
-        Role.USER,
-        Role.USER,
-        Role.USER,
-        Role.ASSISTANT,
-        Role.USER,
+        *(Role.SYSTEM, Role.DEVELOPER, Role.USER, Role.ASSISTANT, Role.USER, Role.USER),
+        *(Role.USER, Role.ASSISTANT, Role.USER),
     ]
     assert [type(part) for part in turns[3].parts] == [Thinking, Text, ToolCall, ToolCall, ToolCall]
 
@@ -69,25 +63,14 @@ def test_images_and_files_are_read_from_data_and_from_addresses() -> None:
 
 
 def test_file_ids_and_bare_base64_are_read() -> None:
-    parts = (
-        of(
-            {
-                "role": "user",
-                "content": [
-                    {"type": "input_image", "file_id": "file-1"},
-                    {"type": "input_file", "file_id": "file-2"},
-                    {"type": "input_file", "file_data": "aGk=", "filename": "note.txt"},
-                ],
-            }
-        )
-        .turns[0]
-        .parts
-    )
-    assert [part.source for part in parts if isinstance(part, Image | Document)] == [
-        FileId("file-1"),
-        FileId("file-2"),
-        Inline("text/plain", "aGk="),
+    content = [
+        {"type": "input_image", "file_id": "file-1"},
+        {"type": "input_file", "file_id": "file-2"},
+        {"type": "input_file", "file_data": "aGk=", "filename": "note.txt"},
     ]
+    parts = of({"role": "user", "content": content}).turns[0].parts
+    sources = [part.source for part in parts if isinstance(part, Image | Document)]
+    assert sources == [FileId("file-1"), FileId("file-2"), Inline("text/plain", "aGk=")]
 
 
 def test_a_cache_breakpoint_is_read_with_its_time_to_live() -> None:
@@ -128,15 +111,9 @@ def test_calls_keep_id_name_namespace_and_kind() -> None:
 
 
 def test_object_valued_and_empty_arguments_are_accepted() -> None:
-    calls = (
-        of(
-            {"type": "function_call", "call_id": "a", "name": "f", "arguments": {"x": 1}},
-            {"type": "function_call", "call_id": "b", "name": "f", "arguments": ""},
-        )
-        .turns[0]
-        .parts
-    )
-    assert [call.arguments for call in calls if isinstance(call, ToolCall)] == ['{"x":1}', "{}"]
+    call = {"type": "function_call", "call_id": "a", "name": "f"}
+    calls = of({**call, "arguments": {"x": 1}}, {**call, "call_id": "b", "arguments": ""}).turns[0].parts
+    assert [call.arguments for call in expect_all(ToolCall, calls)] == ['{"x":1}', "{}"]
 
 
 def test_outputs_hold_text_images_or_nothing() -> None:
@@ -147,26 +124,19 @@ def test_outputs_hold_text_images_or_nothing() -> None:
         ("call_3", False, [Text]),
     ]
     nothing = of({"type": "function_call_output", "call_id": "a", "output": ""}).turns[0].parts[0]
-    assert isinstance(nothing, ToolResult)
-    assert nothing.content == ()
+    assert expect(ToolResult, nothing).content == ()
 
 
 def test_of_two_outputs_of_one_call_the_last_counts_in_the_place_of_the_first() -> None:
     ledger = Ledger()
-    body = {
-        "model": "m",
-        "input": [
-            {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "a", "output": "old"},
-            {"role": "user", "content": "go on"},
-            {"type": "function_call_output", "call_id": "a", "output": "new"},
-        ],
-    }
-    turns = parse_body(body, ledger).turns
+    output = {"type": "function_call_output", "call_id": "a", "output": "old"}
+    items = [
+        {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+        *(output, {"role": "user", "content": "go on"}, {**output, "output": "new"}),
+    ]
+    turns = parse_body({"model": "m", "input": items}, ledger).turns
     assert [turn.role for turn in turns] == [Role.ASSISTANT, Role.USER, Role.USER]
-    result = turns[1].parts[0]
-    assert isinstance(result, ToolResult)
-    assert result.content == (Text("new", "/input/3/output"),)
+    assert expect(ToolResult, turns[1].parts[0]).content == (Text("new", "/input/3/output"),)
     assert [(loss.path, loss.how) for loss in ledger] == [("/input/1", LossKind.DROPPED)]
 
 

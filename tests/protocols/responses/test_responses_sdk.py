@@ -5,14 +5,16 @@ import msgspec
 import openai
 import pytest
 from openai import BaseModel, OpenAI
+from openai.types.responses import ResponseStreamEvent
 
-from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop, TextBlock
+from dragoman.hub.events import Ended, Failed, Started, Stop
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import EVENT_STREAM
 from narrowing import expect
 from protocols.responses.responses_kit import (
     CLIENT,
+    HELLO,
     STREAMS,
     client_over,
     encode_events,
@@ -22,6 +24,7 @@ from protocols.responses.responses_kit import (
     make_context,
     payloads,
 )
+from replies import call
 from tables import each_row
 from wire_json import JsonObject
 
@@ -53,8 +56,7 @@ def test_the_accumulator_ends_with_the_very_response_that_was_sent(name: str) ->
 
 @each_row("name", ENDED)
 def test_raw_events_validate_against_the_sdks_own_types(name: str) -> None:
-    stream = encode_events(events_of(fixture(f"{name}.sse")))
-    for event in client_over(stream).responses.create(model="gpt-x", input="hi", stream=True):
+    for event in read_raw(encode_events(events_of(fixture(f"{name}.sse")))):
         type(event).model_validate(event.to_dict())
 
 
@@ -83,9 +85,8 @@ def test_a_whole_body_reads_as_the_same_reply() -> None:
 
 
 def test_the_accumulators_deltas_add_up_to_the_done_events() -> None:
-    stream = encode_events(events_of(fixture("custom_call.sse")))
     text = ""
-    for event in client_over(stream).responses.create(model="gpt-x", input="hi", stream=True):
+    for event in read_raw(encode_events(events_of(fixture("custom_call.sse")))):
         if event.type == "response.custom_tool_call_input.delta":
             text += event.delta
         elif event.type == "response.custom_tool_call_input.done":
@@ -93,25 +94,20 @@ def test_the_accumulators_deltas_add_up_to_the_done_events() -> None:
     assert text == "*** Begin Patch\n*** End Patch\n"
 
 
+def read_raw(stream: bytes) -> list[ResponseStreamEvent]:
+    return list(client_over(stream).responses.create(model="gpt-x", input="hi", stream=True))
+
+
 def test_an_error_in_mid_stream_raises_with_its_code() -> None:
-    events: list[Event] = [
-        Started("", ""),
-        Opened(0, TextBlock()),
-        Delta(0, "Hal"),
-        Failed(Failure(Kind.OVERLOADED, "busy")),
-    ]
     with pytest.raises(openai.APIError) as raised:
-        list(client_over(encode_events(events)).responses.create(model="gpt-x", input="hi", stream=True))
+        read_raw(encode_events([*HELLO[:3], Failed(Failure(Kind.OVERLOADED, "busy"))]))
     assert raised.value.code == "server_error"
 
 
 def test_a_repaired_passthrough_raises_too() -> None:
-    upstream = fixture("truncated.sse")
-    repaired = upstream + CLIENT.render_stream_error(
-        Failure(Kind.TRUNCATED, "cut"), Started("resp_0f1e2d3c", "m"), 5, EVENT_STREAM
-    )
+    failure, started = Failure(Kind.TRUNCATED, "cut"), Started("resp_0f1e2d3c", "m")
     with pytest.raises(openai.APIError):
-        list(client_over(repaired).responses.create(model="gpt-x", input="hi", stream=True))
+        read_raw(fixture("truncated.sse") + CLIENT.render_stream_error(failure, started, 5, EVENT_STREAM))
 
 
 @each_row(
@@ -146,17 +142,10 @@ def test_a_rendered_failure_raises_the_right_class(kind: Kind, error: type[opena
 
 
 def test_a_call_that_was_cut_is_marked_incomplete_for_the_sdk() -> None:
-    events: list[Event] = [
-        Started("", ""),
-        Opened(0, CallBlock("c", "f")),
-        Delta(0, '{"a'),
-        Closed(0),
-        Ended(Stop.LENGTH),
-    ]
-    last = list(client_over(encode_events(events)).responses.create(model="gpt-x", input="hi", stream=True))[-1]
+    last = read_raw(encode_events([Started("", ""), *call(0, "f", '{"a'), Ended(Stop.LENGTH)]))[-1]
     assert last.type == "response.incomplete"
     assert last.response.incomplete_details
     assert last.response.incomplete_details.reason == "max_output_tokens"
-    call = last.response.output[0]
-    assert call.type == "function_call"
-    assert call.status == "incomplete"
+    item = last.response.output[0]
+    assert item.type == "function_call"
+    assert item.status == "incomplete"
