@@ -167,6 +167,7 @@ def test_warming_the_cache_is_a_request_for_no_tokens() -> None:
         ({"input": None}, "/input"),
         ({"input": ["x"]}, "/input/0"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "/input/0/content/0"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "/input/0/content/0"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "/input/0/call_id"),
         ({"model": None}, "/model"),
         ({"temperature": "hot"}, "/temperature"),
