@@ -3,8 +3,10 @@
 No test opens what lies beside the checkout or in the developer's home (`outside_paths.py`).
 """
 
+import asyncio
 import fcntl
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -113,6 +115,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     of_this_run = Path(item.config.getoption("basetemp")).parent
     with take_turn(of_this_run / "turn", is_alone=item.get_closest_marker("alone") is not None):
         return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine on an event loop of its own, however busy the machine is for at most 40 s."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    fixtures = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**fixtures), 40))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

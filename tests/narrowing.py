@@ -12,6 +12,12 @@ def expect(kind: type[Expected], value: object) -> Expected:
     return value
 
 
+def present(value: Expected | None) -> Expected:
+    """Return the value; fail the test if it is None."""
+    assert value is not None
+    return value
+
+
 def expect_all(kind: type[Expected], values: Iterable[object]) -> list[Expected]:
     """Return the values if all of them are of this type; fail the test otherwise."""
     return [expect(kind, value) for value in values]

@@ -282,10 +282,7 @@ def make_whole_writer(exchange: Exchange, call: Call) -> WholeWriter:
 
 
 def make_world(
-    *providers: Provider,
-    server: Server | None = None,
-    retry: Retry | None = None,
-    models: tuple[ModelRoute, ...] = (),
+    *providers: Provider, server: Server | None = None, retry: Retry | None = None, models: tuple[ModelRoute, ...] = ()
 ) -> Runtime:
     config = Config(
         server=server or Server(),

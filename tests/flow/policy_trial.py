@@ -7,6 +7,7 @@ from dragoman.hub.failure import Failure
 from dragoman.providers.provider import Provider
 from dragoman.routing import Route
 from flow.in_memory import NOW, make_pooled, make_provider, make_resting
+from narrowing import expect
 
 ONE, TWO = Route("one", "m"), Route("two", "n")
 MAX_STEPS = 50
@@ -54,8 +55,7 @@ class Trial:
         return self._note_step(self.policy.after(end))
 
     def expect_ask(self, step: Step) -> Ask:
-        assert isinstance(step, Ask)
-        return step
+        return expect(Ask, step)
 
     def _note_step(self, step: Step) -> Step:
         """Note a step; a wait is over at once, by a clock that shows the time after it."""

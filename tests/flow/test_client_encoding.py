@@ -13,6 +13,7 @@ from dragoman.hub.usage import Usage
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.protocols import PROTOCOLS
 from flow.in_memory import CHAT_STREAM
+from narrowing import expect, present
 from replies import END, START, call, text
 
 BROKEN = Failure(Kind.LOST, "the connection broke")
@@ -75,8 +76,7 @@ def test_the_grammar_guard_stands_in_front_of_the_encoder() -> None:
     encoding.push(START, Delta(7, "of no block"))
     assert len(encoding.trips) == 1
     assert isinstance(encoding.events[-1], Failed)
-    assert watch.failure is not None
-    assert watch.failure.kind is Kind.BUG
+    assert present(watch.failure).kind is Kind.BUG
 
 
 def test_calls_that_no_client_could_run_are_failures() -> None:
@@ -84,8 +84,7 @@ def test_calls_that_no_client_could_run_are_failures() -> None:
     watch = begin(encoding)
     encoding.push(START, *call(0, "f", '{"a":'), Ended(Stop.TOOL))
     assert isinstance(encoding.events[-1], Failed)
-    assert watch.failure is not None
-    assert watch.failure.kind is Kind.CORRUPT
+    assert present(watch.failure).kind is Kind.CORRUPT
 
 
 def test_blocks_are_put_in_a_row_for_clients_that_cannot_read_them_interleaved() -> None:
@@ -111,9 +110,7 @@ def test_what_the_stages_hold_comes_out_at_the_end() -> None:
     begin(encoding)
     encoding.push(START, *text(0, "Hi"))
     encoding.finish()
-    last = encoding.events[-1]
-    assert isinstance(last, Failed)
-    assert last.failure.kind is Kind.TRUNCATED
+    assert expect(Failed, encoding.events[-1]).failure.kind is Kind.TRUNCATED
 
 
 def test_a_failure_ends_the_reply() -> None:

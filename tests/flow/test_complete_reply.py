@@ -26,6 +26,7 @@ from dragoman.providers.provider import Attempt, ReplyRules, RequestRules
 from fakes.kiro import make_framed, tail, tool, words
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import make_call, make_provider, prepare_for, run
+from narrowing import expect, present
 from replies import END, START, call, text
 
 BROKEN = Failure(Kind.LOST, "the connection broke")
@@ -56,8 +57,7 @@ def test_the_reply_so_far_and_the_instruction_follow_the_conversation() -> None:
     assert begun == Turn(Role.ASSISTANT, (Text("Once upon a"),))
     [send_request] = instruction.parts
     assert instruction.role is Role.USER
-    assert isinstance(send_request, Text)
-    assert continuation.marker in send_request.text
+    assert continuation.marker in expect(Text, send_request).text
     assert (request.seed, len(ledger)) == (7, 0)
 
 
@@ -89,8 +89,7 @@ def test_the_conversation_continues_with_the_cut_reply_as_text_and_a_request_for
     assert isinstance(shown, Text)
     assert shown.text.startswith(before)
     assert shown.text.endswith(CUT.arguments)
-    assert isinstance(send_request, Text)
-    assert "only the remaining characters" in send_request.text
+    assert "only the remaining characters" in expect(Text, send_request).text
     assert request.reasoning is None
     assert (request.tools, request.seed) == (REQUEST.tools, 7)
 
@@ -177,8 +176,7 @@ def complete(*answers: Answer) -> tuple[Completion, FakeUpstream, Translated]:
 )
 def test_the_rest_is_requested_once_and_its_usage_reported(answer: Answer) -> None:
     completion, fake, prepared = complete(answer)
-    assert completion.arguments is not None
-    assert msgspec.json.decode(completion.arguments) == msgspec.json.decode(WHOLE)
+    assert msgspec.json.decode(present(completion.arguments)) == msgspec.json.decode(WHOLE)
     assert completion.usage is not None
     [request] = fake.calls
     content = request.json["conversationState"]["currentMessage"]["userInputMessage"]["content"]

@@ -11,8 +11,8 @@ from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.client import HttpClient
 from dragoman.providers.provider import Endpoint
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
-from flow.chat_wire import document, refusal
 from flow.in_memory import MESSAGES, ClientReply, MemoryWire, make_call, make_exchange, make_provider, make_world, run
+from flow.rigs import document, refusal
 
 RESPONSES = b'{"model":"m","input":"Go on."}'
 COUNTED = document(b'{"input_tokens":  4242 }')

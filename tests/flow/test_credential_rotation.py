@@ -21,6 +21,7 @@ from dragoman.net.headers import Header, Headers
 from dragoman.providers.provider import Provider
 from dragoman.routing import Route
 from flow.in_memory import NOW, make_call, make_pooled, make_provider, make_resting
+from narrowing import present
 from tables import each_row
 
 NOTHING = Headers([])
@@ -28,8 +29,7 @@ SESSION = "t\0a conversation"
 
 
 def pool_of(provider: Provider) -> Pool:
-    assert provider.account.cooldowns is not None
-    return provider.account.cooldowns
+    return present(provider.account.cooldowns)
 
 
 def round_of(
@@ -62,9 +62,7 @@ def test_a_conversation_stays_with_the_credential_that_answered_it() -> None:
     provider = make_pooled(make_provider(), 3)
     for slot in (2, 0, 1):
         pool_of(provider).record_success(slot, "m", SESSION)
-        member = round_of(provider).next()
-        assert member is not None
-        assert member.account.slot == slot
+        assert present(round_of(provider).next()).account.slot == slot
 
 
 def test_the_first_token_binds_the_conversation_and_the_reply_to_the_credential() -> None:
@@ -155,9 +153,8 @@ def test_an_answer_ends_a_cooldown() -> None:
         pool_of(provider).start_cooldown(slot, ALL_MODELS, NOW + 60, "quota", NOW)
     round = round_of(provider)
     member = round.next()
-    assert member is not None  # a cooldown alone refuses no request
     round.note_answer(NOTHING, None)
-    assert pool_of(provider).free_at(member.account.slot, "m", NOW) == NOW
+    assert pool_of(provider).free_at(present(member).account.slot, "m", NOW) == NOW
 
 
 def test_an_answer_may_report_that_it_used_up_the_allowance() -> None:
@@ -165,9 +162,8 @@ def test_an_answer_may_report_that_it_used_up_the_allowance() -> None:
     provider = make_pooled(make_provider(), 2)
     round = round_of(provider)
     member = round.next()
-    assert member is not None
     round.note_answer(spent, None)
-    assert pool_of(provider).free_at(member.account.slot, "m", NOW) == NOW + 40
+    assert pool_of(provider).free_at(present(member).account.slot, "m", NOW) == NOW + 40
     alone = make_resting(make_provider())
     lonely = round_of(alone, spares=True)
     lonely.next()
@@ -291,11 +287,7 @@ def test_the_target_that_wrote_the_reply_to_be_continued_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("user_id", "name"),
-    [
-        ("user_1_account__session_abc", "abc"),
-        ('{"device_id":"d","session_id":"s-1"}', "s-1"),
-    ],
+    ("user_id", "name"), [("user_1_account__session_abc", "abc"), ('{"device_id":"d","session_id":"s-1"}', "s-1")]
 )
 def test_the_session_in_a_user_id_names_it(user_id: str, name: str) -> None:
     body = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "metadata": {"user_id": user_id}}

@@ -29,6 +29,7 @@ from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.restore_tools import RestoreTools
 from dragoman.stages.thinking_tags import ThinkingTags
 from flow.in_memory import CHAT, MESSAGES, make_call, make_provider, prepare_for, run
+from narrowing import expect, present
 from replies import text_of
 
 WHOLE = msgspec.json.encode(
@@ -51,15 +52,11 @@ CUSTOM_TOOL = (
 
 def translate(provider: Provider | None = None, body: bytes = MESSAGES) -> Translated:
     """A Messages client's request to a Chat upstream."""
-    prepared = run(prepare_for(make_call("messages", body), provider or make_provider()))
-    assert isinstance(prepared, Translated)
-    return prepared
+    return expect(Translated, run(prepare_for(make_call("messages", body), provider or make_provider())))
 
 
 def prepare_passthrough() -> Passthrough:
-    prepared = run(prepare_for(make_call("chat", CHAT), make_provider()))
-    assert isinstance(prepared, Passthrough)
-    return prepared
+    return expect(Passthrough, run(prepare_for(make_call("chat", CHAT), make_provider())))
 
 
 @pytest.mark.parametrize(("body", "streamed"), [(WHOLE, False), (STREAM, True)])
@@ -89,9 +86,8 @@ def test_what_passes_unchanged_goes_through_no_stages() -> None:
 def test_a_translated_reply_goes_through_those_of_its_provider_and_then_ours() -> None:
     provider = make_provider(replies=ReplyRules(stages=lambda request: [ThinkingTags()]))
     tools = run(prepare_for(make_call("chat", CUSTOM_TOOL), make_provider(protocols=("messages",))))
-    assert isinstance(tools, Translated)
     assert [type(stage) for stage in make_stages(translate(provider))] == [ThinkingTags, EstimateUsage]
-    assert [type(stage) for stage in make_stages(tools)] == [RestoreTools, EstimateUsage]
+    assert [type(stage) for stage in make_stages(expect(Translated, tools))] == [RestoreTools, EstimateUsage]
 
 
 def test_usage_that_was_not_reported_is_estimated_from_the_request_and_the_reply() -> None:
@@ -117,8 +113,7 @@ def test_a_glance_sees_the_usage_and_the_failure_of_what_passes() -> None:
 @pytest.mark.parametrize("body", [b"", b"Bad gateway", b"[1,2]"])
 def test_what_is_no_reply_at_all_is_a_failure(body: bytes) -> None:
     [*_, last] = peek_events(prepare_passthrough(), body)
-    assert isinstance(last, Failed)
-    assert last.failure.kind is Kind.CORRUPT
+    assert expect(Failed, last).failure.kind is Kind.CORRUPT
 
 
 def test_an_object_that_we_cannot_read_is_the_clients_to_read() -> None:
@@ -139,10 +134,7 @@ def test_a_bug_in_reading_costs_no_byte(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_a_tool_comes_back_as_it_was_declared() -> None:
     prepared = run(prepare_for(make_call("chat", CUSTOM_TOOL), make_provider(protocols=("messages",))))
-    events: list[Event] = [
-        Opened(0, CallBlock("call_1", "patch")),
-        Delta(0, '{"input":"*** Begin"}'),
-    ]
+    events: list[Event] = [Opened(0, CallBlock("call_1", "patch")), Delta(0, '{"input":"*** Begin"}')]
     for stage in make_stages(prepared):
         events = [out for event in events for out in stage.feed(event)]
     [opened] = [event for event in events if isinstance(event, Opened)]
@@ -150,9 +142,7 @@ def test_a_tool_comes_back_as_it_was_declared() -> None:
 
 
 def upstream(name: str) -> Upstream:
-    found = PROTOCOLS[name].upstream
-    assert found is not None
-    return found
+    return present(PROTOCOLS[name].upstream)
 
 
 CHAT_UPSTREAM, KIRO_UPSTREAM = upstream("chat"), upstream("kiro")

@@ -32,6 +32,7 @@ from flow.in_memory import (
     prepare_for,
     run,
 )
+from narrowing import present
 from tables import each_row
 
 KEY = b"sk-secret-0123456789"
@@ -134,8 +135,7 @@ def advise(failure: Failure, *fields: Header) -> Failure:
 
 
 @pytest.mark.parametrize(
-    ("value", "should"),
-    [(b"true", True), (b"TRUE", True), (b"false", False), (b"perhaps", None), (None, None)],
+    ("value", "should"), [(b"true", True), (b"TRUE", True), (b"false", False), (b"perhaps", None), (None, None)]
 )
 def test_whether_the_upstream_advises_a_retry(value: bytes | None, should: bool | None) -> None:
     fields: list[Header] = [] if value is None else [(b"x-should-retry", value)]
@@ -201,9 +201,7 @@ def test_allowances_are_not_read_where_the_upstream_names_the_wait() -> None:
 
 def refuse(refused: RequestError, protocol: str = "chat") -> ClientReply:
     wire = MemoryWire()
-    client = PROTOCOLS[protocol].client
-    assert client is not None
-    respond_with_failure(make_exchange(wire), client, refused, "req_1")
+    respond_with_failure(make_exchange(wire), present(PROTOCOLS[protocol].client), refused, "req_1")
     assert wire.ended
     assert len(wire.writes) == 1
     return wire.reply
@@ -256,9 +254,7 @@ def test_a_reply_that_has_begun_is_broken_off() -> None:
     exchange.start(200, [])
     exchange.write(b"data: {}\n\n")
     written = wire.written
-    client = PROTOCOLS["chat"].client
-    assert client is not None
-    respond_with_failure(exchange, client, RequestError(Failure(Kind.BUG, "oh")), "req_1")
+    respond_with_failure(exchange, present(PROTOCOLS["chat"].client), RequestError(Failure(Kind.BUG, "oh")), "req_1")
     assert wire.dropped
     assert wire.written == written
 

@@ -17,99 +17,79 @@ from dragoman.hub.usage import Usage
 from dragoman.providers.provider import ReplyRules
 from fakes.kiro import make_framed, tail, tool, words
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
-from flow.chat_wire import HALF, STREAM, WHOLE, chunk, document, refusal
-from flow.gateway_rig import AT_ONCE, Rig
-from flow.in_memory import CHAT, CHAT_STREAM, MESSAGES, MESSAGES_STREAM, make_renewing, make_world, run
+from flow.in_memory import CHAT, CHAT_STREAM, MESSAGES, MESSAGES_STREAM, make_renewing, make_world
+from flow.rigs import AT_ONCE, BODIES, HALF, STREAM, WHOLE, GatewayRig, chunk, document, refusal
+from narrowing import present
 from waiting import wait_until_async
 
 
-def test_a_call_is_answered_in_one_turn() -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}) as rig:
-            client = rig.make_call("chat", CHAT_STREAM)
-            assert (await client.answer()).body == STREAM
-            outcome = client.outcome()
-            assert (outcome.outcome, outcome.route, outcome.failed_attempts) == ("ok", "one/m", ())
-            assert (rig.gateway.answered, rig.gateway.guard_trips, rig.gateway.streams) == (1, 0, 0)
-            whole = rig.make_call("chat", CHAT)
-            fake.answers = [document(WHOLE)]
-            assert (await whole.answer()).body == WHOLE
-
-    with FakeUpstream([Answer(STREAM)]) as fake:
-        run(scene(fake))
+async def test_a_call_is_answered_in_one_turn() -> None:
+    async with GatewayRig([Answer(STREAM)]) as rig:
+        client = rig.make_call("chat", CHAT_STREAM)
+        assert (await client.answer()).body == STREAM
+        outcome = client.outcome()
+        assert (outcome.outcome, outcome.route, outcome.failed_attempts) == ("ok", "one/m", ())
+        assert (rig.gateway.answered, rig.gateway.guard_trips, rig.gateway.streams) == (1, 0, 0)
+        whole = rig.make_call("chat", CHAT)
+        rig.one.answers = [document(WHOLE)]
+        assert (await whole.answer()).body == WHOLE
 
 
-def test_a_target_is_retried_and_then_the_next_one_is_tried() -> None:
-    async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
-        async with Rig({"one": one, "two": two}) as rig:
-            client = rig.make_call("messages", MESSAGES_STREAM)
-            reply = await client.answer()
-            assert b"message_stop" in reply.body
-            assert reply.headers.get(b"x-dragoman-route") == b"two/m"
-            overloaded = FailedAttempt("one/m", "overloaded")
-            assert client.outcome().failed_attempts == (overloaded, overloaded)
-            assert (len(one.calls), len(two.calls)) == (2, 1)
-
-    with FakeUpstream([refusal(503)]) as one, FakeUpstream([Answer(STREAM)]) as two:
-        run(scene(one, two))
+async def test_a_target_is_retried_and_then_the_next_one_is_tried() -> None:
+    async with GatewayRig([refusal(503)], [Answer(STREAM)]) as rig:
+        client = rig.make_call("messages", MESSAGES_STREAM)
+        reply = await client.answer()
+        assert b"message_stop" in reply.body
+        assert reply.headers.get(b"x-dragoman-route") == b"two/m"
+        overloaded = FailedAttempt("one/m", "overloaded")
+        assert client.outcome().failed_attempts == (overloaded, overloaded)
+        assert (len(rig.one.calls), len(rig.two.calls)) == (2, 1)
 
 
 @pytest.mark.parametrize("body", [CHAT, CHAT_STREAM])
-def test_if_no_target_answers_the_last_refusal_is_raised_with_its_own_body(body: bytes) -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}) as rig:
-            client = rig.make_call("chat", body)
-            with pytest.raises(AllTargetsFailed) as refused:
-                await client.answer()
-            assert refused.value.failure.kind is Kind.BAD_REQUEST
-            assert refused.value.error_reply is not None
-            assert refused.value.error_reply.body == refusal(400, "odd").body
-            assert client.wire.writes == []
-            assert len(fake.calls) == 1
-
-    with FakeUpstream([refusal(400, "odd")]) as fake:
-        run(scene(fake))
+async def test_if_no_target_answers_the_last_refusal_is_raised_with_its_own_body(body: bytes) -> None:
+    async with GatewayRig([refusal(400, "odd")]) as rig:
+        client = rig.make_call("chat", body)
+        with pytest.raises(AllTargetsFailed) as refused:
+            await client.answer()
+        assert refused.value.failure.kind is Kind.BAD_REQUEST
+        assert present(refused.value.error_reply).body == refusal(400, "odd").body
+        assert client.wire.writes == []
+        assert len(rig.one.calls) == 1
 
 
-def test_once_the_head_is_out_the_failure_is_an_event() -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        hurried = Server(keep_alive_s=0.05, first_token_timeout_s=1.0)
-        async with Rig({"one": fake}, server=hurried) as rig:
-            client = rig.make_call("messages", MESSAGES_STREAM)
-            reply = await client.answer()
-            assert reply.status == 200
-            assert reply.body.startswith(b"event: ping\n")
-            assert reply.body.count(b"event: error\n") == 1
-            assert reply.complete
-            assert client.outcome().outcome == "timeout"
-
-    with FakeUpstream([Answer(headless=True, end=End.HANG)]) as fake:
-        run(scene(fake))
+async def test_once_the_head_is_out_the_failure_is_an_event() -> None:
+    hurried = Server(keep_alive_s=0.05, first_token_timeout_s=1.0)
+    async with GatewayRig([Answer(headless=True, end=End.HANG)], server=hurried) as rig:
+        client = rig.make_call("messages", MESSAGES_STREAM)
+        reply = await client.answer()
+        assert (reply.status, reply.complete) == (200, True)
+        assert reply.body.startswith(b"event: ping\n")
+        assert reply.body.count(b"event: error\n") == 1
+        assert client.outcome().outcome == "timeout"
 
 
-def test_a_refused_credential_is_renewed_and_its_refusal_noted_once() -> None:
+async def test_a_refused_credential_is_renewed_and_its_refusal_noted_once() -> None:
     renewals: list[bool] = []
 
     async def renew() -> bool:
         renewals.append(len(renewals) == 0)
         return renewals[-1]
 
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}, auth=make_renewing(renew)) as rig:
-            assert (await rig.make_call("chat", CHAT_STREAM).answer()).body == STREAM
-            client = rig.make_call("chat", CHAT_STREAM)
-            with pytest.raises(RequestError) as refused:
-                await client.answer()
-            assert refused.value.failure.kind is Kind.CREDENTIAL
-            assert client.outcome().failed_attempts == (FailedAttempt("one/m", "credential"),)
-            assert len(fake.calls) == 3
-            assert renewals == [True, False]
-
-    with FakeUpstream([refusal(401), Answer(STREAM), refusal(401)]) as fake:
-        run(scene(fake))
+    async with GatewayRig([refusal(401), Answer(STREAM), refusal(401)], auth=make_renewing(renew)) as rig:
+        assert (await rig.make_call("chat", CHAT_STREAM).answer()).body == STREAM
+        client = rig.make_call("chat", CHAT_STREAM)
+        with pytest.raises(RequestError) as refused:
+            await client.answer()
+        assert refused.value.failure.kind is Kind.CREDENTIAL
+        assert client.outcome().failed_attempts == (FailedAttempt("one/m", "credential"),)
+        assert len(rig.one.calls) == 3
+        assert renewals == [True, False]
 
 
 # A reply that another upstream continues
+
+CONTINUES = replace(AT_ONCE, continue_streams=True)
 
 
 def make_continuation(request: ReceivedRequest) -> Answer:
@@ -120,48 +100,40 @@ def make_continuation(request: ReceivedRequest) -> Answer:
 
 
 @pytest.mark.parametrize("protocol", ["chat", "messages"])
-def test_another_upstream_continues_the_reply(protocol: str) -> None:
-    async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
-        async with Rig({"one": one, "two": two}, retry=replace(AT_ONCE, continue_streams=True)) as rig:
-            client = rig.make_call(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
-            reply = await client.answer()
-            assert b" loaf" in reply.body
-            assert b"continue:" not in reply.body
-            assert b"error" not in reply.body
-            assert reply.headers.get(b"x-dragoman-route") == b"one/m"
-            assert reply.trailers == [(b"x-dragoman-route", b"one/m, two/m")]
-            outcome = client.outcome()
-            assert (outcome.outcome, outcome.route) == ("ok", "two/m")
-            assert outcome.failed_attempts == (FailedAttempt("one/m", "lost"),)
-            assert outcome.usage is not None
-            assert rig.gateway.guard_trips == 0
-
-    with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream(choose=make_continuation) as two:
-        run(scene(one, two))
-
-
-def test_if_no_target_continues_the_client_gets_the_first_failure() -> None:
-    async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
-        async with Rig({"one": one, "two": two}, retry=replace(AT_ONCE, continue_streams=True)) as rig:
-            client = rig.make_call("messages", MESSAGES_STREAM)
-            reply = await client.answer()
-            assert reply.body.count(b"event: error\n") == 1
-            assert b"one" in reply.body.partition(b"event: error\n")[2]
-            assert client.outcome().outcome == "lost"
-            assert len(two.calls) == 1
-
-    with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream([refusal(400)]) as two:
-        run(scene(one, two))
+async def test_another_upstream_continues_the_reply(protocol: str) -> None:
+    async with GatewayRig(
+        [Answer(HALF, end=End.CUT)],
+        FakeUpstream(choose=make_continuation),
+        retry=CONTINUES,
+    ) as rig:
+        client = rig.make_call(protocol, BODIES[protocol][True])
+        reply = await client.answer()
+        assert b" loaf" in reply.body
+        assert b"continue:" not in reply.body
+        assert b"error" not in reply.body
+        assert reply.headers.get(b"x-dragoman-route") == b"one/m"
+        assert reply.trailers == [(b"x-dragoman-route", b"one/m, two/m")]
+        outcome = client.outcome()
+        assert (outcome.outcome, outcome.route) == ("ok", "two/m")
+        assert outcome.failed_attempts == (FailedAttempt("one/m", "lost"),)
+        assert outcome.usage is not None
+        assert rig.gateway.guard_trips == 0
 
 
-def test_a_stream_is_not_continued_unless_the_configuration_says_so() -> None:
-    async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
-        async with Rig({"one": one, "two": two}) as rig:
-            assert b"event: error\n" in (await rig.make_call("messages", MESSAGES_STREAM).answer()).body
-            assert two.calls == []
+async def test_if_no_target_continues_the_client_gets_the_first_failure() -> None:
+    async with GatewayRig([Answer(HALF, end=End.CUT)], [refusal(400)], retry=CONTINUES) as rig:
+        client = rig.make_call("messages", MESSAGES_STREAM)
+        reply = await client.answer()
+        assert reply.body.count(b"event: error\n") == 1
+        assert b"one" in reply.body.partition(b"event: error\n")[2]
+        assert client.outcome().outcome == "lost"
+        assert len(rig.two.calls) == 1
 
-    with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream(choose=make_continuation) as two:
-        run(scene(one, two))
+
+async def test_a_stream_is_not_continued_unless_the_configuration_says_so() -> None:
+    async with GatewayRig([Answer(HALF, end=End.CUT)], FakeUpstream(choose=make_continuation)) as rig:
+        assert b"event: error\n" in (await rig.make_call("messages", MESSAGES_STREAM).answer()).body
+        assert rig.two.calls == []
 
 
 # A tool call that was cut
@@ -181,49 +153,38 @@ def request_body(stream: bool) -> bytes:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}, "kiro", replies=KIRO) as rig:
-            client = rig.make_call("messages", request_body(stream))
-            reply = await client.answer()
-            assert len(fake.calls) == 2
-            assert b"tool_use" in reply.body
-            assert b"max_tokens" not in reply.body
-            if not stream:
-                assert msgspec.json.decode(reply.body)["content"][1]["input"] == {"path": "notes/today.md"}
-            outcome = client.outcome()
-            assert outcome.usage is not None
-            assert outcome.usage.credits == pytest.approx(0.02)
-            assert rig.gateway.guard_trips == 0
-
+async def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
     metered = make_framed(words("I write."), tool("t1", "write", input='{"path": "notes/to'), tail("MAX_TOKENS"))
-    with FakeUpstream([metered, make_framed(words('day.md"}'), tail())]) as fake:
-        run(scene(fake))
+    rest = make_framed(words('day.md"}'), tail())
+    async with GatewayRig([metered, rest], speaks="kiro", replies=KIRO) as rig:
+        client = rig.make_call("messages", request_body(stream))
+        reply = await client.answer()
+        assert len(rig.one.calls) == 2
+        assert b"tool_use" in reply.body
+        assert b"max_tokens" not in reply.body
+        if not stream:
+            assert msgspec.json.decode(reply.body)["content"][1]["input"] == {"path": "notes/today.md"}
+        assert present(client.outcome().usage).credits == pytest.approx(0.02)
+        assert rig.gateway.guard_trips == 0
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_notes_it(stream: bool) -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}, "kiro", replies=KIRO) as rig:
-            reply = await rig.make_call("messages", request_body(stream)).answer()
-            assert b"max_tokens" in reply.body
-            assert b"tool_use" not in reply.body
-            assert len(fake.calls) == 2
-            await rig.make_call("messages", request_body(stream)).answer()
-            assert b"was not executed" in fake.calls[2].body.replace(b"\\n", b" ")
-
-    with FakeUpstream([CUT, make_framed(words("Sorry."), tail()), make_framed(words("Again."), tail())]) as fake:
-        run(scene(fake))
+async def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_notes_it(stream: bool) -> None:
+    async with GatewayRig(
+        [CUT, make_framed(words("Sorry."), tail()), make_framed(words("Again."), tail())], speaks="kiro", replies=KIRO
+    ) as rig:
+        reply = await rig.make_call("messages", request_body(stream)).answer()
+        assert b"max_tokens" in reply.body
+        assert b"tool_use" not in reply.body
+        assert len(rig.one.calls) == 2
+        await rig.make_call("messages", request_body(stream)).answer()
+        assert b"was not executed" in rig.one.calls[2].body.replace(b"\\n", b" ")
 
 
-def test_a_provider_that_does_not_repair_gets_no_request_for_the_rest() -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}, "kiro", replies=KIRO_AS_IT_IS) as rig:
-            assert b"max_tokens" in (await rig.make_call("messages", request_body(True)).answer()).body
-            assert len(fake.calls) == 1
-
-    with FakeUpstream([CUT]) as fake:
-        run(scene(fake))
+async def test_a_provider_that_does_not_repair_gets_no_request_for_the_rest() -> None:
+    async with GatewayRig([CUT], speaks="kiro", replies=KIRO_AS_IT_IS) as rig:
+        assert b"max_tokens" in (await rig.make_call("messages", request_body(True)).answer()).body
+        assert len(rig.one.calls) == 1
 
 
 # The checks in front of every reply
@@ -239,37 +200,28 @@ class Misbehaving:
         return ()
 
 
-def test_the_grammar_guard_stands_in_front_of_streams_and_of_whole_replies() -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}, replies=ReplyRules(stages=lambda request: [Misbehaving()])) as rig:
-            reply = await rig.make_call("messages", MESSAGES_STREAM).answer()
-            assert reply.body.count(b"event: error\n") == 1
-            assert rig.gateway.guard_trips == 1
-            with pytest.raises(RequestError):
-                await rig.make_call("messages", MESSAGES).answer()
-            assert rig.gateway.guard_trips == 2
-
-    with FakeUpstream([Answer(STREAM)]) as fake:
-        run(scene(fake))
+async def test_the_grammar_guard_stands_in_front_of_streams_and_of_whole_replies() -> None:
+    async with GatewayRig([Answer(STREAM)], replies=ReplyRules(stages=lambda request: [Misbehaving()])) as rig:
+        reply = await rig.make_call("messages", MESSAGES_STREAM).answer()
+        assert reply.body.count(b"event: error\n") == 1
+        assert rig.gateway.guard_trips == 1
+        with pytest.raises(RequestError):
+            await rig.make_call("messages", MESSAGES).answer()
+        assert rig.gateway.guard_trips == 2
 
 
-def test_a_call_that_cannot_be_run_fails_in_streams_and_in_whole_replies() -> None:
+async def test_a_call_that_cannot_be_run_fails_in_streams_and_in_whole_replies() -> None:
     call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "write", "arguments": "{oh"}}
     stream = chunk({"role": "assistant", "tool_calls": [call]}) + chunk({}, "tool_calls") + b"data: [DONE]\n\n"
     body = msgspec.json.decode(WHOLE)
     message = {"role": "assistant", "tool_calls": [call]}
     body["choices"] = [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
-
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}) as rig:
-            reply = await rig.make_call("messages", request_body(True)).answer()
-            assert reply.body.count(b"event: error\n") == 1
-            with pytest.raises(RequestError) as refused:
-                await rig.make_call("messages", request_body(False)).answer()
-            assert refused.value.failure.kind is Kind.CORRUPT
-
-    with FakeUpstream([Answer(stream), document(msgspec.json.encode(body))]) as fake:
-        run(scene(fake))
+    async with GatewayRig([Answer(stream), document(msgspec.json.encode(body))]) as rig:
+        reply = await rig.make_call("messages", request_body(True)).answer()
+        assert reply.body.count(b"event: error\n") == 1
+        with pytest.raises(RequestError) as refused:
+            await rig.make_call("messages", request_body(False)).answer()
+        assert refused.value.failure.kind is Kind.CORRUPT
 
 
 # Interruptions from outside
@@ -277,95 +229,71 @@ def test_a_call_that_cannot_be_run_fails_in_streams_and_in_whole_replies() -> No
 
 @pytest.mark.parametrize("protocol", ["chat", "messages"])
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_gateway_that_stops_sends_an_error_to_a_client_that_is_still_connected(protocol: str, gone: bool) -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}) as rig:
-            client = rig.make_call(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
-            answering = asyncio.create_task(client.answer())
-            await wait_until_async(lambda: b"Half" in client.wire.written)
-            assert rig.gateway.streams == 1
-            client.exchange.gone = gone
-            written = client.wire.written
-            answering.cancel()
-            with suppress(asyncio.CancelledError):
-                await answering
-            assert answering.cancelled()
-            assert rig.gateway.streams == 0
-            assert (client.wire.written == written) is gone
-            assert gone or b"shutting down" in client.wire.reply.body
-            await wait_until_async(lambda: bool(fake.closed))
-
-    with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
-        run(scene(fake))
+async def test_a_gateway_that_stops_sends_an_error_to_a_client_that_is_still_there(protocol: str, gone: bool) -> None:
+    async with GatewayRig([Answer(HALF, end=End.HANG)]) as rig:
+        client = rig.make_call(protocol, BODIES[protocol][True])
+        answering = asyncio.create_task(client.answer())
+        await wait_until_async(lambda: b"Half" in client.wire.written)
+        assert rig.gateway.streams == 1
+        client.exchange.gone = gone
+        written = client.wire.written
+        answering.cancel()
+        with suppress(asyncio.CancelledError):
+            await answering
+        assert answering.cancelled()
+        assert rig.gateway.streams == 0
+        assert (client.wire.written == written) is gone
+        assert gone or b"shutting down" in client.wire.reply.body
+        await wait_until_async(lambda: bool(rig.one.closed))
 
 
-def test_a_call_that_is_cancelled_with_a_failure_ends_with_that_failure() -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}) as rig:
-            client = rig.make_call("messages", MESSAGES_STREAM)
-            answering = asyncio.create_task(client.answer())
-            await wait_until_async(lambda: b"Half" in client.wire.written)
-            answering.cancel(Failure(Kind.QUOTA, "The budget of this key is spent."))
-            with suppress(asyncio.CancelledError):
-                await answering
-            assert b"The budget of this key is spent." in client.wire.reply.body
-
-    with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
-        run(scene(fake))
+async def test_a_call_that_is_cancelled_with_a_failure_ends_with_that_failure() -> None:
+    async with GatewayRig([Answer(HALF, end=End.HANG)]) as rig:
+        client = rig.make_call("messages", MESSAGES_STREAM)
+        answering = asyncio.create_task(client.answer())
+        await wait_until_async(lambda: b"Half" in client.wire.written)
+        answering.cancel(Failure(Kind.QUOTA, "The budget of this key is spent."))
+        with suppress(asyncio.CancelledError):
+            await answering
+        assert b"The budget of this key is spent." in client.wire.reply.body
 
 
-def test_a_client_that_leaves_before_the_first_token_is_noted() -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}) as rig:
-            client = rig.make_call("chat", CHAT)
-            answering = asyncio.create_task(client.answer())
-            await wait_until_async(lambda: bool(fake.calls))
-            client.exchange.gone = True
-            answering.cancel()
-            with suppress(asyncio.CancelledError):
-                await answering
-            assert client.wire.writes == []
-            assert client.outcome().failed_attempts == (FailedAttempt("one/m", "client_gone"),)
-
-    with FakeUpstream([Answer(headless=True, end=End.HANG)]) as fake:
-        run(scene(fake))
+async def test_a_client_that_leaves_before_the_first_token_is_noted() -> None:
+    async with GatewayRig([Answer(headless=True, end=End.HANG)]) as rig:
+        client = rig.make_call("chat", CHAT)
+        answering = asyncio.create_task(client.answer())
+        await wait_until_async(lambda: bool(rig.one.calls))
+        client.exchange.gone = True
+        answering.cancel()
+        with suppress(asyncio.CancelledError):
+            await answering
+        assert client.wire.writes == []
+        assert client.outcome().failed_attempts == (FailedAttempt("one/m", "client_gone"),)
 
 
-def test_a_new_configuration_holds_from_the_next_call_on() -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}) as rig:
-            assert (await rig.make_call("chat", CHAT_STREAM).answer()).body == STREAM
-            rig.gateway.adopt(make_world())
-            with pytest.raises(RequestError) as refused:
-                await rig.make_call("chat", CHAT_STREAM).answer()
-            assert refused.value.failure.kind is Kind.NOT_FOUND
-
-    with FakeUpstream([Answer(STREAM)]) as fake:
-        run(scene(fake))
+async def test_a_new_configuration_holds_from_the_next_call_on() -> None:
+    async with GatewayRig([Answer(STREAM)]) as rig:
+        assert (await rig.make_call("chat", CHAT_STREAM).answer()).body == STREAM
+        rig.gateway.adopt(make_world())
+        with pytest.raises(RequestError) as refused:
+            await rig.make_call("chat", CHAT_STREAM).answer()
+        assert refused.value.failure.kind is Kind.NOT_FOUND
 
 
-def test_a_conversation_stays_with_its_credential() -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}, credentials=3) as rig:
-            pool = rig.gateway.runtime.providers["one"].account.pool
-            assert pool is not None
-            header = [(b"session-id", b"s-1")]
-            for _ in range(4):
-                await rig.make_call("chat", CHAT_STREAM, header).answer()
-            homes = {pool.last_member("t\0s-1"), pool.last_member("t\0response chatcmpl-1")}
-            assert len(homes) == 1
-            assert None not in homes
-
-    with FakeUpstream([Answer(STREAM)]) as fake:
-        run(scene(fake))
+async def test_a_conversation_stays_with_its_credential() -> None:
+    async with GatewayRig([Answer(STREAM)], credentials=3) as rig:
+        pool = rig.gateway.runtime.providers["one"].account.pool
+        assert pool is not None
+        header = [(b"session-id", b"s-1")]
+        for _ in range(4):
+            await rig.make_call("chat", CHAT_STREAM, header).answer()
+        homes = {pool.last_member("t\0s-1"), pool.last_member("t\0response chatcmpl-1")}
+        assert len(homes) == 1
+        assert None not in homes
 
 
-def test_the_outcome_has_the_usage() -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}) as rig:
-            client = rig.make_call("messages", MESSAGES)
-            await client.answer()
-            assert client.outcome().usage == Usage(input=7, output=3)
-
-    with FakeUpstream([document(WHOLE)]) as fake:
-        run(scene(fake))
+async def test_the_outcome_has_the_usage() -> None:
+    async with GatewayRig([document(WHOLE)]) as rig:
+        client = rig.make_call("messages", MESSAGES)
+        await client.answer()
+        assert client.outcome().usage == Usage(input=7, output=3)

@@ -42,8 +42,7 @@ def test_a_setting_without_effect_is_no_loss(key: str, value: Json) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("defer_loading", True), ("url_sources", {"user_messages": {"type": "none"}})],
+    ("key", "value"), [("defer_loading", True), ("url_sources", {"user_messages": {"type": "none"}})]
 )
 def test_a_setting_that_is_not_followed_is_noted(key: str, value: Json) -> None:
     assert list_noted_paths(search(**{key: value})) == [f"/tools/0/{key}"]

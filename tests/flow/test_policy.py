@@ -17,16 +17,7 @@ from msgspec.structs import replace
 from dragoman.config.settings import Retry
 from dragoman.flow.complete_reply import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
 from dragoman.flow.policy import AFTER, LearnedQuirks, Limits, Policy, SecondChances
-from dragoman.flow.step import (
-    Ask,
-    Completed,
-    ErrorReply,
-    Finish,
-    GiveUp,
-    NoReply,
-    Step,
-    Wait,
-)
+from dragoman.flow.step import Ask, Completed, ErrorReply, Finish, GiveUp, NoReply, Step, Wait
 from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
@@ -34,6 +25,7 @@ from dragoman.providers.provider import Endpoint, FirstTokenWait, ReplyRules
 from dragoman.routing import Route
 from flow.in_memory import CHAT, NOW, URL, make_call, make_provider, prepare_for, run, send_nothing
 from flow.policy_trial import ONE, TWO, Trial
+from narrowing import expect
 from tables import each_row
 
 # What an upstream adds to its refusal.
@@ -190,9 +182,7 @@ def test_a_target_of_an_unknown_provider_is_passed_over() -> None:
     limits = Limits(Retry(), continues=False, jitter=lambda: 1.0)
     chances = SecondChances(LearnedQuirks(), "t")
     policy = Policy((Route("nobody", "m"), TWO), {"two": make_provider("two")}, limits, chances, {})
-    step = policy.begin()
-    assert isinstance(step, Ask)
-    assert step.route == TWO
+    assert expect(Ask, policy.begin()).route == TWO
     alone = Policy((Route("nobody", "m"),), {}, limits, chances, {}).begin()
     assert isinstance(alone, GiveUp)
     assert (alone.failure.kind, alone.failure.code) == (Kind.NOT_FOUND, "model_not_found")
@@ -213,8 +203,7 @@ CUT = TruncatedCall("call_1", "write", '{"path": "a')
 
 
 @pytest.mark.parametrize(
-    ("repairs", "calls", "completes"),
-    [(True, 1, True), (True, 2, False), (False, 1, False), (False, 2, False)],
+    ("repairs", "calls", "completes"), [(True, 1, True), (True, 2, False), (False, 1, False), (False, 2, False)]
 )
 def test_one_cut_call_is_completed_where_its_provider_repairs(repairs: bool, calls: int, completes: bool) -> None:
     provider = make_provider("one", ("messages",), replies=ReplyRules(completes_cut_calls=repairs))

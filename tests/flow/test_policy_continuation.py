@@ -10,6 +10,7 @@ from dragoman.net.headers import Headers
 from dragoman.providers.provider import Adjustment, RequestRules
 from flow.in_memory import make_provider
 from flow.policy_trial import ONE, TWO, Trial
+from narrowing import present
 from tables import each_row
 
 BROKEN = Failure(Kind.LOST, "the connection broke")
@@ -117,8 +118,7 @@ def test_a_second_interruption_continues_from_all_that_was_sent() -> None:
     interrupt_reply(trial, Failure(Kind.QUOTA, "spent"))  # the other credential continues
     ask = trial.expect_ask(interrupt_reply(trial, text="Half a loaf"))
     assert ask.route == TWO
-    assert ask.continuation is not None
-    assert ask.continuation.text == "Half a loaf"
+    assert present(ask.continuation).text == "Half a loaf"
 
 
 def test_an_interruption_starts_a_cooldown() -> None:

@@ -8,6 +8,7 @@ from dragoman.hub.events import Ended, Stop
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage
 from flow.policy_trial import ONE, Trial
+from narrowing import expect
 
 PAUSED = Paused([Ended(Stop.PAUSE)], Ended(Stop.PAUSE), Usage(output=3))
 BROKEN = Failure(Kind.UPSTREAM, "broken")
@@ -20,9 +21,7 @@ def pause_once(targets: int = 1, attempts: int = 3) -> Trial:
     step = trial.after(PAUSED)
     assert isinstance(step, ContinuePause)
     step.rounds.add(PAUSED.events, {}, PAUSED.used.output)
-    ask = trial.after(PauseContinued(is_finished=False))
-    assert isinstance(ask, Ask)
-    assert ask.rounds is step.rounds
+    assert expect(Ask, trial.after(PauseContinued(is_finished=False))).rounds is step.rounds
     return trial
 
 
@@ -42,9 +41,7 @@ def test_a_later_round_is_repeated_by_the_same_target_alone() -> None:
     again = trial.after(NoReply(BROKEN))
     assert isinstance(again, Ask)
     assert (again.route, again.rounds) == (ONE, trial.requests[1].rounds)
-    given_up = trial.after(NoReply(BROKEN))
-    assert isinstance(given_up, GiveUp)
-    assert given_up.failure is BROKEN
+    assert expect(GiveUp, trial.after(NoReply(BROKEN))).failure is BROKEN
 
 
 def test_the_client_gets_the_failure_of_a_later_round() -> None:

@@ -30,6 +30,7 @@ from flow.in_memory import (
     run,
     send_nothing,
 )
+from narrowing import expect
 
 KEY = b"sk-secret-0123456789"
 # White space, key order and unknown fields must survive.
@@ -43,13 +44,11 @@ def prepare_call(
 
 
 def passes(prepared: Prepared) -> Passthrough:
-    assert isinstance(prepared, Passthrough)
-    return prepared
+    return expect(Passthrough, prepared)
 
 
 def is_built(prepared: Prepared) -> Translated:
-    assert isinstance(prepared, Translated)
-    return prepared
+    return expect(Translated, prepared)
 
 
 def fields_of(prepared: Prepared) -> dict[bytes, bytes]:

@@ -17,7 +17,8 @@ from dragoman.net.headers import Headers
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import ReplyRules
 from flow.in_memory import MESSAGES_STREAM, make_call, make_provider, prepare_for, run
-from flow.writer_rig import Rig, play
+from flow.rigs import WriterRig
+from narrowing import present
 
 SERVER = Server(idle_timeout_s=40, keep_alive_s=15)
 PATIENCE = Timeouts(first_token_s=20, token_s=60, idle_s=40)
@@ -30,7 +31,7 @@ DONE = b"data: [DONE]\n\n"
 class Pumped:
     """A pump between a Chat upstream and a client of one of two protocols."""
 
-    def __init__(self, rig: Rig, prepared: Prepared, pipe: Pipe, no_room: Failure | None = None) -> None:
+    def __init__(self, rig: WriterRig, prepared: Prepared, pipe: Pipe, no_room: Failure | None = None) -> None:
         self.wire, self.writer, self.pipe, self.prepared = rig.wire, rig.writer, pipe, prepared
         self.now = asyncio.get_running_loop().time
         self.wait = ReplyDeadline("up", PATIENCE, self.now())
@@ -39,7 +40,7 @@ class Pumped:
 
 
 async def start_passthrough(no_room: Failure | None = None) -> Pumped:
-    rig = Rig()
+    rig = WriterRig()
     prepared = await rig.begin_passthrough()
     await rig.writer.commit(prepared, Headers([]), b"")
     pipe = PassthroughPipe(make_source(prepared, Ledger()), rig.call.client, ReplyMonitor(lambda: 0.0))
@@ -47,7 +48,7 @@ async def start_passthrough(no_room: Failure | None = None) -> Pumped:
 
 
 async def start_translation() -> Pumped:
-    rig = Rig("messages", MESSAGES_STREAM)
+    rig = WriterRig("messages", MESSAGES_STREAM)
     prepared = await rig.begin_translation()
     await rig.writer.commit(prepared, Headers([]), b"")
     pipe = TranslationPipe(
@@ -56,120 +57,88 @@ async def start_translation() -> Pumped:
     return Pumped(rig, prepared, pipe)
 
 
-def test_each_read_is_one_write_and_the_next_may_take_as_long_as_silence_may_last() -> None:
-    async def scene() -> None:
-        pumped = await start_passthrough()
-        for _ in range(3):
-            writes = len(pumped.wire.writes)
-            assert pumped.pump.pass_on(WORD) == 40
-            assert len(pumped.wire.writes) == writes + 1
-        assert pumped.wire.reply.body == 3 * WORD
-        assert pumped.wait.deadline == pytest.approx(pumped.now() + 40, abs=10)
-        assert not pumped.pump.is_over
-
-    play(scene)
-
-
-def test_a_client_of_a_translation_is_kept_alive_so_the_next_read_is_shorter() -> None:
-    async def scene() -> None:
-        pumped = await start_translation()
-        assert pumped.pump.pass_on(EMPTY + WORD) == 15
-        assert b'"text":"Hi"' in pumped.wire.reply.body
-        assert pumped.pump.choose_timeout() == 15
-
-    play(scene)
-
-
-def test_a_read_that_gives_nothing_is_no_write() -> None:
-    async def scene() -> None:
-        pumped = await start_translation()
-        pumped.pump.pass_on(EMPTY + WORD)
+async def test_each_read_is_one_write_and_the_next_may_take_as_long_as_silence_may_last() -> None:
+    pumped = await start_passthrough()
+    for _ in range(3):
         writes = len(pumped.wire.writes)
-        assert pumped.pump.pass_on(WORD[:10]) == 15
-        assert len(pumped.wire.writes) == writes
-
-    play(scene)
-
-
-def test_a_client_that_reads_slowly_stops_the_reading_for_a_while() -> None:
-    async def scene() -> None:
-        pumped = await start_passthrough()
-        pumped.wire.blocked = True
-        assert pumped.pump.pass_on(WORD) is None
-        assert not pumped.pump.is_over
-        assert pumped.wire.reply.body == WORD
-
-    play(scene)
+        assert pumped.pump.pass_on(WORD) == 40
+        assert len(pumped.wire.writes) == writes + 1
+    assert pumped.wire.reply.body == 3 * WORD
+    assert pumped.wait.deadline == pytest.approx(pumped.now() + 40, abs=10)
+    assert not pumped.pump.is_over
 
 
-def test_the_end_of_a_translated_reply_ends_the_reading() -> None:
-    async def scene() -> None:
-        pumped = await start_translation()
-        pumped.pump.pass_on(EMPTY + WORD)
-        assert pumped.pump.pass_on(STOP + DONE) is None
-        assert pumped.pump.is_over
-        assert pumped.pump.failure is None
-        assert b"message_stop" not in pumped.wire.reply.body  # kept for the last write
-        await pumped.writer.finish()
-        assert b"message_stop" in pumped.wire.reply.body
-
-    play(scene)
+async def test_a_client_of_a_translation_is_kept_alive_so_the_next_read_is_shorter() -> None:
+    pumped = await start_translation()
+    assert pumped.pump.pass_on(EMPTY + WORD) == 15
+    assert b'"text":"Hi"' in pumped.wire.reply.body
+    assert pumped.pump.choose_timeout() == 15
 
 
-def test_what_follows_the_terminal_event_passes_for_a_little_while() -> None:
-    async def scene() -> None:
-        pumped = await start_passthrough()
-        pumped.pump.pass_on(WORD)
-        wait_s = pumped.pump.pass_on(STOP + DONE)
-        assert wait_s is not None
-        assert wait_s <= LINGER_S
-        assert not pumped.pump.is_over
-        assert pumped.pump.pass_on(b": bye\n\n") is not None
-        assert pumped.wire.reply.body == WORD + STOP + DONE + b": bye\n\n"
-        pumped.wait.deadline = pumped.now() - 1
-        assert pumped.pump.pass_on(b": still here\n\n") is None
-        assert pumped.pump.is_over
-
-    play(scene)
+async def test_a_read_that_gives_nothing_is_no_write() -> None:
+    pumped = await start_translation()
+    pumped.pump.pass_on(EMPTY + WORD)
+    writes = len(pumped.wire.writes)
+    assert pumped.pump.pass_on(WORD[:10]) == 15
+    assert len(pumped.wire.writes) == writes
 
 
-def test_signs_of_life_extend_the_wait_until_the_time_for_a_token_is_over() -> None:
-    async def scene() -> None:
-        pumped = await start_passthrough()
-        wait_s = pumped.pump.pass_on(b": alive\n\n")
-        assert wait_s is not None
-        assert 0 < wait_s <= 20
-        assert pumped.wire.reply.body == b": alive\n\n"
-        pumped.wait.deadline = pumped.now() - 1
-        assert pumped.pump.pass_on(b": alive\n\n") is None
-        assert pumped.pump.is_over
-        assert pumped.pump.failure is not None
-        assert pumped.pump.failure.kind is Kind.TIMEOUT
-
-    play(scene)
+async def test_a_client_that_reads_slowly_stops_the_reading_for_a_while() -> None:
+    pumped = await start_passthrough()
+    pumped.wire.blocked = True
+    assert pumped.pump.pass_on(WORD) is None
+    assert not pumped.pump.is_over
+    assert pumped.wire.reply.body == WORD
 
 
-def test_a_reply_that_is_collected_is_counted_and_ends_where_there_is_no_room() -> None:
-    async def scene() -> None:
-        full = Failure(Kind.BUSY, "no room")
-        pumped = await start_passthrough(full)
-        assert pumped.pump.pass_on(WORD) is None
-        assert (pumped.pump.is_over, pumped.pump.failure) == (True, full)
-        assert pumped.wire.reply.body == b""
+async def test_the_end_of_a_translated_reply_ends_the_reading() -> None:
+    pumped = await start_translation()
+    pumped.pump.pass_on(EMPTY + WORD)
+    assert pumped.pump.pass_on(STOP + DONE) is None
+    assert pumped.pump.is_over
+    assert pumped.pump.failure is None
+    assert b"message_stop" not in pumped.wire.reply.body  # kept for the last write
+    await pumped.writer.finish()
+    assert b"message_stop" in pumped.wire.reply.body
 
-    play(scene)
+
+async def test_what_follows_the_terminal_event_passes_for_a_little_while() -> None:
+    pumped = await start_passthrough()
+    pumped.pump.pass_on(WORD)
+    assert present(pumped.pump.pass_on(STOP + DONE)) <= LINGER_S
+    assert not pumped.pump.is_over
+    assert pumped.pump.pass_on(b": bye\n\n") is not None
+    assert pumped.wire.reply.body == WORD + STOP + DONE + b": bye\n\n"
+    pumped.wait.deadline = pumped.now() - 1
+    assert pumped.pump.pass_on(b": still here\n\n") is None
+    assert pumped.pump.is_over
 
 
-def test_whether_the_model_answers() -> None:
-    async def scene() -> None:
-        pumped = await start_passthrough()
-        assert not is_answering(pumped.prepared, pumped.pipe)
-        pumped.pipe.feed(EMPTY)
-        assert not is_answering(pumped.prepared, pumped.pipe)
-        pumped.pipe.feed(WORD)
-        assert is_answering(pumped.prepared, pumped.pipe)
+async def test_signs_of_life_extend_the_wait_until_the_time_for_a_token_is_over() -> None:
+    pumped = await start_passthrough()
+    assert 0 < present(pumped.pump.pass_on(b": alive\n\n")) <= 20
+    assert pumped.wire.reply.body == b": alive\n\n"
+    pumped.wait.deadline = pumped.now() - 1
+    assert pumped.pump.pass_on(b": alive\n\n") is None
+    assert pumped.pump.is_over
+    assert present(pumped.pump.failure).kind is Kind.TIMEOUT
 
-    play(scene)
+
+async def test_a_reply_that_is_collected_is_counted_and_ends_where_there_is_no_room() -> None:
+    full = Failure(Kind.BUSY, "no room")
+    pumped = await start_passthrough(full)
+    assert pumped.pump.pass_on(WORD) is None
+    assert (pumped.pump.is_over, pumped.pump.failure) == (True, full)
+    assert pumped.wire.reply.body == b""
+
+
+async def test_whether_the_model_answers() -> None:
+    pumped = await start_passthrough()
+    assert not is_answering(pumped.prepared, pumped.pipe)
+    pumped.pipe.feed(EMPTY)
+    assert not is_answering(pumped.prepared, pumped.pipe)
+    pumped.pipe.feed(WORD)
+    assert is_answering(pumped.prepared, pumped.pipe)
 
 
 @pytest.mark.parametrize("withholds", [False, True])
@@ -178,9 +147,7 @@ def test_an_upstream_that_withholds_calls_answers_once_it_has_begun(withholds: b
     prepared = run(prepare_for(make_call(), provider))
     watch = ReplyMonitor(lambda: 0.0)
     watch.observe(Started("c1", "m"))
-    client = prepared.protocol.client
-    assert client is not None
-    pipe = PassthroughPipe(make_source(prepared, Ledger()), client, watch)
+    pipe = PassthroughPipe(make_source(prepared, Ledger()), present(prepared.protocol.client), watch)
     assert is_answering(prepared, pipe) is withholds
 
 

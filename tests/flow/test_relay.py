@@ -19,6 +19,7 @@ from dragoman.providers.provider import Endpoint
 from dragoman.routing import Route
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import MemoryWire, Sender, make_exchange, make_provider, make_world, run
+from narrowing import expect, present
 
 BODY = b'{"model": "up/m",  "input": "Hi"}'
 VECTOR = b'{"object":"list",  "data":[],"model":"m-1","usage":{"prompt_tokens":2,"total_tokens":2}}'
@@ -30,10 +31,7 @@ SECRET = b"sk-0123456789abcdef"
 
 
 def ask(
-    fake: FakeUpstream,
-    body: bytes = BODY,
-    path: str = "embeddings",
-    relays: Sequence[str] = PATHS,
+    fake: FakeUpstream, body: bytes = BODY, path: str = "embeddings", relays: Sequence[str] = PATHS
 ) -> tuple[MemoryWire, RequestRecord]:
     async def scene() -> tuple[MemoryWire, RequestRecord]:
         client, wire = HttpClient(), MemoryWire()
@@ -62,8 +60,7 @@ def test_a_document_passes_both_ways_with_the_upstreams_name_of_the_model() -> N
     assert (wire.reply.status, wire.reply.body) == (200, VECTOR)
     assert (wire.reply.headers.get(b"x-request-id"), wire.reply.headers.get(b"x-dragoman-route")) == (b"req_1", b"up/m")
     outcome = record.outcome()
-    assert outcome.usage is not None
-    assert (outcome.requested_model, outcome.usage.input, outcome.outcome) == ("up/m", 2, "ok")
+    assert (outcome.requested_model, present(outcome.usage).input, outcome.outcome) == ("up/m", 2, "ok")
 
 
 def test_a_stream_passes_as_it_comes() -> None:
@@ -156,16 +153,14 @@ def test_a_long_document_is_passed_on_before_it_has_come_to_its_end() -> None:
 
 def test_a_document_that_breaks_off_while_it_is_held_is_no_reply() -> None:
     passed = Passed(Answer(b'{"data":[', content_type=JSON, end=End.CUT))
-    assert isinstance(passed.end, NoReply)
-    assert (passed.end.failure.kind, passed.accepted, passed.wire.written) == (Kind.LOST, 0, b"")
+    assert (expect(NoReply, passed.end).failure.kind, passed.accepted, passed.wire.written) == (Kind.LOST, 0, b"")
 
 
 def test_a_long_document_that_breaks_off_ends_with_the_connection() -> None:
     passed = Passed(Answer(b'{"data":"' + b"x" * (2 * HELD_BYTES), content_type=JSON, end=End.CUT))
     assert isinstance(passed.end, Completed)
     assert passed.wire.dropped
-    assert passed.watch.failure is not None
-    assert passed.watch.failure.kind is Kind.LOST
+    assert present(passed.watch.failure).kind is Kind.LOST
 
 
 def test_a_stream_whose_first_event_is_an_error_is_no_reply() -> None:

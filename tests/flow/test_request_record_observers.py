@@ -26,35 +26,27 @@ def record(number: int) -> RequestRecord:
     return RequestRecord(f"req_{number}", "chat", NONE)
 
 
-def test_the_first_outcome_is_reported_after_this_turn_and_the_others_soon() -> None:
+async def test_the_first_outcome_is_reported_after_this_turn_and_the_others_soon() -> None:
     observed: list[str] = []
     queue = ObserverQueue([lambda outcome: observed.append(outcome.request_id)])
-
-    async def end_requests() -> None:
-        queue.add(record(0))
+    queue.add(record(0))
+    await asyncio.sleep(0)
+    assert observed == ["req_0"]
+    for number in range(1, 10):
+        queue.add(record(number))
         await asyncio.sleep(0)
-        assert observed == ["req_0"]
-        for number in range(1, 10):
-            queue.add(record(number))
-            await asyncio.sleep(0)
-        await wait_until_async(lambda: len(observed) == 10)
-
-    asyncio.run(end_requests())
+    await wait_until_async(lambda: len(observed) == 10)
     assert observed == [f"req_{number}" for number in range(10)]
 
 
-def test_no_more_wait_than_a_few() -> None:
+async def test_no_more_wait_than_a_few() -> None:
     observed: list[str] = []
     queue = ObserverQueue([lambda outcome: observed.append(outcome.request_id)])
-
-    async def end_requests() -> None:
-        for number in range(MAX_QUEUED + 1):
-            queue.add(record(number))
-        assert len(observed) == MAX_QUEUED
-        queue.flush()
-        assert len(observed) == MAX_QUEUED + 1
-
-    asyncio.run(end_requests())
+    for number in range(MAX_QUEUED + 1):
+        queue.add(record(number))
+    assert len(observed) == MAX_QUEUED
+    queue.flush()
+    assert len(observed) == MAX_QUEUED + 1
 
 
 def test_how_long_a_request_took_does_not_depend_on_when_it_is_reported() -> None:
@@ -65,16 +57,12 @@ def test_how_long_a_request_took_does_not_depend_on_when_it_is_reported() -> Non
     assert ended.outcome().duration_s == seconds
 
 
-def test_what_observers_do_is_not_laid_to_one_request() -> None:
+async def test_what_observers_do_is_not_laid_to_one_request() -> None:
     named: list[str] = []
     queue = ObserverQueue([lambda outcome: named.append(request_id.get())])
-
-    async def end_requests() -> None:
-        request_id.set("req_of_the_first")
-        queue.add(record(0))
-        await asyncio.sleep(0)
-
-    asyncio.run(end_requests())
+    request_id.set("req_of_the_first")
+    queue.add(record(0))
+    await asyncio.sleep(0)
     assert named == [""]
 
 

@@ -15,13 +15,12 @@ from dragoman.hub.loss import Loss, LossKind
 from dragoman.hub.ports import Client
 from dragoman.net.headers import Headers
 from dragoman.protocols import PROTOCOLS
+from narrowing import present
 from tables import each_row
 
 
 def client(protocol: str) -> Client:
-    found = PROTOCOLS[protocol].client
-    assert found is not None
-    return found
+    return present(PROTOCOLS[protocol].client)
 
 
 @each_row(

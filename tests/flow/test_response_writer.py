@@ -22,7 +22,7 @@ from flow.in_memory import (
     prepare_for,
     run,
 )
-from flow.writer_rig import Rig, encode_events, play
+from flow.rigs import WriterRig, encode_events
 from replies import END, START, text
 
 BROKEN = Failure(Kind.LOST, "the connection broke")
@@ -30,185 +30,149 @@ NONE = Headers([])
 COMMENT = b": working\n\n"
 
 
-def test_head_and_first_bytes_are_one_write() -> None:
-    async def scene() -> None:
-        rig = Rig()
-        prepared = await rig.begin_translation()
-        assert not rig.writer.head_sent
-        await rig.writer.commit(prepared, Headers([(b"x-vendor", b"1")]), b"data: 1\n\n")
-        assert len(rig.wire.writes) == 1
-        assert rig.writer.head_sent
-        assert rig.writer.committed
-        reply = rig.wire.reply
-        assert (reply.status, reply.body, reply.complete) == (200, b"data: 1\n\n", False)
-        assert reply.headers.get(b"content-type") == b"text/event-stream; charset=utf-8"
-        assert reply.headers.get(b"x-dragoman-route") == b"up/m"
-        assert reply.headers.get(b"x-request-id") == b"req_1"
-        assert reply.headers.get(b"x-vendor") is None
-
-    play(scene)
+async def test_head_and_first_bytes_are_one_write() -> None:
+    rig = WriterRig()
+    prepared = await rig.begin_translation()
+    assert not rig.writer.head_sent
+    await rig.writer.commit(prepared, Headers([(b"x-vendor", b"1")]), b"data: 1\n\n")
+    assert len(rig.wire.writes) == 1
+    assert rig.writer.head_sent
+    assert rig.writer.committed
+    reply = rig.wire.reply
+    assert (reply.status, reply.body, reply.complete) == (200, b"data: 1\n\n", False)
+    assert reply.headers.get(b"content-type") == b"text/event-stream; charset=utf-8"
+    assert reply.headers.get(b"x-dragoman-route") == b"up/m"
+    assert reply.headers.get(b"x-request-id") == b"req_1"
+    assert reply.headers.get(b"x-vendor") is None
 
 
-def test_a_translated_stream_counts_the_losses_of_its_request() -> None:
-    async def scene() -> None:
-        body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"Hi"}],"seed":7}'
-        rig = Rig("chat", body)
-        prepared = await rig.begin_translation()
-        assert isinstance(prepared, Translated)
-        losses = len(prepared.ledger)
-        assert losses
-        prepared.ledger.note_dropped("/reply", "which comes too late for the head of a stream")
-        await rig.writer.commit(prepared, NONE, b"")
-        assert rig.wire.reply.headers.get(b"x-dragoman-loss") == str(losses).encode()
-
-    play(scene)
+async def test_a_translated_stream_counts_the_losses_of_its_request() -> None:
+    body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"Hi"}],"seed":7}'
+    rig = WriterRig("chat", body)
+    prepared = await rig.begin_translation()
+    assert isinstance(prepared, Translated)
+    losses = len(prepared.ledger)
+    assert losses
+    prepared.ledger.note_dropped("/reply", "which comes too late for the head of a stream")
+    await rig.writer.commit(prepared, NONE, b"")
+    assert rig.wire.reply.headers.get(b"x-dragoman-loss") == str(losses).encode()
 
 
-def test_a_stream_that_passes_has_the_upstreams_headers_and_no_count_of_losses() -> None:
-    async def scene() -> None:
-        rig = Rig()
-        prepared = await rig.begin_passthrough()
-        theirs = [
-            (b"content-type", b"text/event-stream"),
-            (b"x-vendor", b"1"),
-            (b"x-ratelimit-limit-tokens", b"5"),
-            (b"set-cookie", b"a=b"),
-        ]
-        await rig.writer.commit(prepared, Headers(theirs), b"data: 1\n\n")
-        headers = rig.wire.reply.headers
-        assert (headers.get(b"content-type"), headers.get(b"x-vendor")) == (b"text/event-stream", b"1")
-        assert headers.get(b"cache-control") == b"no-cache"
-        for absent in (b"x-dragoman-loss", b"set-cookie", b"x-ratelimit-limit-tokens"):
-            assert absent not in headers
-
-    play(scene)
+async def test_a_stream_that_passes_has_the_upstreams_headers_and_no_count_of_losses() -> None:
+    rig = WriterRig()
+    prepared = await rig.begin_passthrough()
+    theirs = [
+        (b"content-type", b"text/event-stream"),
+        (b"x-vendor", b"1"),
+        (b"x-ratelimit-limit-tokens", b"5"),
+        (b"set-cookie", b"a=b"),
+    ]
+    await rig.writer.commit(prepared, Headers(theirs), b"data: 1\n\n")
+    headers = rig.wire.reply.headers
+    assert (headers.get(b"content-type"), headers.get(b"x-vendor")) == (b"text/event-stream", b"1")
+    assert headers.get(b"cache-control") == b"no-cache"
+    for absent in (b"x-dragoman-loss", b"set-cookie", b"x-ratelimit-limit-tokens"):
+        assert absent not in headers
 
 
-def test_events_under_the_name_of_a_document_get_the_right_name() -> None:
-    async def scene() -> None:
-        rig = Rig()
-        prepared = await rig.begin_passthrough()
-        await rig.writer.commit(prepared, Headers([(b"content-type", b"application/json")]), b"")
-        assert rig.wire.reply.headers.get(b"content-type") == b"text/event-stream; charset=utf-8"
-
-    play(scene)
+async def test_events_under_the_name_of_a_document_get_the_right_name() -> None:
+    rig = WriterRig()
+    prepared = await rig.begin_passthrough()
+    await rig.writer.commit(prepared, Headers([(b"content-type", b"application/json")]), b"")
+    assert rig.wire.reply.headers.get(b"content-type") == b"text/event-stream; charset=utf-8"
 
 
 @pytest.mark.parametrize(("names", "trailer"), [(("one", "two"), b"one/m, two/m"), (("one", "one"), None)])
-def test_the_head_is_sent_once_and_a_trailer_names_whoever_else_answered(
+async def test_the_head_is_sent_once_and_a_trailer_names_whoever_else_answered(
     names: tuple[str, str], trailer: bytes | None
 ) -> None:
-    async def scene() -> None:
-        rig = Rig()
-        for name, data in zip(names, (b"data: 1\n\n", b"data: 2\n\n"), strict=True):
-            prepared = await rig.begin_translation(name)
-            await rig.writer.commit(prepared, NONE, data)
-        rig.encode(START, *text(0, "Hi"), END)
-        await rig.writer.finish()
-        reply = rig.wire.reply
-        assert reply.headers.get(b"x-dragoman-route") == b"one/m"
-        assert reply.body.startswith(b"data: 1\n\ndata: 2\n\n")
-        assert reply.trailers == ([] if trailer is None else [(b"x-dragoman-route", trailer)])
-
-    play(scene)
+    rig = WriterRig()
+    for name, data in zip(names, (b"data: 1\n\n", b"data: 2\n\n"), strict=True):
+        prepared = await rig.begin_translation(name)
+        await rig.writer.commit(prepared, NONE, data)
+    rig.encode(START, *text(0, "Hi"), END)
+    await rig.writer.finish()
+    reply = rig.wire.reply
+    assert reply.headers.get(b"x-dragoman-route") == b"one/m"
+    assert reply.body.startswith(b"data: 1\n\ndata: 2\n\n")
+    assert reply.trailers == ([] if trailer is None else [(b"x-dragoman-route", trailer)])
 
 
-def test_what_is_kept_for_the_end_goes_out_with_the_next_bytes_or_with_the_end() -> None:
-    async def scene() -> None:
-        rig = Rig()
-        prepared = await rig.begin_passthrough()
-        await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
-        rig.writer.keep_for_end(b"data: 2\n\n")
-        assert rig.writer.write(b"data: 3\n\n")
-        rig.writer.keep_for_end(b"data: 4\n\n")
-        await rig.writer.finish()
-        assert len(rig.wire.writes) == 3
-        reply = rig.wire.reply
-        assert (reply.body, reply.complete) == (b"data: 1\n\ndata: 2\n\ndata: 3\n\ndata: 4\n\n", True)
-
-    play(scene)
+async def test_what_is_kept_for_the_end_goes_out_with_the_next_bytes_or_with_the_end() -> None:
+    rig = WriterRig()
+    prepared = await rig.begin_passthrough()
+    await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
+    rig.writer.keep_for_end(b"data: 2\n\n")
+    assert rig.writer.write(b"data: 3\n\n")
+    rig.writer.keep_for_end(b"data: 4\n\n")
+    await rig.writer.finish()
+    assert len(rig.wire.writes) == 3
+    reply = rig.wire.reply
+    assert (reply.body, reply.complete) == (b"data: 1\n\ndata: 2\n\ndata: 3\n\ndata: 4\n\n", True)
 
 
-def test_a_client_that_reads_slowly_is_waited_for() -> None:
-    async def scene() -> None:
-        rig = Rig()
-        prepared = await rig.begin_passthrough()
-        await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
-        rig.wire.blocked = True
-        assert not rig.writer.write(b"data: 2\n\n")
-        await rig.writer.wait_writable()
-        assert rig.writer.write(b"data: 3\n\n")
-
-    play(scene)
+async def test_a_client_that_reads_slowly_is_waited_for() -> None:
+    rig = WriterRig()
+    prepared = await rig.begin_passthrough()
+    await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
+    rig.wire.blocked = True
+    assert not rig.writer.write(b"data: 2\n\n")
+    await rig.writer.wait_writable()
+    assert rig.writer.write(b"data: 3\n\n")
 
 
-def test_the_end_of_an_encoded_stream_is_what_its_stages_and_encoder_still_hold() -> None:
-    async def scene() -> None:
-        rig = Rig()
-        prepared = await rig.begin_translation()
-        await rig.writer.commit(prepared, NONE, rig.encode(START, *text(0, "Hi"), END))
-        await rig.writer.finish()
-        assert rig.wire.reply.body.endswith(b"data: [DONE]\n\n")
-
-    play(scene)
+async def test_the_end_of_an_encoded_stream_is_what_its_stages_and_encoder_still_hold() -> None:
+    rig = WriterRig()
+    prepared = await rig.begin_translation()
+    await rig.writer.commit(prepared, NONE, rig.encode(START, *text(0, "Hi"), END))
+    await rig.writer.finish()
+    assert rig.wire.reply.body.endswith(b"data: [DONE]\n\n")
 
 
 # Failures
 
 
-def test_a_failure_after_the_head_alone_is_the_only_event() -> None:
-    async def scene() -> None:
-        rig = Rig()
-        prepared = await rig.begin_passthrough()
-        await rig.writer.pass_on(prepared, NONE, COMMENT)
-        await rig.writer.fail(BROKEN)
-        reply = rig.wire.reply
-        assert reply.complete
-        assert reply.body.startswith(COMMENT)
-        assert b"the connection broke" in reply.body
-
-    play(scene)
+async def test_a_failure_after_the_head_alone_is_the_only_event() -> None:
+    rig = WriterRig()
+    prepared = await rig.begin_passthrough()
+    await rig.writer.pass_on(prepared, NONE, COMMENT)
+    await rig.writer.fail(BROKEN)
+    reply = rig.wire.reply
+    assert reply.complete
+    assert reply.body.startswith(COMMENT)
+    assert b"the connection broke" in reply.body
 
 
-def test_a_failure_of_a_request_that_only_its_own_protocol_can_parse_is_sent_too() -> None:
-    async def scene() -> None:
-        rig = Rig("chat", b'{"model":"m","stream":true,"messages":7}')
-        with pytest.raises(RequestError):
-            rig.call.request()
-        prepared = await rig.begin_passthrough()
-        await rig.writer.pass_on(prepared, NONE, COMMENT)
-        await rig.writer.fail(BROKEN)
-        assert b"the connection broke" in rig.wire.reply.body
-
-    play(scene)
+async def test_a_failure_of_a_request_that_only_its_own_protocol_can_parse_is_sent_too() -> None:
+    rig = WriterRig("chat", b'{"model":"m","stream":true,"messages":7}')
+    with pytest.raises(RequestError):
+        rig.call.request()
+    prepared = await rig.begin_passthrough()
+    await rig.writer.pass_on(prepared, NONE, COMMENT)
+    await rig.writer.fail(BROKEN)
+    assert b"the connection broke" in rig.wire.reply.body
 
 
-def test_a_failure_after_a_part_of_the_reply_ends_it() -> None:
-    async def scene() -> None:
-        rig = Rig("messages", MESSAGES_STREAM)
-        prepared = await rig.begin_translation()
-        begun = rig.encode(START, *text(0, "Half a")[:-1])
-        await rig.writer.commit(prepared, NONE, begun)
-        await rig.writer.fail(BROKEN)
-        reply = rig.wire.reply
-        assert reply.complete
-        assert reply.body.startswith(begun)
-        assert reply.body.count(b"event: error\n") == 1
-        assert b"message_stop" not in reply.body
-
-    play(scene)
+async def test_a_failure_after_a_part_of_the_reply_ends_it() -> None:
+    rig = WriterRig("messages", MESSAGES_STREAM)
+    prepared = await rig.begin_translation()
+    begun = rig.encode(START, *text(0, "Half a")[:-1])
+    await rig.writer.commit(prepared, NONE, begun)
+    await rig.writer.fail(BROKEN)
+    reply = rig.wire.reply
+    assert reply.complete
+    assert reply.body.startswith(begun)
+    assert reply.body.count(b"event: error\n") == 1
+    assert b"message_stop" not in reply.body
 
 
-def test_the_error_of_a_reply_that_passes_is_already_written() -> None:
-    async def scene() -> None:
-        rig = Rig()
-        prepared = await rig.begin_passthrough()
-        await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
-        rig.writer.keep_for_end(b'data: {"error":{}}\n\n')
-        await rig.writer.fail(BROKEN)
-        assert rig.wire.reply.body == b'data: 1\n\ndata: {"error":{}}\n\n'
-
-    play(scene)
+async def test_the_error_of_a_reply_that_passes_is_already_written() -> None:
+    rig = WriterRig()
+    prepared = await rig.begin_passthrough()
+    await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
+    rig.writer.keep_for_end(b'data: {"error":{}}\n\n')
+    await rig.writer.fail(BROKEN)
+    assert rig.wire.reply.body == b'data: 1\n\ndata: {"error":{}}\n\n'
 
 
 # Whole replies

@@ -13,10 +13,9 @@ from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult
 from dragoman.net.errors import ClientDisconnected
 from dragoman.tools.backends import McpServers, make_plan
 from dragoman.tools.web_search import SearchQuery
-from fakes.upstream import Answer, FakeUpstream
-from flow.chat_wire import STREAM, chunk
-from flow.gateway_rig import ClientCall, Rig
-from flow.in_memory import make_call, run
+from fakes.upstream import Answer
+from flow.in_memory import make_call
+from flow.rigs import STREAM, ClientCall, GatewayRig, chunk
 from replies import END, START, text
 from waiting import wait_until_async
 
@@ -48,56 +47,44 @@ class SlowSearch:
         return SearchFound((SearchResult("https://a.example/", "A", "text"),))
 
 
-def ask(rig: Rig, service: SlowSearch) -> ClientCall:
+def ask(rig: GatewayRig, service: SlowSearch) -> ClientCall:
     plan = make_plan(service, None, frozenset(), Tools(), McpServers())
     rig.gateway.adopt(replace(rig.gateway.runtime, tool_plans={"one": plan}))
     return rig.make_call("messages", msgspec.json.encode(REQUEST))
 
 
-def test_the_reply_continues_with_what_the_search_found() -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}) as rig:
-            service = SlowSearch()
-            service.may_end.set()
-            reply = await ask(rig, service).answer()
-            assert b"web_search_tool_result" in reply.body
-            assert b"https://a.example/" in fake.calls[1].body
-
-    with FakeUpstream([Answer(CALLS_SEARCH), Answer(STREAM)]) as fake:
-        run(scene(fake))
+async def test_the_reply_continues_with_what_the_search_found() -> None:
+    async with GatewayRig([Answer(CALLS_SEARCH), Answer(STREAM)]) as rig:
+        service = SlowSearch()
+        service.may_end.set()
+        reply = await ask(rig, service).answer()
+        assert b"web_search_tool_result" in reply.body
+        assert b"https://a.example/" in rig.one.calls[1].body
 
 
-def test_a_client_that_has_left_ends_the_search_and_is_noticed_as_such() -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}) as rig:
-            service = SlowSearch()
-            client = ask(rig, service)
-            answering = asyncio.create_task(client.answer())
-            await service.begun.wait()
-            client.exchange.gone = True
-            service.may_end.set()
-            with pytest.raises(ClientDisconnected):
-                await answering
-            assert len(fake.calls) == 1
-
-    with FakeUpstream([Answer(CALLS_SEARCH), Answer(STREAM)]) as fake:
-        run(scene(fake))
+async def test_a_client_that_has_left_ends_the_search_and_is_noticed_as_such() -> None:
+    async with GatewayRig([Answer(CALLS_SEARCH), Answer(STREAM)]) as rig:
+        service = SlowSearch()
+        client = ask(rig, service)
+        answering = asyncio.create_task(client.answer())
+        await service.begun.wait()
+        client.exchange.gone = True
+        service.may_end.set()
+        with pytest.raises(ClientDisconnected):
+            await answering
+        assert len(rig.one.calls) == 1
 
 
-def test_a_call_that_is_cancelled_cancels_its_search() -> None:
-    async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}) as rig:
-            service = SlowSearch()
-            client = ask(rig, service)
-            answering = asyncio.create_task(client.answer())
-            await service.begun.wait()
-            answering.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await answering
-            await wait_until_async(lambda: service.was_cancelled)
-
-    with FakeUpstream([Answer(CALLS_SEARCH)]) as fake:
-        run(scene(fake))
+async def test_a_call_that_is_cancelled_cancels_its_search() -> None:
+    async with GatewayRig([Answer(CALLS_SEARCH)]) as rig:
+        service = SlowSearch()
+        client = ask(rig, service)
+        answering = asyncio.create_task(client.answer())
+        await service.begun.wait()
+        answering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+        await wait_until_async(lambda: service.was_cancelled)
 
 
 def test_the_request_of_the_next_round_has_the_reply_so_far() -> None:

@@ -10,8 +10,7 @@ import pytest
 from dragoman.flow import pump, turn
 from dragoman.flow.step import Completed
 from fakes.upstream import Answer, End, FakeUpstream
-from flow.chat_wire import STREAM
-from flow.turn_rig import Scene, play
+from flow.rigs import STREAM, Scene, play
 from gateway import KEY, Running, provider_section, running
 
 STARTED = (

@@ -22,9 +22,9 @@ from dragoman.protocols.messages.parse import parse
 from dragoman.providers.provider import ReplyRules
 from fakes.kiro import make_framed, tail, tool, words
 from fakes.upstream import Answer, End, FakeUpstream
-from flow.chat_wire import BEGUN, ERROR, HALF, STOPPED, STREAM, WHOLE, document, refusal
 from flow.in_memory import MESSAGES, make_renewing, run
-from flow.turn_rig import Scene, play, play_with, run_turn
+from flow.rigs import BEGUN, ERROR, HALF, STOPPED, STREAM, WHOLE, Scene, document, play, play_with, refusal, run_turn
+from narrowing import expect, present
 from tables import each_row
 
 HURRIED = Server(first_token_timeout_s=0.2, idle_timeout_s=0.2)
@@ -80,8 +80,7 @@ def test_a_stream_of_another_protocol_is_translated() -> None:
 )
 def test_a_turn_that_fails_before_its_first_token_has_written_nothing(scene: Scene, answer: Answer, kind: Kind) -> None:
     played = play(scene, answer)
-    assert isinstance(played.end, NoReply)
-    assert played.end.failure.kind is kind
+    assert expect(NoReply, played.end).failure.kind is kind
     assert played.wire.writes == []
     assert played.first_tokens == 0
 
@@ -102,8 +101,7 @@ def test_a_stream_that_fails_before_its_first_token_has_written_nothing(
     scene: Scene, answer: Answer, kind: Kind
 ) -> None:
     played = play(scene, answer)
-    assert isinstance(played.end, NoReply)
-    assert played.end.failure.kind is kind
+    assert expect(NoReply, played.end).failure.kind is kind
     assert played.wire.writes == []
 
 
@@ -115,8 +113,7 @@ def test_a_stream_that_fails_before_its_first_token_has_written_nothing(
 )
 def test_no_data_before_the_first_token_is_a_timeout(scene: Scene, answer: Answer) -> None:
     played = play(with_server(scene, HURRIED), answer)
-    assert isinstance(played.end, NoReply)
-    assert played.end.failure.kind is Kind.TIMEOUT
+    assert expect(NoReply, played.end).failure.kind is Kind.TIMEOUT
     assert played.wire.writes == []
 
 
@@ -124,15 +121,12 @@ def test_no_data_before_the_first_token_is_a_timeout(scene: Scene, answer: Answe
 def test_signs_of_life_without_a_token_are_not_waited_for_without_end(scene: Scene) -> None:
     alive = Answer(b"", signs=100, sign_pause_s=0.05, end=End.HANG)
     played = play(with_server(scene, Server(first_token_timeout_s=30, token_timeout_s=0.5)), alive)
-    assert isinstance(played.end, NoReply)
-    assert "token_timeout_s" in played.end.failure.message
+    assert "token_timeout_s" in expect(NoReply, played.end).failure.message
 
 
 def test_an_error_in_the_clients_own_protocol_is_kept() -> None:
     played = play(PASSES, refusal(400, "odd"))
-    assert isinstance(played.end, NoReply)
-    assert played.end.error_reply is not None
-    assert played.end.error_reply.body == refusal(400, "odd").body
+    assert present(expect(NoReply, played.end).error_reply).body == refusal(400, "odd").body
 
 
 @pytest.mark.parametrize(
@@ -149,9 +143,7 @@ def test_a_stream_that_passes_and_breaks_off_ends_with_an_error_event(
     answer: Answer, kind: Kind, appended: bool
 ) -> None:
     played = play(with_server(PASSES, server_for(answer)), answer)
-    assert isinstance(played.end, Completed)
-    assert played.end.failure is not None
-    assert played.end.failure.kind is kind
+    assert present(expect(Completed, played.end).failure).kind is kind
     assert played.reply.body.startswith(answer.body)
     rest = played.reply.body[len(answer.body) :]
     assert (b'"error"' in rest) is appended
@@ -193,9 +185,7 @@ def test_a_reply_whose_model_has_stopped_is_not_continued(end: End) -> None:
 def test_the_usage_of_a_turn_that_broke_off_is_kept_for_the_sum() -> None:
     played = play(Scene("messages", joins=True), Answer(HALF, end=End.CUT))
     played.writer.encoding.accept_continuation(Ledger())
-    used = played.writer.encoding.used_before
-    assert used is not None
-    assert used.output > 0
+    assert present(played.writer.encoding.used_before).output > 0
 
 
 def test_an_upstream_that_does_not_end_after_its_last_event_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,9 +223,7 @@ def test_a_document_of_the_same_protocol_passes_to_the_byte() -> None:
     played = play(WHOLE_PASSES, document(odd))
     assert played.end == Completed()
     assert played.reply.body == odd
-    assert isinstance(played.turn.reply, UnchangedDocument)
-    assert played.turn.reply.usage is not None
-    assert played.turn.reply.usage.input == 7
+    assert present(expect(UnchangedDocument, played.turn.reply).usage).input == 7
     assert played.first_tokens == 1
 
 
@@ -268,8 +256,7 @@ def test_a_stream_for_a_client_that_wants_a_document_is_folded(scene: Scene) -> 
 )
 def test_a_whole_reply_is_all_or_nothing(scene: Scene, answer: Answer, kind: Kind) -> None:
     played = play(with_server(scene, server_for(answer)), answer)
-    assert isinstance(played.end, NoReply)
-    assert played.end.failure.kind is kind
+    assert expect(NoReply, played.end).failure.kind is kind
     assert played.wire.writes == []
 
 
@@ -308,16 +295,14 @@ def test_a_reply_that_is_collected_may_be_too_large(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(turn, "MAX_REPLY_BYTES", 2000)
     long = make_framed(*(words("x" * 100) for _ in range(50)), tail(), cut=500)
     played = play(Scene("messages", False, "kiro", replies=KIRO), long)
-    assert isinstance(played.end, NoReply)
-    assert played.end.failure.kind is Kind.UPSTREAM
+    assert expect(NoReply, played.end).failure.kind is Kind.UPSTREAM
     assert played.wire.writes == []
 
 
 def test_a_reply_for_which_there_is_no_room_is_refused_for_a_while() -> None:
     long = make_framed(*(words("x" * 1000) for _ in range(200)), tail())
     played = play(Scene("messages", False, "kiro", replies=KIRO, budget=1000), long)
-    assert isinstance(played.end, NoReply)
-    assert played.end.failure.kind is Kind.BUSY
+    assert expect(NoReply, played.end).failure.kind is Kind.BUSY
 
 
 # Before the request is sent
@@ -337,8 +322,7 @@ def test_a_credential_is_renewed_before_the_request_or_its_failure_stays(renewed
 def test_a_request_that_cannot_be_built_is_not_sent() -> None:
     body = MESSAGES.replace(b'"model"', b'"top_k":5,"model"')
     played = play(Scene("messages", body=body, headers=[(b"x-dragoman-strict", b"1")]), Answer(STREAM))
-    assert isinstance(played.end, NoReply)
-    assert played.end.failure.code == "translation_loss"
+    assert expect(NoReply, played.end).failure.code == "translation_loss"
     assert played.requests == []
 
 

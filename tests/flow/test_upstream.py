@@ -28,6 +28,7 @@ from flow.in_memory import (
     prepare_for,
     run,
 )
+from narrowing import expect, present
 
 LATE = Failure(Kind.TIMEOUT, "no data for so long")
 KEY = b"sk-secret-0123456789"
@@ -51,8 +52,7 @@ async def send_to(
 def refusal(answer: Answer, *, protocol: str = "chat", timeout_s: float = 30.0, key: str = "") -> NoReply:
     with FakeUpstream([answer]) as fake:
         _, end = run(send_to(fake.url, protocol=protocol, timeout_s=timeout_s, key=key))
-    assert isinstance(end, NoReply)
-    return end
+    return expect(NoReply, end)
 
 
 def error(status: int, message: str = "no", **fields: object) -> Answer:
@@ -90,9 +90,7 @@ def test_an_error_in_the_clients_own_protocol_is_kept_as_it_came() -> None:
     assert (end.error_reply.status, end.error_reply.body) == (400, answer.body)
     assert end.error_reply.headers.get(b"x-vendor") == b"yes"
     assert end.error_reply.headers.get(b"x-ratelimit-remaining-tokens") is None
-    owner = refusal(answer, key="environment").error_reply
-    assert owner is not None
-    assert owner.headers.get(b"x-ratelimit-remaining-tokens") == b"5"
+    assert present(refusal(answer, key="environment").error_reply).headers.get(b"x-ratelimit-remaining-tokens") == b"5"
 
 
 def replace_headers(answer: Answer, *headers: tuple[str, str]) -> Answer:
@@ -178,8 +176,7 @@ def test_what_is_no_http_is_corrupt() -> None:
     async def send_request() -> NoReply:
         async with RawServer((Request(), b"220 mail.example ESMTP\r\n\r\n")) as server:
             _, end = await send_to(f"{server.url}/v1")
-            assert isinstance(end, NoReply)
-            return end
+            return expect(NoReply, end)
 
     assert run(send_request()).failure.kind is Kind.CORRUPT
 
@@ -216,9 +213,7 @@ def test_what_goes_wrong_while_receiving_is_a_value(
     coming: Callable[[], Coroutine[object, object, bytes]], kind: Kind
 ) -> None:
     prepared = run(prepare_for(make_call(), make_provider()))
-    failure = run(receive(prepared, coming(), lambda: LATE))
-    assert isinstance(failure, Failure)
-    assert failure.kind is kind
+    assert expect(Failure, run(receive(prepared, coming(), lambda: LATE))).kind is kind
 
 
 def test_what_comes_is_returned_and_a_bug_is_not_hidden() -> None:

@@ -45,10 +45,10 @@ from dragoman.hub.usage import Source, Usage
 from dragoman.net.client import HttpClient
 from dragoman.providers.echo import LISTED, MODELS, make_echo, split_words, write_script
 from echoing import calls_of, make_counter, make_request, read_echo, send_request, text_of
+from narrowing import expect
 
 WEATHER = Function(
-    "get_weather",
-    parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "get_weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 )
 TIME = Function("get_time")
 PATCH = Custom("apply_patch")
@@ -199,8 +199,7 @@ def test_several_lines_make_parallel_calls_unless_that_is_forbidden() -> None:
 def test_a_custom_tool_gets_raw_text() -> None:
     reply = read_echo(make_request(Text("call apply_patch *** Begin Patch {}"), tools=(PATCH,)))
     assert calls_of(reply) == [("apply_patch", "*** Begin Patch {}")]
-    assert isinstance(reply.pieces[0].what, CallBlock)
-    assert reply.pieces[0].what.custom
+    assert expect(CallBlock, reply.pieces[0].what).custom
 
 
 def test_a_namespace_comes_back_with_the_call() -> None:

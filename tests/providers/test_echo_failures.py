@@ -4,18 +4,14 @@ import asyncio
 
 import pytest
 
-from dragoman.hub.events import (
-    Delta,
-    Failed,
-)
+from dragoman.hub.events import Delta, Failed
 from dragoman.hub.failure import Kind
-from dragoman.hub.request import (
-    Text,
-)
+from dragoman.hub.request import Text
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.protocols.native import PROTOCOL
 from dragoman.providers.echo import Echo, Finish, write_script
 from echoing import events_of, make_counter, make_request, send_request
+from narrowing import expect, present
 
 
 @pytest.mark.parametrize(
@@ -40,9 +36,7 @@ def test_errors_come_as_statuses_that_the_protocol_reads(model: str, status: int
 
     found, headers, body = asyncio.run(fetch_failure())
     assert found == status
-    upstream = PROTOCOL.upstream
-    assert upstream is not None
-    failure = upstream.read_error(found, headers, body)
+    failure = present(PROTOCOL.upstream).read_error(found, headers, body)
     assert failure.kind is kind
     assert (failure.retry_after == 7.0) is (model == "error-429")
 
@@ -51,11 +45,9 @@ def test_errors_come_as_statuses_that_the_protocol_reads(model: str, status: int
 def test_a_reply_fails_or_is_truncated_in_its_middle(stream: bool) -> None:
     mid = asyncio.run(events_of(make_request(Text("one two three four"), model="error-mid", stream=stream)))
     assert "".join(event.text for event in mid if isinstance(event, Delta)) == "one two three "
-    assert isinstance(mid[-1], Failed)
-    assert mid[-1].failure.kind is Kind.OVERLOADED
+    assert expect(Failed, mid[-1]).failure.kind is Kind.OVERLOADED
     cut = asyncio.run(events_of(make_request(Text("one two three four"), model="error-cut", stream=stream)))
-    assert isinstance(cut[-1], Failed)
-    assert cut[-1].failure.kind is Kind.TRUNCATED
+    assert expect(Failed, cut[-1]).failure.kind is Kind.TRUNCATED
     assert isinstance(cut[-2], Delta)
 
 
@@ -82,16 +74,13 @@ def test_a_slow_piece_is_not_lost_after_a_timeout() -> None:
     assert b'"one"' in asyncio.run(patient())
 
 
-def test_a_closed_or_oversized_response_fails_like_any_other() -> None:
-    async def misuse_response() -> None:
-        answer = await send_request(make_request(Text("one two three")))
-        with pytest.raises(SizeLimitExceeded):
-            await answer.read(10, 1.0)
-        answer.close()
-        with pytest.raises(ConnectionLost):
-            await answer.chunk(1.0)
-
-    asyncio.run(misuse_response())
+async def test_a_closed_or_oversized_response_fails_like_any_other() -> None:
+    answer = await send_request(make_request(Text("one two three")))
+    with pytest.raises(SizeLimitExceeded):
+        await answer.read(10, 1.0)
+    answer.close()
+    with pytest.raises(ConnectionLost):
+        await answer.chunk(1.0)
 
 
 def test_an_unreadable_body_is_a_bad_request() -> None:

@@ -73,61 +73,46 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(run_bounded())
 
 
-def test_listed_models_replace_assumed_ones() -> None:
-    async def work() -> None:
-        models = catalogue(Lister(), FakeClock())
-        assert ids(models.list_known()) == ["assumed"]
-        assert not models.complete
-        assert ids(await models.wait_for_list()) == ["listed", "configured"]
-        assert models.complete
-
-    run(work)
+async def test_listed_models_replace_assumed_ones() -> None:
+    models = catalogue(Lister(), FakeClock())
+    assert ids(models.list_known()) == ["assumed"]
+    assert not models.complete
+    assert ids(await models.wait_for_list()) == ["listed", "configured"]
+    assert models.complete
 
 
-def test_callers_during_the_first_fetch_wait_for_its_result() -> None:
+async def test_callers_during_the_first_fetch_wait_for_its_result() -> None:
     lister = Lister()
-
-    async def work() -> None:
-        models = catalogue(lister, FakeClock())
-        models.list_known()  # as the gateway does when it starts
-        found = await asyncio.gather(*(models.wait_for_list() for _ in range(10)))
-        assert [ids(one) for one in found] == [["listed", "configured"]] * 10
-
-    run(work)
+    models = catalogue(lister, FakeClock())
+    models.list_known()  # as the gateway does when it starts
+    found = await asyncio.gather(*(models.wait_for_list() for _ in range(10)))
+    assert [ids(one) for one in found] == [["listed", "configured"]] * 10
     assert lister.requests == 1
 
 
-def test_a_stale_list_is_fetched_again_and_served_meanwhile() -> None:
+async def test_a_stale_list_is_fetched_again_and_served_meanwhile() -> None:
     lister, hour = Lister(), FakeClock()
-
-    async def work() -> None:
-        models = catalogue(lister, hour)
-        await models.wait_for_list()
-        hour.now = 3599
-        models.list_known()
-        assert lister.requests == 1
-        hour.now = 3601
-        assert ids(models.list_known()) == ["listed", "configured"]
-        await wait_until_async(lambda: lister.requests == 2)
-
-    run(work)
+    models = catalogue(lister, hour)
+    await models.wait_for_list()
+    hour.now = 3599
+    models.list_known()
+    assert lister.requests == 1
+    hour.now = 3601
+    assert ids(models.list_known()) == ["listed", "configured"]
+    await wait_until_async(lambda: lister.requests == 2)
     assert lister.requests == 2
 
 
-def test_a_provider_that_cannot_be_listed_keeps_its_fallback_models() -> None:
+async def test_a_provider_that_cannot_be_listed_keeps_its_fallback_models() -> None:
     lister, hour = Lister(refuses=True), FakeClock()
-
-    async def work() -> None:
-        models = catalogue(lister, hour, CONFIGURED)
-        assert ids(await models.wait_for_list()) == ["configured", "assumed"]
-        hour.now = 29
-        models.list_known()
-        assert lister.requests == 1
-        hour.now, lister.refuses = 31, False
-        await wait_until_async(lambda: ids(models.list_known()) == ["listed", "configured"])
-        assert models.list_known()[1].name == "from the provider"
-
-    run(work)
+    models = catalogue(lister, hour, CONFIGURED)
+    assert ids(await models.wait_for_list()) == ["configured", "assumed"]
+    hour.now = 29
+    models.list_known()
+    assert lister.requests == 1
+    hour.now, lister.refuses = 31, False
+    await wait_until_async(lambda: ids(models.list_known()) == ["listed", "configured"])
+    assert models.list_known()[1].name == "from the provider"
     assert lister.requests == 2
 
 
@@ -261,11 +246,7 @@ def test_an_unknown_model_accepts_everything(model: str) -> None:
     ],
 )
 def test_gemini_models_are_as_in_the_table(
-    model: str,
-    thinking: tuple[str, ...],
-    efforts: tuple[str, ...],
-    budget: tuple[int, int] | None,
-    mixes: bool,
+    model: str, thinking: tuple[str, ...], efforts: tuple[str, ...], budget: tuple[int, int] | None, mixes: bool
 ) -> None:
     profile = find_profile(model)
     assert (profile.thinking, profile.efforts, profile.hosted_beside_functions) == (thinking, efforts, mixes)

@@ -25,6 +25,7 @@ from dragoman.hub.loss import Loss, LossKind
 from dragoman.net.headers import Header
 from dragoman.providers.provider import Endpoint
 from flow.in_memory import URL, make_pooled, make_provider, send_nothing
+from narrowing import present
 
 SECRET = "sk-secret-0123456789abcdef"
 SPLIT = 10  # a secret may be cut anywhere by the chunks of a stream
@@ -88,16 +89,13 @@ def test_a_known_secret_is_masked_everywhere() -> None:
     masked = mask_capture(say(SECRET), [SECRET.encode()])
     assert SECRET.encode() not in msgspec.msgpack.encode(masked)
     for chunks in (masked.upstream_requests[0].response, masked.response):
-        assert chunks is not None
-        assert SECRET.encode() not in b"".join(chunk.data for chunk in chunks.chunks)
+        assert SECRET.encode() not in b"".join(chunk.data for chunk in present(chunks).chunks)
 
 
 def test_a_mask_keeps_the_size_of_every_chunk() -> None:
     capture = say(SECRET)
     masked = mask_capture(capture, [SECRET.encode()])
-    assert capture.response is not None
-    assert masked.response is not None
-    before, after = capture.response.chunks, masked.response.chunks
+    before, after = present(capture.response).chunks, present(masked.response).chunks
     assert [(chunk.at, len(chunk.data)) for chunk in before] == [(chunk.at, len(chunk.data)) for chunk in after]
 
 

@@ -13,6 +13,7 @@ from dragoman.hub.request import Json
 from dragoman.net.client import OutgoingRequest
 from flow.capture.recordings import make_recording
 from flow.in_memory import make_provider, make_world
+from narrowing import present
 
 OUT = OutgoingRequest("POST", "http://127.0.0.1:9/v1/chat/completions", ((b"x-team", b"blue"),), b"{}")
 
@@ -22,8 +23,7 @@ def make_outcome(outcome: str = OK) -> Outcome:
 
 
 def list_sent(capture: Capture) -> tuple[bytes, ...]:
-    assert capture.response is not None
-    return tuple(chunk.data for chunk in capture.response.chunks)
+    return tuple(chunk.data for chunk in present(capture.response).chunks)
 
 
 def test_the_clients_request_and_response_are_noted() -> None:

@@ -115,7 +115,7 @@ def test_a_request_without_a_response_is_noted_with_the_error() -> None:
     assert exchange_once(lost, "read") == ("Lost: nothing listens", "", ())
 
 
-def test_a_request_that_is_cancelled_is_noted_so() -> None:
+async def test_a_request_that_is_cancelled_is_noted_so() -> None:
     recording = make_recording()
 
     async def wait(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
@@ -123,14 +123,10 @@ def test_a_request_that_is_cancelled_is_noted_so() -> None:
         raise AssertionError
 
     provider = record_provider(make_provider(send=wait), recording)
-
-    async def scenario() -> None:
-        task = asyncio.create_task(provider.send(OUT, 1.0))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run(scenario())
+    task = asyncio.create_task(provider.send(OUT, 1.0))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     [noted] = recording.make_capture().upstream_requests
     assert noted.error == CANCELLED
 
@@ -146,7 +142,7 @@ def test_lookups_are_noted_under_the_name_of_the_credential() -> None:
     assert [credential_name(member) for member in make_pooled(provider, 2).members] == ["up#0", "up#1"]
 
 
-def test_what_a_provider_returns_is_noted() -> None:
+async def test_what_a_provider_returns_is_noted() -> None:
     async def find_protocols(model: str) -> tuple[str, ...]:
         return ("messages",)
 
@@ -173,15 +169,11 @@ def test_what_a_provider_returns_is_noted() -> None:
         ),
         recording,
     )
-
-    async def scenario() -> None:
-        assert await provider.protocols_for("m") == ("messages",)
-        assert await provider.requests.options("m") == {"profile": "m"}
-        assert await provider.auth.authorize("chat") == ((b"authorization", b"Bearer " + KEY),)
-        assert provider.auth.renew is not None
-        assert await provider.auth.renew()
-
-    run(scenario())
+    assert await provider.protocols_for("m") == ("messages",)
+    assert await provider.requests.options("m") == {"profile": "m"}
+    assert await provider.auth.authorize("chat") == ((b"authorization", b"Bearer " + KEY),)
+    assert provider.auth.renew is not None
+    assert await provider.auth.renew()
     assert provider.replies.interpret_failure(Failure(Kind.RATE_LIMITED, "slow")).retry_after == 7.0
     assert (provider.catalogue.context_window("m"), provider.catalogue.context_window("m")) == (1000, 1000)
     expected: dict[LookupName, object] = {
@@ -202,7 +194,7 @@ def test_what_a_provider_does_not_have_is_not_recorded_either() -> None:
     assert (provider.endpoint.find_protocols, provider.auth.renew) == (None, None)
 
 
-def test_a_credential_that_cannot_be_had_is_noted_with_the_reason() -> None:
+async def test_a_credential_that_cannot_be_had_is_noted_with_the_reason() -> None:
     async def refuse(protocol: str) -> tuple[Header, ...]:
         if protocol == "chat":
             raise RequestError(Failure(Kind.CREDENTIAL, "signed out"))
@@ -210,14 +202,10 @@ def test_a_credential_that_cannot_be_had_is_noted_with_the_reason() -> None:
 
     recording = make_recording()
     provider = record_provider(make_provider(auth=Auth(refuse)), recording)
-
-    async def scenario() -> None:
-        with pytest.raises(RequestError):
-            await provider.auth.authorize("chat")
-        with pytest.raises(ConfigError):
-            await provider.auth.authorize("messages")
-
-    run(scenario())
+    with pytest.raises(RequestError):
+        await provider.auth.authorize("chat")
+    with pytest.raises(ConfigError):
+        await provider.auth.authorize("messages")
     refused, misconfigured = look_up(recording, "up", LookupName.AUTHORIZE)
     assert isinstance(refused, dict)
     assert "signed out" in str(refused["refused"])

@@ -31,6 +31,7 @@ from dragoman.tools.backends import McpServers, ToolPlan, make_plan
 from dragoman.tools.web_search import SearchQuery
 from flow.capture.recordings import look_up, make_recording
 from flow.in_memory import NOW, make_call, make_pooled, make_provider, make_world, run
+from narrowing import present
 
 URL = "https://example.com/cat.png"
 CAT = Inline("image/png", "aGVsbG8=")
@@ -77,11 +78,8 @@ def test_a_catalogue_notes_why_its_list_could_not_be_read() -> None:
 
 def test_choices_of_credentials_are_made_by_the_pool_and_noted() -> None:
     recording, pool = make_recording(), make_pooled(make_provider(), 2).account.pool
-    assert pool is not None
-    chooser = RecordingChooser(pool, "up", recording)
-    first = chooser.choose(None, "m", (), NOW)
-    assert first is not None
-    assert first.member == 0
+    chooser = RecordingChooser(present(pool), "up", recording)
+    assert present(chooser.choose(None, "m", (), NOW)).member == 0
     assert chooser.choose(None, "m", {0, 1}, NOW) is None
     assert chooser.find_soonest_free("m", NOW) == 0
     assert look_up(recording, "up", LookupName.CREDENTIAL) == [{"value": 0}, {"value": None}]
@@ -107,20 +105,17 @@ def test_media_that_do_not_fit_into_the_recording_are_left_out() -> None:
     assert "fetched media" in recording.make_capture().truncated
 
 
-def test_recalled_calls_are_noted_and_what_is_remembered_is_passed_on() -> None:
-    async def scenario() -> None:
-        recording, memory = make_recording(), LostCalls(None)
-        recorder = RecordingMemory(memory, recording)
-        lost = (LostCall("search", '{"q":'),)
-        await recorder.remember("t", b"digest", lost)
-        assert await memory.recall("t", (b"digest",)) == lost
-        assert await recorder.recall("t", (b"digest",)) == lost
-        assert await recorder.recall("t", (b"other",)) == ()
-        first, second = look_up(recording, NO_PROVIDER, LookupName.CUT_CALLS)
-        assert "search" in str(first)
-        assert second == {"value": ()}
-
-    run(scenario())
+async def test_recalled_calls_are_noted_and_what_is_remembered_is_passed_on() -> None:
+    recording, memory = make_recording(), LostCalls(None)
+    recorder = RecordingMemory(memory, recording)
+    lost = (LostCall("search", '{"q":'),)
+    await recorder.remember("t", b"digest", lost)
+    assert await memory.recall("t", (b"digest",)) == lost
+    assert await recorder.recall("t", (b"digest",)) == lost
+    assert await recorder.recall("t", (b"other",)) == ()
+    first, second = look_up(recording, NO_PROVIDER, LookupName.CUT_CALLS)
+    assert "search" in str(first)
+    assert second == {"value": ()}
 
 
 def test_a_recorded_runtime_leaves_the_real_one_alone() -> None:
@@ -165,10 +160,8 @@ def plan_with_secret() -> ToolPlan:
 def test_runs_are_noted_without_secrets() -> None:
     recording = make_recording()
     plan = record_plan(plan_with_secret(), "up", recording)
-    assert plan.search is not None
-    assert plan.fetch is not None
-    assert run(plan.search.search(SearchQuery("bears", 3), 1.0)) == FOUND
-    page = run(plan.fetch.fetch("https://a.example/", DomainRules()))
+    assert run(present(plan.search).search(SearchQuery("bears", 3), 1.0)) == FOUND
+    page = run(present(plan.fetch).fetch("https://a.example/", DomainRules()))
     assert isinstance(page, Page)
     assert page.retrieved_at
     first, second = look_up(recording, "up", LookupName.TOOL_RUN)
@@ -195,17 +188,12 @@ def test_a_services_text_is_noted_for_the_replay(text: ToolText | None) -> None:
     assert msgspec.convert(noted["value"], ToolText | None) == text
 
 
-def test_a_run_that_is_given_up_is_noted_without_an_outcome() -> None:
+async def test_a_run_that_is_given_up_is_noted_without_an_outcome() -> None:
     recording = make_recording()
     plan = record_plan(plan_with_secret(), "up", recording)
-
-    async def scenario() -> None:
-        assert plan.search is not None
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await plan.search.search(SearchQuery("forever", 3), 1.0)
-
-    run(scenario())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await present(plan.search).search(SearchQuery("forever", 3), 1.0)
     [noted] = look_up(recording, "up", LookupName.TOOL_RUN)
     assert isinstance(noted, dict)
     assert noted["value"]["outcome"] is None

@@ -14,6 +14,7 @@ from dragoman.flow.capture.writer import CaptureWriter, Counts, Job, RequestCapt
 from dragoman.hub.outcome import Outcome
 from flow.capture.recordings import make_recording
 from flow.in_memory import MemoryWire, make_exchange
+from narrowing import present
 
 BUDGET = 1000
 
@@ -94,8 +95,7 @@ def test_a_request_is_written_without_its_key(tmp_path: Path) -> None:
     captures.close()
     [file] = tmp_path.glob("*.capture")
     found = load_capture(file)
-    assert found.response is not None
-    assert found.response.status == status
+    assert present(found.response).status == status
     assert dict(found.request.headers)["authorization"] != "Bearer dgm_secret-of-the-client"
 
 

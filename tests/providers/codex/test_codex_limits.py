@@ -3,6 +3,7 @@
 from dragoman.net.headers import Headers
 from dragoman.providers.account_state import Credits, Window
 from dragoman.providers.codex.account import LimitTracker, read_limits
+from narrowing import present
 
 NOW = 1_794_700_000.0
 
@@ -35,23 +36,19 @@ def test_other_limits_have_names_of_their_own() -> None:
     limits = read_limits(
         headers_of(x_codex_spark_primary_used_percent="7.5", x_codex_spark_primary_window_minutes="60"), NOW
     )
-    assert limits is not None
-    assert limits.windows == {"codex-spark/primary": Window(7.5)}
+    assert present(limits).windows == {"codex-spark/primary": Window(7.5)}
 
 
 def test_a_relative_reset_becomes_a_time() -> None:
     fields = headers_of(x_codex_primary_used_percent="99", x_codex_primary_reset_after_seconds="60")
-    limits = read_limits(fields, NOW)
-    assert limits is not None
-    assert limits.windows["primary"].resets_at == NOW + 60
+    assert present(read_limits(fields, NOW)).windows["primary"].resets_at == NOW + 60
 
 
 def test_headers_without_limits_change_nothing() -> None:
     tracker = LimitTracker()
     tracker.update(PLUS, NOW)
     tracker.update(headers_of(content_type="text/event-stream"), NOW)
-    assert tracker.limits is not None
-    assert tracker.limits.windows["primary"].used_percent == 42.0
+    assert present(tracker.limits).windows["primary"].used_percent == 42.0
 
 
 def test_an_account_stays_exhausted_until_its_reset() -> None:

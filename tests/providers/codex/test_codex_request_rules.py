@@ -10,6 +10,7 @@ from dragoman.passes.adapt_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.codex.request_rules import DEFAULT_INSTRUCTIONS, fit_request, passthrough_body
 from fakes.codex import objection_to
+from narrowing import present
 
 KEPT_BY_VENDOR = ("thread", "previous_response_id")
 GOOD: dict[str, object] = {
@@ -32,10 +33,9 @@ def list_requests() -> list[tuple[str, str, bytes]]:
 
 def build_body(protocol: str, body: bytes) -> tuple[dict[str, object], Ledger]:
     client, upstream = PROTOCOLS[protocol].client, PROTOCOLS["responses"].upstream
-    assert client is not None
     assert upstream is not None
     ledger = Ledger()
-    request, _ = adapt_tools(client.parse(body, ledger), upstream.tool_limits, ledger)
+    request, _ = adapt_tools(present(client).parse(body, ledger), upstream.tool_limits, ledger)
     wire = upstream.build(fit_request(request, ledger), Target("gpt-5.5", "codex"), ledger)
     return msgspec.json.decode(wire, type=dict[str, object]), ledger
 
@@ -62,12 +62,10 @@ def test_requests_of_codex_pass_unchanged(body: bytes) -> None:
 
 def test_cache_breakpoints_are_dropped_and_recorded() -> None:
     client, upstream = PROTOCOLS["messages"].client, PROTOCOLS["responses"].upstream
-    assert client is not None
-    assert upstream is not None
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
     ledger = Ledger()
-    request = client.parse(msgspec.json.encode({**body, "cache_control": {"type": "ephemeral"}}), ledger)
-    sent = upstream.build(fit_request(request, ledger), Target("gpt-5.5", "openai"), ledger)
+    request = present(client).parse(msgspec.json.encode({**body, "cache_control": {"type": "ephemeral"}}), ledger)
+    sent = present(upstream).build(fit_request(request, ledger), Target("gpt-5.5", "openai"), ledger)
     assert objection_to(msgspec.json.decode(sent)) is None
     assert "/cache_control" in [loss.path for loss in ledger if loss.how is LossKind.DROPPED]
 

@@ -12,6 +12,7 @@ from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.copilot.login import DeviceLogin
 from fakes.copilot import APP_TOKEN, CLIENT_ID, TOKEN, FakeCopilot
 from fakes.service import json_answer, plain
+from narrowing import present
 
 
 class FakeSleep:
@@ -97,9 +98,7 @@ def test_the_expiry_is_computed_with_githubs_clock() -> None:
         fake.ahead_s = 86_400
         fake.script(TOKEN, json_answer(fake.renewable("1")))
         table = by_code(fake, FakeSleep())
-    expires_at = parse_timestamp(str(table["expires_at"]))
-    assert expires_at is not None
-    assert expires_at == pytest.approx(time.time() + 86_400 + 28_800, abs=30)
+    assert present(parse_timestamp(str(table["expires_at"]))) == pytest.approx(time.time() + 86_400 + 28_800, abs=30)
 
 
 def test_an_unreachable_github_is_reported() -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dragoman.accounts.credential import CredentialError
 from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.credential_sources import ApiKey, JsonFile, RefreshToken, find_source
+from narrowing import expect
 from providers.kiro.kiro_kit import ide_file, read, section, token
 
 
@@ -119,11 +120,8 @@ def test_a_key_that_begins_with_ksk_is_an_api_key() -> None:
 
 def test_any_other_string_is_a_refresh_token() -> None:
     source = find_source(section("env:REFRESH_TOKEN"), {"REFRESH_TOKEN": "fake/refresh+token"})()
-    assert isinstance(source, RefreshToken)
-    assert source.read().refresh_token == "fake/refresh+token"
-    literal = find_source(section(token("literal")), {})()
-    assert isinstance(literal, RefreshToken)
-    assert "FAKE" not in literal.location
+    assert expect(RefreshToken, source).read().refresh_token == "fake/refresh+token"
+    assert "FAKE" not in expect(RefreshToken, find_source(section(token("literal")), {})()).location
 
 
 def test_the_successor_of_a_token_from_the_environment_is_kept_for_the_next_start(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from dragoman.providers.kiro.provider import fingerprint, make_kiro, user_agent
 from dragoman.providers.kiro.services import api_region, find_addresses, read_region
 from dragoman.providers.provider import IncomingResponse, Provider
 from fakes.kiro import ARN, FakeKiro, refusal
+from narrowing import expect
 from providers.kiro.kiro_kit import ide_file, section
 from wire_json import Json
 
@@ -98,9 +99,7 @@ async def inspect(provider: Provider) -> list[Finding]:
 
 
 def read_options(config: KiroProviderConfig) -> KiroOptions:
-    options = asyncio.run(make_provider(config, lambda provider: provider.requests.options("auto")))
-    assert isinstance(options, KiroOptions)
-    return options
+    return expect(KiroOptions, asyncio.run(make_provider(config, lambda provider: provider.requests.options("auto"))))
 
 
 def section_at(fake: FakeKiro, path: Path, **settings: object) -> KiroProviderConfig:
@@ -165,8 +164,7 @@ def test_profiles_that_cannot_be_listed_now_are_no_missing_profile(tmp_path: Pat
             return await provider.requests.options("auto")
 
         options = asyncio.run(make_provider(config, twice))
-    assert isinstance(options, KiroOptions)
-    assert options.profile_arn == ARN
+    assert expect(KiroOptions, options).profile_arn == ARN
 
 
 @pytest.mark.parametrize(("arn", "words"), [("arn:nonsense", "is not valid"), (EUROPEAN, "is in eu-central-1")])
@@ -192,11 +190,10 @@ def test_models_are_listed_page_by_page_with_their_windows_and_fields(tmp_path: 
             assert provider.catalogue.rename("claude-4.6-opus-high") == "claude-opus-4.6"
             listed = await provider.catalogue.list_models()
             options = await provider.requests.options("claude-opus-4.6")
-            assert isinstance(options, KiroOptions)
             return (
                 [model.id for model in listed],
                 provider.catalogue.context_window("claude-opus-4.6"),
-                options.fields_schema,
+                expect(KiroOptions, options).fields_schema,
             )
 
         ids, window, schema = asyncio.run(make_provider(section_at(fake, path), look))
@@ -272,7 +269,7 @@ def test_an_api_key_is_marked_as_one() -> None:
     assert dict(headers)[b"tokentype"] == b"API_KEY"
 
 
-def test_another_account_that_signs_in_uses_its_own_hosts(tmp_path: Path) -> None:
+async def test_another_account_that_signs_in_uses_its_own_hosts(tmp_path: Path) -> None:
     """The gateway was started before anyone had signed in, and then a Builder ID did."""
     sent: list[str] = []
 
@@ -286,14 +283,9 @@ def test_another_account_that_signs_in_uses_its_own_hosts(tmp_path: Path) -> Non
     cache.mkdir(parents=True)
     registered = {"authMethod": "IdC", "provider": "BuilderId", "clientId": "c", "clientSecret": "s"}
     ide_file(cache / "kiro-auth-token.json", access="aoaFAKE-a", life_s=3600, **registered)
-
-    async def ask() -> None:
-        options = await provider.requests.options("auto")
-        assert isinstance(options, KiroOptions)
-        assert options.profile_arn is None
-        out = OutgoingRequest("POST", f"{provider.endpoint.url}/generateAssistantResponse", ())
-        with pytest.raises(ConnectionLost):
-            await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=1.0)
-
-    asyncio.run(ask())
+    options = await provider.requests.options("auto")
+    assert expect(KiroOptions, options).profile_arn is None
+    out = OutgoingRequest("POST", f"{provider.endpoint.url}/generateAssistantResponse", ())
+    with pytest.raises(ConnectionLost):
+        await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=1.0)
     assert sent[-1] == "https://q.us-east-1.amazonaws.com/generateAssistantResponse"

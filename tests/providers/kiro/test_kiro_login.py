@@ -25,6 +25,7 @@ from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.credential_sources import JsonFile
 from dragoman.providers.kiro.login import DeviceLogin, SocialLogin
 from fakes.kiro import ARN, FakeKiro, json_answer
+from narrowing import present
 from providers.kiro.kiro_kit import read
 
 
@@ -124,9 +125,7 @@ def test_the_expiry_is_computed_with_the_services_clock(ahead_s: float) -> None:
         answer = json_answer(fake.issue())
         fake.script("/token", replace(answer, headers=(("date", formatdate(service, usegmt=True)),)))
         table = by_code(fake, FakeSleep())
-    expires_at = parse_timestamp(str(table["expiresAt"]))
-    assert expires_at is not None
-    assert expires_at == pytest.approx(service + 3600, abs=30)
+    assert present(parse_timestamp(str(table["expiresAt"]))) == pytest.approx(service + 3600, abs=30)
 
 
 def test_an_unreachable_service_is_reported() -> None:
