@@ -4,9 +4,8 @@ import asyncio
 import stat
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import pytest
@@ -14,17 +13,14 @@ from msgspec.structs import replace
 
 from dragoman.accounts.credential import CredentialError, format_timestamp
 from dragoman.accounts.refresher import CredentialRefresher
-from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import CopilotProviderConfig
 from dragoman.hub.failure import Kind, RequestError
-from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.copilot.credential import Session, TokenExchange, find_addresses, find_source, is_trusted
 from fakes.copilot import APP_TOKEN, CLIENT_ID, EDITOR_TOKEN, EXCHANGE, INSTALLATION_TOKEN, TOKEN, FakeCopilot
 from fakes.service import json_answer
 from fakes.upstream import Answer
-
-T = TypeVar("T")
+from providers.account_kit import RefresherRig, get_once
 
 
 def section(credentials: str | Path | None = None, **settings: object) -> CopilotProviderConfig:
@@ -38,98 +34,61 @@ def write_file(path: Path, table: Mapping[str, object]) -> Path:
     return path
 
 
-class Rig:
-    def __init__(self, fake: FakeCopilot, config: CopilotProviderConfig, environ: dict[str, str]) -> None:
-        self.http = HttpClient()
-        self.ahead_s = 0.0
-        self.clock = ServerClock(lambda: time.time() + self.ahead_s)
-        exchange = TokenExchange(ServiceClient(self.http.send, DialOptions(), self.clock, ()), find_addresses(config))
-        self.refresher: CredentialRefresher[Session] = CredentialRefresher(
-            "copilot", find_source(config, environ), exchange, self.clock, 300.0
-        )
+class Rig(RefresherRig[Session]):
+    def __init__(self, fake: FakeCopilot, config: CopilotProviderConfig) -> None:
+        super().__init__()
+        config = replace(config, control_endpoint=fake.root, auth_endpoint=fake.root)
+        exchange = TokenExchange(self.service, find_addresses(config))
+        self.refresher = CredentialRefresher("copilot", find_source(config, {}), exchange, self.clock, 300.0)
 
 
-def make_rig(
-    fake: FakeCopilot,
-    config: CopilotProviderConfig,
-    work: Callable[[Rig], Awaitable[T]],
-    environ: dict[str, str] | None = None,
-) -> T:
-    async def run() -> T:
-        roots = {"control_endpoint": fake.root, "auth_endpoint": fake.root}
-        rig = Rig(fake, msgspec.structs.replace(config, **roots), environ or {})
-        try:
-            return await work(rig)
-        finally:
-            await rig.http.close()
-
-    return asyncio.run(run())
-
-
-async def session(rig: Rig) -> Session:
-    return await rig.refresher.get()
-
-
-def test_an_editors_token_is_exchanged_once_for_many() -> None:
-    async def work(rig: Rig) -> set[str]:
+async def test_an_editors_token_is_exchanged_once_for_many(copilot: FakeCopilot) -> None:
+    async with Rig(copilot, section(EDITOR_TOKEN)) as rig:
         found = await asyncio.gather(*(rig.refresher.get() for _ in range(20)))
-        return {session.access_token for session in found}
-
-    with FakeCopilot() as fake:
-        assert len(make_rig(fake, section(EDITOR_TOKEN), work)) == 1
-    assert fake.counts[EXCHANGE] == 1
-    assert fake.at(EXCHANGE)[0].headers["authorization"] == f"token {EDITOR_TOKEN}"
+        assert len({session.access_token for session in found}) == 1
+    assert copilot.counts[EXCHANGE] == 1
+    assert copilot.at(EXCHANGE)[0].headers["authorization"] == f"token {EDITOR_TOKEN}"
 
 
-def test_a_session_is_renewed_before_it_ends_by_our_own_clock() -> None:
+async def test_a_session_is_renewed_before_it_ends_by_our_own_clock(copilot: FakeCopilot) -> None:
     """GitHub's clock is a day ahead: its moment of expiry is not believed, how long it lives is."""
-
-    async def work(rig: Rig) -> None:
+    copilot.ahead_s = 20  # noise, no skew
+    async with Rig(copilot, section(EDITOR_TOKEN)) as rig:
         first = await rig.refresher.get()
         rig.ahead_s = 1500 + 60 - 299  # within the margin: served while it is renewed
         served = threading.Event()
-        fake.before[EXCHANGE] = lambda: print(served.wait(20))
-        assert (await rig.refresher.get()).access_token == first.access_token
+        copilot.before[EXCHANGE] = lambda: print(served.wait(20))
+        assert await rig.get_token() == first.access_token
         served.set()
         async with asyncio.timeout(20):
-            while (await rig.refresher.get()).access_token == first.access_token:  # noqa: ASYNC110
+            while await rig.get_token() == first.access_token:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-
-    with FakeCopilot() as fake:
-        fake.ahead_s = 20  # noise, no skew
-        make_rig(fake, section(EDITOR_TOKEN), work)
-    assert fake.counts[EXCHANGE] == 2
+    assert copilot.counts[EXCHANGE] == 2
 
 
-def test_githubs_clock_is_used_if_it_differs() -> None:
-    async def work(rig: Rig) -> float:
+async def test_githubs_clock_is_used_if_it_differs(copilot: FakeCopilot) -> None:
+    copilot.ahead_s = 86_400
+    async with Rig(copilot, section(EDITOR_TOKEN)) as rig:
         found = await rig.refresher.get()
-        return found.expires_at - rig.clock.now()
-
-    with FakeCopilot() as fake:
-        fake.ahead_s = 86_400
-        assert make_rig(fake, section(EDITOR_TOKEN), work) == pytest.approx(1560, abs=60)
+        assert found.expires_at - rig.clock.now() == pytest.approx(1560, abs=60)
 
 
 @pytest.mark.parametrize("token", [APP_TOKEN, INSTALLATION_TOKEN, "github_pat_FAKE"])
-def test_other_tokens_are_used_directly(token: str) -> None:
-    with FakeCopilot() as fake:
-        assert make_rig(fake, section(token), session).access_token == token
-    assert fake.counts[EXCHANGE] == 0
+def test_other_tokens_are_used_directly(copilot: FakeCopilot, token: str) -> None:
+    assert get_once(Rig(copilot, section(token))).access_token == token
+    assert copilot.counts[EXCHANGE] == 0
 
 
-def test_the_authorization_mode_can_be_configured() -> None:
-    with FakeCopilot() as fake:
-        assert make_rig(fake, section(APP_TOKEN, auth="exchange"), session).access_token in fake.sessions
-        assert make_rig(fake, section(EDITOR_TOKEN, auth="direct"), session).access_token == EDITOR_TOKEN
+def test_the_authorization_mode_can_be_configured(copilot: FakeCopilot) -> None:
+    assert get_once(Rig(copilot, section(APP_TOKEN, auth="exchange"))).access_token in copilot.sessions
+    assert get_once(Rig(copilot, section(EDITOR_TOKEN, auth="direct"))).access_token == EDITOR_TOKEN
 
 
-def test_an_account_without_copilot_is_forbidden_with_the_reason() -> None:
+def test_an_account_without_copilot_is_forbidden_with_the_reason(copilot: FakeCopilot) -> None:
     details = {"notification_id": "no_copilot_access", "message": "No access to GitHub Copilot found."}
-    with FakeCopilot() as fake:
-        fake.script(EXCHANGE, json_answer({"error_details": details}, 403))
-        with pytest.raises(RequestError, match="No access to GitHub Copilot") as refused:
-            make_rig(fake, section(EDITOR_TOKEN), session)
+    copilot.script(EXCHANGE, json_answer({"error_details": details}, 403))
+    with pytest.raises(RequestError, match="No access to GitHub Copilot") as refused:
+        get_once(Rig(copilot, section(EDITOR_TOKEN)))
     assert refused.value.failure.kind is Kind.FORBIDDEN
     assert "ghu_" not in refused.value.failure.message
 
@@ -144,30 +103,25 @@ def test_an_account_without_copilot_is_forbidden_with_the_reason() -> None:
         (200, {"no": "token"}, Kind.UPSTREAM),
     ],
 )
-def test_a_rejected_exchange_keeps_its_kind(status: int, body: object, kind: Kind) -> None:
-    with FakeCopilot() as fake:
-        fake.script(EXCHANGE, *[json_answer(body, status)] * 3)
-        with pytest.raises(RequestError) as refused:
-            make_rig(fake, section(EDITOR_TOKEN), session)
+def test_a_rejected_exchange_keeps_its_kind(copilot: FakeCopilot, status: int, body: object, kind: Kind) -> None:
+    copilot.script(EXCHANGE, *[json_answer(body, status)] * 3)
+    with pytest.raises(RequestError) as refused:
+        get_once(Rig(copilot, section(EDITOR_TOKEN)))
     assert refused.value.failure.kind is kind
 
 
-def test_a_person_who_signs_in_again_is_found_without_a_restart(tmp_path: Path) -> None:
+async def test_a_person_who_signs_in_again_is_found_without_a_restart(copilot: FakeCopilot, tmp_path: Path) -> None:
     path = write_file(tmp_path / "apps.json", {"github.com:Iv1.fake": {"oauth_token": "ghu_FAKErevoked"}})
-
-    async def work(rig: Rig) -> None:
+    async with Rig(copilot, section(path)) as rig:
         with pytest.raises(RequestError):
             await rig.refresher.get()
         write_file(path, {"github.com:Iv1.fake": {"oauth_token": EDITOR_TOKEN}})
-        assert (await rig.refresher.get()).access_token in fake.sessions
-
-    with FakeCopilot() as fake:
-        make_rig(fake, section(path), work)
+        assert await rig.get_token() in copilot.sessions
 
 
-def test_a_classic_personal_token_is_rejected_with_the_reason() -> None:
-    with FakeCopilot() as fake, pytest.raises(RequestError, match="classic") as refused:
-        make_rig(fake, section("ghp_FAKEclassic"), session)
+def test_a_classic_personal_token_is_rejected_with_the_reason(copilot: FakeCopilot) -> None:
+    with pytest.raises(RequestError, match="classic") as refused:
+        get_once(Rig(copilot, section("ghp_FAKEclassic")))
     assert "ghp_FAKE" not in refused.value.failure.message
 
 
@@ -180,11 +134,12 @@ def test_a_classic_personal_token_is_rejected_with_the_reason() -> None:
         {"github-copilot": {"type": "oauth", "refresh": APP_TOKEN, "access": APP_TOKEN, "expires": 0}},
     ],
 )
-def test_every_tools_file_is_read_and_none_is_written(tmp_path: Path, table: dict[str, object]) -> None:
+def test_every_tools_file_is_read_and_none_is_written(
+    copilot: FakeCopilot, tmp_path: Path, table: dict[str, object]
+) -> None:
     path = write_file(tmp_path / "tokens.json", table)
     before = path.read_bytes()
-    with FakeCopilot() as fake:
-        assert make_rig(fake, section(path), session).access_token == APP_TOKEN
+    assert get_once(Rig(copilot, section(path))).access_token == APP_TOKEN
     assert path.read_bytes() == before
 
 
@@ -241,11 +196,10 @@ def test_a_token_is_sent_only_to_github(url: str, trusted: bool) -> None:
     assert is_trusted(url, "githubcopilot.com") is trusted
 
 
-def test_the_host_that_the_exchange_names_is_kept_if_it_is_trusted() -> None:
-    with FakeCopilot() as fake:
-        assert make_rig(fake, section(EDITOR_TOKEN), session).api == "https://api.individual.githubcopilot.com"
-        fake.named_api = "https://evil.example"
-        assert make_rig(fake, section(EDITOR_TOKEN), session).api == ""
+def test_the_host_that_the_exchange_names_is_kept_if_it_is_trusted(copilot: FakeCopilot) -> None:
+    assert get_once(Rig(copilot, section(EDITOR_TOKEN))).api == "https://api.individual.githubcopilot.com"
+    copilot.named_api = "https://evil.example"
+    assert get_once(Rig(copilot, section(EDITOR_TOKEN))).api == ""
 
 
 def own(life_s: float) -> dict[str, dict[str, object]]:
@@ -255,11 +209,10 @@ def own(life_s: float) -> dict[str, dict[str, object]]:
     return {"github.com": {**entry, "client_id": CLIENT_ID, "of_tomorrow": 1}, "other": {"kept": True}}
 
 
-def test_a_token_of_an_own_app_is_renewed_and_written_back(tmp_path: Path) -> None:
+def test_a_token_of_an_own_app_is_renewed_and_written_back(copilot: FakeCopilot, tmp_path: Path) -> None:
     path = write_file(tmp_path / "copilot.json", own(-60))
-    with FakeCopilot() as fake:
-        assert make_rig(fake, section(path), session).access_token == "ghu_FAKE1x"
-    assert fake.counts[EXCHANGE] == 0
+    assert get_once(Rig(copilot, section(path))).access_token == "ghu_FAKE1x"
+    assert copilot.counts[EXCHANGE] == 0
     table = msgspec.json.decode(path.read_bytes())
     entry = table["github.com"]
     assert (entry["oauth_token"], entry["refresh_token"], entry["of_tomorrow"]) == ("ghu_FAKE1x", "ghr_FAKE1x", 1)
@@ -267,72 +220,62 @@ def test_a_token_of_an_own_app_is_renewed_and_written_back(tmp_path: Path) -> No
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_valid_token_of_an_own_app_is_used_unchanged(tmp_path: Path) -> None:
+def test_a_valid_token_of_an_own_app_is_used_unchanged(copilot: FakeCopilot, tmp_path: Path) -> None:
     path = write_file(tmp_path / "copilot.json", own(7200))
     before = path.read_bytes()
-    with FakeCopilot() as fake:
-        assert make_rig(fake, section(path), session).access_token == "ghu_FAKE1"
-    assert fake.requests == []
+    assert get_once(Rig(copilot, section(path))).access_token == "ghu_FAKE1"
+    assert copilot.requests == []
     assert path.read_bytes() == before
 
 
-def test_a_refresh_token_that_another_program_has_renewed_is_adopted(tmp_path: Path) -> None:
+def test_a_refresh_token_that_another_program_has_renewed_is_adopted(copilot: FakeCopilot, tmp_path: Path) -> None:
     path = write_file(tmp_path / "copilot.json", own(-60))
-    with FakeCopilot() as fake:
-        fake.used.add("ghr_FAKE1")
-        newer = own(7200)
-        newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}
-        fake.before[TOKEN] = lambda: write_file(path, newer)
-        assert make_rig(fake, section(path), session).access_token == "ghu_FAKE2"
-    assert fake.counts[TOKEN] == 1
+    copilot.used.add("ghr_FAKE1")
+    newer = own(7200)
+    newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}
+    copilot.before[TOKEN] = lambda: write_file(path, newer)
+    assert get_once(Rig(copilot, section(path))).access_token == "ghu_FAKE2"
+    assert copilot.counts[TOKEN] == 1
 
 
-def test_a_permanently_rejected_refresh_token_is_reported(tmp_path: Path) -> None:
+def test_a_permanently_rejected_refresh_token_is_reported(copilot: FakeCopilot, tmp_path: Path) -> None:
     path = write_file(tmp_path / "copilot.json", own(-60))
-    with FakeCopilot() as fake:
-        fake.used.add("ghr_FAKE1")
-        with pytest.raises(RequestError, match=r"bad_refresh_token.*dragoman login copilot") as refused:
-            make_rig(fake, section(path), session)
+    copilot.used.add("ghr_FAKE1")
+    with pytest.raises(RequestError, match=r"bad_refresh_token.*dragoman login copilot") as refused:
+        get_once(Rig(copilot, section(path)))
     assert refused.value.failure.kind is Kind.CREDENTIAL
     assert "ghr_" not in refused.value.failure.message
 
 
-def test_a_token_that_rotates_during_renewal_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_token_that_rotates_during_renewal_is_not_overwritten(copilot: FakeCopilot, tmp_path: Path) -> None:
     path = write_file(tmp_path / "copilot.json", own(-60))
     newer = own(7200)
     newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}
-    with FakeCopilot() as fake:
-        fake.before[TOKEN] = lambda: write_file(path, newer)
-        assert make_rig(fake, section(path), session).access_token == "ghu_FAKE1x"
+    copilot.before[TOKEN] = lambda: write_file(path, newer)
+    assert get_once(Rig(copilot, section(path))).access_token == "ghu_FAKE1x"
     assert msgspec.json.decode(path.read_bytes()) == newer
 
 
 @pytest.mark.parametrize("ahead_s", [86_400, -86_400])
-def test_a_clock_that_is_a_day_off_costs_one_renewal_at_most(tmp_path: Path, ahead_s: float) -> None:
+async def test_a_clock_that_is_a_day_off_costs_one_renewal_at_most(
+    copilot: FakeCopilot, tmp_path: Path, ahead_s: float
+) -> None:
     path = write_file(tmp_path / "copilot.json", own(7200 if ahead_s > 0 else -100_000))
-
-    async def work(rig: Rig) -> float:
+    async with Rig(copilot, section(path)) as rig:
         rig.ahead_s = ahead_s
         found = [await rig.refresher.get() for _ in range(3)]
         assert {session.access_token for session in found} == {"ghu_FAKE1x"}
-        return found[0].expires_at - rig.clock.now()
-
-    with FakeCopilot() as fake:
-        assert make_rig(fake, section(path), work) == pytest.approx(28_800, abs=30)
-    assert fake.counts[TOKEN] == 1
+        assert found[0].expires_at - rig.clock.now() == pytest.approx(28_800, abs=30)
+    assert copilot.counts[TOKEN] == 1
 
 
 @pytest.mark.parametrize("answer", [json_answer({"message": "later"}, 502), json_answer({"message": "slow"}, 429)])
-def test_a_server_error_does_not_reject_the_token(tmp_path: Path, answer: Answer) -> None:
+async def test_a_server_error_does_not_reject_the_token(copilot: FakeCopilot, tmp_path: Path, answer: Answer) -> None:
     path = write_file(tmp_path / "copilot.json", own(-60))
-
-    async def twice(rig: Rig) -> str:
+    copilot.script(TOKEN, answer)
+    async with Rig(copilot, section(path)) as rig:
         with pytest.raises(RequestError) as refused:
             await rig.refresher.get()
         assert refused.value.failure.kind is not Kind.CREDENTIAL
-        return (await rig.refresher.get()).access_token
-
-    with FakeCopilot() as fake:
-        fake.script(TOKEN, answer)
-        assert make_rig(fake, section(path), twice) == "ghu_FAKE1x"
-    assert fake.counts[TOKEN] == 2
+        assert await rig.get_token() == "ghu_FAKE1x"
+    assert copilot.counts[TOKEN] == 2

@@ -1,9 +1,8 @@
 """Credential files as Kiro's tools write them, and refreshers that renew them at a fake Kiro."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import apsw
 import msgspec
@@ -11,16 +10,13 @@ from msgspec.structs import replace
 
 from dragoman.accounts.credential import format_timestamp
 from dragoman.accounts.refresher import CredentialRefresher
-from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
-from dragoman.net.client import DialOptions, HttpClient
-from dragoman.providers.kiro.credential import TokenIssuers
+from dragoman.providers.kiro.credential import Credential, TokenIssuers
 from dragoman.providers.kiro.credential_sources import find_source
 from fakes.kiro import FakeKiro
 from narrowing import expect
-
-T = TypeVar("T")
+from providers.account_kit import RefresherRig
 
 
 def token(name: str) -> str:
@@ -76,28 +72,8 @@ def section(credentials: str | Path | None, **settings: object) -> KiroProviderC
     return replace(KiroProviderConfig(name="kiro", kind="kiro", credentials=secret), **settings)
 
 
-class Rig:
-    """A refresher with its HTTP client and its clock."""
-
+class Rig(RefresherRig[Credential]):
     def __init__(self, fake: FakeKiro, config: KiroProviderConfig, environ: dict[str, str] | None = None) -> None:
-        self.http = HttpClient()
-        self.ahead_s = 0.0
-        self.clock = ServerClock(lambda: time.time() + self.ahead_s)
-        service = ServiceClient(self.http.send, DialOptions(), self.clock, ())
-        issuers = TokenIssuers(service, config.region, fake.root)
-        self.refresher = CredentialRefresher(
-            "kiro", find_source(config, environ or {}), issuers, self.clock, config.refresh_margin_s
-        )
-
-
-async def make_rig(
-    fake: FakeKiro,
-    config: KiroProviderConfig,
-    work: Callable[[Rig], Awaitable[T]],
-    environ: dict[str, str] | None = None,
-) -> T:
-    rig = Rig(fake, config, environ)
-    try:
-        return await work(rig)
-    finally:
-        await rig.http.close()
+        super().__init__()
+        source, issuers = find_source(config, environ or {}), TokenIssuers(self.service, config.region, fake.root)
+        self.refresher = CredentialRefresher("kiro", source, issuers, self.clock, config.refresh_margin_s)

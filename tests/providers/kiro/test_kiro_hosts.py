@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -18,11 +18,9 @@ from dragoman.providers.kiro.provider import fingerprint, make_kiro, user_agent
 from dragoman.providers.kiro.services import api_region, find_addresses, read_region
 from dragoman.providers.provider import IncomingResponse, Provider
 from fakes.kiro import ARN, FakeKiro, refusal
-from narrowing import expect
+from narrowing import expect, present
 from providers.kiro.kiro_kit import ide_file, section
-from wire_json import Json
 
-T = TypeVar("T")
 EUROPEAN = "arn:aws:codewhisperer:eu-central-1:123456789012:profile/FAKEPROFILE"
 SOCIAL = Credential(Method.DESKTOP, access_token="a", refresh_token="r")
 BUILDER = Credential(Method.OIDC, access_token="a", refresh_token="r", builder_id=True)
@@ -85,21 +83,28 @@ def test_the_user_agent_names_us_and_a_stable_machine() -> None:
     assert user_agent(section("x.json", user_agent="mine/1")) == "mine/1"
 
 
-async def make_provider(config: KiroProviderConfig, work: Callable[[Provider], Awaitable[T]]) -> T:
+@asynccontextmanager
+async def open_provider(config: KiroProviderConfig) -> AsyncIterator[Provider]:
     http = HttpClient()
     try:
-        return await work(make_kiro(config, http.send, {}))
+        yield make_kiro(config, http.send, {})
     finally:
         await http.close()
 
 
-async def inspect(provider: Provider) -> list[Finding]:
-    assert provider.account.inspect is not None
-    return await provider.account.inspect()
+async def inspect(config: KiroProviderConfig) -> list[Finding]:
+    async with open_provider(config) as provider:
+        return await present(provider.account.inspect)()
 
 
-def read_options(config: KiroProviderConfig) -> KiroOptions:
-    return expect(KiroOptions, asyncio.run(make_provider(config, lambda provider: provider.requests.options("auto"))))
+async def authorize(config: KiroProviderConfig) -> dict[bytes, bytes]:
+    async with open_provider(config) as provider:
+        return dict(await provider.auth.authorize("kiro"))
+
+
+async def read_options(config: KiroProviderConfig) -> KiroOptions:
+    async with open_provider(config) as provider:
+        return expect(KiroOptions, await provider.requests.options("auto"))
 
 
 def section_at(fake: FakeKiro, path: Path, **settings: object) -> KiroProviderConfig:
@@ -107,136 +112,113 @@ def section_at(fake: FakeKiro, path: Path, **settings: object) -> KiroProviderCo
     return section(path, **{**addresses, **settings})
 
 
-def test_the_configured_profile_comes_before_all_others(tmp_path: Path) -> None:
+async def test_the_configured_profile_comes_before_all_others(kiro: FakeKiro, tmp_path: Path) -> None:
     mine = "arn:aws:codewhisperer:us-east-1:1:profile/MINE"
-    with FakeKiro() as fake:
-        fake.access = {"aoaFAKE-a"}
-        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
-        assert read_options(section_at(fake, path, profile_arn=mine)).profile_arn == mine
-        assert read_options(section_at(fake, path)).profile_arn == ARN
-    assert fake.counts["/ListAvailableProfiles"] == 0
+    kiro.access = {"aoaFAKE-a"}
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+    assert (await read_options(section_at(kiro, path, profile_arn=mine))).profile_arn == mine
+    assert (await read_options(section_at(kiro, path))).profile_arn == ARN
+    assert kiro.counts["/ListAvailableProfiles"] == 0
 
 
-def test_an_unknown_profile_is_fetched_once(tmp_path: Path) -> None:
-    with FakeKiro() as fake:
-        fake.access = {"aoaFAKE-a"}
-        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
-
-        async def twenty(provider: Provider) -> set[str | None]:
-            found = await asyncio.gather(*(provider.requests.options("auto") for _ in range(20)))
-            return {options.profile_arn for options in found if isinstance(options, KiroOptions)}
-
-        assert asyncio.run(make_provider(section_at(fake, path), twenty)) == {ARN}
-    assert fake.counts["/ListAvailableProfiles"] == 1
+async def test_an_unknown_profile_is_fetched_once(kiro: FakeKiro, tmp_path: Path) -> None:
+    kiro.access = {"aoaFAKE-a"}
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
+    async with open_provider(section_at(kiro, path)) as provider:
+        found = await asyncio.gather(*(provider.requests.options("auto") for _ in range(20)))
+        assert {options.profile_arn for options in found if isinstance(options, KiroOptions)} == {ARN}
+    assert kiro.counts["/ListAvailableProfiles"] == 1
 
 
-def test_an_account_without_a_profile_is_used_without_one_if_possible(tmp_path: Path) -> None:
-    with FakeKiro() as fake:
-        fake.access = {"aoaFAKE-a"}
-        fake.script("/ListAvailableProfiles", refusal(403, "unsupported", kind="AccessDeniedException"))
-        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
-        assert read_options(section_at(fake, path)).profile_arn is None
+async def test_an_account_without_a_profile_is_used_without_one_if_possible(kiro: FakeKiro, tmp_path: Path) -> None:
+    kiro.access = {"aoaFAKE-a"}
+    kiro.script("/ListAvailableProfiles", refusal(403, "unsupported", kind="AccessDeniedException"))
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
+    assert (await read_options(section_at(kiro, path))).profile_arn is None
 
 
-def test_a_host_that_needs_a_profile_gets_no_request_without_one(tmp_path: Path) -> None:
-    with FakeKiro() as fake:
-        fake.access, fake.profiles = {"aoaFAKE-a"}, []
-        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
-        config = section_at(fake, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=fake.root)
-        with pytest.raises(RequestError, match="no profile") as refused:
-            read_options(config)
+async def test_a_host_that_needs_a_profile_gets_no_request_without_one(kiro: FakeKiro, tmp_path: Path) -> None:
+    kiro.access, kiro.profiles = {"aoaFAKE-a"}, []
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
+    config = section_at(kiro, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=kiro.root)
+    with pytest.raises(RequestError, match="no profile") as refused:
+        await read_options(config)
     assert refused.value.failure.kind is Kind.FORBIDDEN
     assert "profile_arn" in refused.value.failure.message
 
 
-def test_profiles_that_cannot_be_listed_now_are_no_missing_profile(tmp_path: Path) -> None:
+async def test_profiles_that_cannot_be_listed_now_are_no_missing_profile(kiro: FakeKiro, tmp_path: Path) -> None:
     """The account may have one: the request fails as the list did, and the next one lists them again."""
-    with FakeKiro() as fake:
-        fake.access = {"aoaFAKE-a"}
-        fake.script("/ListAvailableProfiles", refusal(503, "high load", kind="ServiceUnavailableException"))
-        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
-        config = section_at(fake, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=fake.root)
-
-        async def twice(provider: Provider) -> object:
-            with pytest.raises(RequestError, match="high load") as refused:
-                await provider.requests.options("auto")
-            assert refused.value.failure.kind is Kind.OVERLOADED
-            return await provider.requests.options("auto")
-
-        options = asyncio.run(make_provider(config, twice))
+    kiro.access = {"aoaFAKE-a"}
+    kiro.script("/ListAvailableProfiles", refusal(503, "high load", kind="ServiceUnavailableException"))
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
+    config = section_at(kiro, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=kiro.root)
+    async with open_provider(config) as provider:
+        with pytest.raises(RequestError, match="high load") as refused:
+            await provider.requests.options("auto")
+        assert refused.value.failure.kind is Kind.OVERLOADED
+        options = await provider.requests.options("auto")
     assert expect(KiroOptions, options).profile_arn == ARN
 
 
 @pytest.mark.parametrize(("arn", "words"), [("arn:nonsense", "is not valid"), (EUROPEAN, "is in eu-central-1")])
-def test_an_invalid_profile_is_rejected_without_being_sent(tmp_path: Path, arn: str, words: str) -> None:
-    with FakeKiro() as fake:
-        fake.access = {"aoaFAKE-a"}
-        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
-        config = section_at(
-            fake, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=fake.root, profile_arn=arn
-        )
-        with pytest.raises(RequestError, match=words) as refused:
-            read_options(config)
+async def test_an_invalid_profile_is_rejected_without_being_sent(
+    kiro: FakeKiro, tmp_path: Path, arn: str, words: str
+) -> None:
+    kiro.access = {"aoaFAKE-a"}
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
+    config = section_at(
+        kiro, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=kiro.root, profile_arn=arn
+    )
+    with pytest.raises(RequestError, match=words) as refused:
+        await read_options(config)
     assert arn not in refused.value.failure.message
 
 
-def test_models_are_listed_page_by_page_with_their_windows_and_fields(tmp_path: Path) -> None:
-    with FakeKiro() as fake:
-        fake.access, fake.page = {"aoaFAKE-a"}, 1
-        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
-
-        async def look(provider: Provider) -> tuple[list[str], int | None, Json]:
-            assert provider.catalogue.list_models is not None
-            assert provider.catalogue.rename("claude-4.6-opus-high") == "claude-opus-4.6"
-            listed = await provider.catalogue.list_models()
-            options = await provider.requests.options("claude-opus-4.6")
-            return (
-                [model.id for model in listed],
-                provider.catalogue.context_window("claude-opus-4.6"),
-                expect(KiroOptions, options).fields_schema,
-            )
-
-        ids, window, schema = asyncio.run(make_provider(section_at(fake, path), look))
-    assert ids == ["auto", "claude-sonnet-4.5", "claude-opus-4.6"]
-    assert window == 1_000_000
-    assert schema["properties"]["max_tokens"]["maximum"] == 64000
-    assert fake.counts["/ListAvailableModels"] == 3
-    assert "profileArn=arn%3Aaws" in next(request.path for request in fake.requests if "Models" in request.path)
+async def test_models_are_listed_page_by_page_with_their_windows_and_fields(kiro: FakeKiro, tmp_path: Path) -> None:
+    kiro.access, kiro.page = {"aoaFAKE-a"}, 1
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+    async with open_provider(section_at(kiro, path)) as provider:
+        assert provider.catalogue.rename("claude-4.6-opus-high") == "claude-opus-4.6"
+        listed = await present(provider.catalogue.list_models)()
+        options = expect(KiroOptions, await provider.requests.options("claude-opus-4.6"))
+        assert [model.id for model in listed] == ["auto", "claude-sonnet-4.5", "claude-opus-4.6"]
+        assert provider.catalogue.context_window("claude-opus-4.6") == 1_000_000
+        assert options.fields_schema["properties"]["max_tokens"]["maximum"] == 64000
+    assert kiro.counts["/ListAvailableModels"] == 3
+    assert "profileArn=arn%3Aaws" in next(request.path for request in kiro.requests if "Models" in request.path)
 
 
-def test_a_hanging_control_service_does_not_delay_requests(tmp_path: Path) -> None:
-    with FakeKiro() as fake:
-        fake.access = {"aoaFAKE-a"}
-        slow = refusal(500, "late")
-        fake.script("/ListAvailableModels", type(slow)(**{**slow.__dict__, "delay_s": 60.0}))
-        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
-        began = time.monotonic()
-        assert read_options(section_at(fake, path)).fields_schema is None
-        assert time.monotonic() - began < 20
+async def test_a_hanging_control_service_does_not_delay_requests(kiro: FakeKiro, tmp_path: Path) -> None:
+    kiro.access = {"aoaFAKE-a"}
+    slow = refusal(500, "late")
+    kiro.script("/ListAvailableModels", type(slow)(**{**slow.__dict__, "delay_s": 60.0}))
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+    began = time.monotonic()
+    assert (await read_options(section_at(kiro, path))).fields_schema is None
+    assert time.monotonic() - began < 20
 
 
-def test_the_account_is_inspected(tmp_path: Path) -> None:
-    with FakeKiro() as fake:
-        fake.access = {"aoaFAKE-a"}
-        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+async def test_the_account_is_inspected(kiro: FakeKiro, tmp_path: Path) -> None:
+    kiro.access = {"aoaFAKE-a"}
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
 
-        account, usage = asyncio.run(make_provider(section_at(fake, path), inspect))
-        assert (account.state, usage.state) == ("ok", "ok")
-        assert "lists 3 models" in account.found
-        assert usage.found == "KIRO FAKE: 12.5 of 50 credit used, reset on 2030-01-01"
-        fake.access = set()
-        (broken,) = asyncio.run(make_provider(section_at(fake, path), inspect))
+    account, usage = await inspect(section_at(kiro, path))
+    assert (account.state, usage.state) == ("ok", "ok")
+    assert "lists 3 models" in account.found
+    assert usage.found == "KIRO FAKE: 12.5 of 50 credit used, reset on 2030-01-01"
+    kiro.access = set()
+    (broken,) = await inspect(section_at(kiro, path))
     assert (broken.state, broken.to_do) == ("broken", "`dragoman login kiro`")
 
 
-def test_a_truncated_refresh_token_is_reported_before_it_is_needed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_truncated_refresh_token_is_reported_before_it_is_needed(
+    kiro: FakeKiro, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with FakeKiro() as fake:
-        fake.access = {"aoaFAKE-a"}
-        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", refresh="aorFAKE-cut", life_s=3600, profileArn=ARN)
+    kiro.access = {"aoaFAKE-a"}
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", refresh="aorFAKE-cut", life_s=3600, profileArn=ARN)
 
-        account, renewal, _ = asyncio.run(make_provider(section_at(fake, path), inspect))
+    account, renewal, _ = await inspect(section_at(kiro, path))
     assert (account.state, renewal.state, renewal.to_do) == ("ok", "warning", "`dragoman login kiro`")
     assert "truncated (11 characters)" in renewal.found
     assert "truncated (11 characters)" in caplog.text
@@ -248,25 +230,22 @@ def test_a_token_that_is_never_renewed_is_not_reported(caplog: pytest.LogCapture
     assert not caplog.text
 
 
-def test_the_limit_of_a_body_is_as_configured(tmp_path: Path) -> None:
-    with FakeKiro() as fake:
-        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
-        assert read_options(section_at(fake, path)).max_payload_bytes is None
-        assert read_options(section_at(fake, path, max_payload_bytes=615_000)).max_payload_bytes == 615_000
+async def test_the_limit_of_a_body_is_as_configured(kiro: FakeKiro, tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+    assert (await read_options(section_at(kiro, path))).max_payload_bytes is None
+    assert (await read_options(section_at(kiro, path, max_payload_bytes=615_000))).max_payload_bytes == 615_000
 
 
 @pytest.mark.parametrize(("method", "kind"), [("social", None), ("external_idp", b"EXTERNAL_IDP")])
-def test_a_request_states_its_kind_of_token(tmp_path: Path, method: str, kind: bytes | None) -> None:
+async def test_a_request_states_its_kind_of_token(tmp_path: Path, method: str, kind: bytes | None) -> None:
     path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, authMethod=method)
-    headers = asyncio.run(make_provider(section(path), lambda provider: provider.auth.authorize("kiro")))
-    fields = dict(headers)
+    fields = await authorize(section(path))
     assert fields[b"authorization"] == b"Bearer aoaFAKE-a"
     assert fields.get(b"tokentype") == kind
 
 
-def test_an_api_key_is_marked_as_one() -> None:
-    headers = asyncio.run(make_provider(section("ksk_fake"), lambda provider: provider.auth.authorize("kiro")))
-    assert dict(headers)[b"tokentype"] == b"API_KEY"
+async def test_an_api_key_is_marked_as_one() -> None:
+    assert (await authorize(section("ksk_fake")))[b"tokentype"] == b"API_KEY"
 
 
 async def test_another_account_that_signs_in_uses_its_own_hosts(tmp_path: Path) -> None:

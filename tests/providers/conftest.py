@@ -1,0 +1,27 @@
+"""Vendors on the loopback."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from fakes.codex import FakeCodex
+from fakes.copilot import FakeCopilot
+from fakes.kiro import FakeKiro
+
+
+@pytest.fixture
+def codex() -> Iterator[FakeCodex]:
+    with FakeCodex() as fake:
+        yield fake
+
+
+@pytest.fixture
+def copilot() -> Iterator[FakeCopilot]:
+    with FakeCopilot() as fake:
+        yield fake
+
+
+@pytest.fixture
+def kiro() -> Iterator[FakeKiro]:
+    with FakeKiro() as fake:
+        yield fake
