@@ -1,6 +1,7 @@
 """A reply that broke off is continued by another upstream, and a cut tool call is completed with one request."""
 
 import re
+import socket
 from collections.abc import Callable
 
 import msgspec
@@ -14,6 +15,7 @@ from dragoman.flow.complete_reply import (
     call_events,
     complete_arguments,
     complete_call,
+    join_arguments,
 )
 from dragoman.flow.prepare import Translated
 from dragoman.hub.events import CallBlock, Closed, Delta, Event, Opened, TruncatedCall, collect
@@ -35,6 +37,7 @@ SCHEMA = {
     "type": "object",
     "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}},
     "required": ["path", "lines"],
+    "additionalProperties": False,
 }
 CUT = TruncatedCall("call_1", "write", '{"path": "notes/to')
 WHOLE = '{"path": "notes/today.md", "lines": 3}'
@@ -219,3 +222,57 @@ def test_an_answer_may_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "MAX_BYTES", 100)
     completion, _, _ = complete(make_framed(words("x" * 200), tail()))
     assert completion == Completion()
+
+
+# The rest of a cut tool call, in the forms in which models send it
+
+BEGUN = '{"path": "notes/to'
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        'day.md", "lines": 3}',
+        '\n day.md", "lines": 3}\n'.strip(),
+        '```json\nday.md", "lines": 3}\n```',
+        'notes/today.md", "lines": 3}',
+        WHOLE,
+        f"```\n{WHOLE}\n```",
+        'Here is the rest:\n\n```json\nday.md", "lines": 3}\n```\nDone.',
+    ],
+    ids=[
+        "the rest",
+        "the rest, trimmed",
+        "fenced",
+        "with the last words repeated",
+        "all over again",
+        "all, fenced",
+        "fenced between other words",
+    ],
+)
+def test_the_rest_completes_the_arguments(rest: str) -> None:
+    assert join_arguments(BEGUN, rest, SCHEMA) == WHOLE
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ['day.md", "lines": "three"}', 'day.md"}', "I am sorry, I cannot.", 'day.md", "lines": 3', ""],
+    ids=["wrong type", "a required field is missing", "prose", "cut again", "nothing"],
+)
+def test_what_the_schema_does_not_accept_is_not_used(rest: str) -> None:
+    assert join_arguments(BEGUN, rest, SCHEMA) is None
+
+
+def test_a_tool_without_a_schema_takes_any_object() -> None:
+    assert join_arguments('{"a":', "1}", None) == '{"a":1}'
+    assert join_arguments("[1,", "2]", None) is None
+
+
+def test_a_schema_that_points_elsewhere_is_not_followed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.3)
+        port = listener.getsockname()[1]
+        schema = {"type": "object", "properties": {"a": {"$ref": f"http://127.0.0.1:{port}/schema"}}}
+        assert join_arguments('{"a":', "1}", schema) == '{"a":1}'
+        with pytest.raises(TimeoutError):
+            listener.accept()

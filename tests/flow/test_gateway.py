@@ -101,11 +101,7 @@ def make_continuation(request: ReceivedRequest) -> Answer:
 
 @pytest.mark.parametrize("protocol", ["chat", "messages"])
 async def test_another_upstream_continues_the_reply(protocol: str) -> None:
-    async with GatewayRig(
-        [Answer(HALF, end=End.CUT)],
-        FakeUpstream(choose=make_continuation),
-        retry=CONTINUES,
-    ) as rig:
+    async with GatewayRig([Answer(HALF, end=End.CUT)], FakeUpstream(choose=make_continuation), retry=CONTINUES) as rig:
         client = rig.make_call(protocol, BODIES[protocol][True])
         reply = await client.answer()
         assert b" loaf" in reply.body

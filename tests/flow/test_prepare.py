@@ -9,12 +9,14 @@ from msgspec.structs import replace
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.flow.call import Call
-from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, prepare, strict_refusal
+from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, choose_protocol, prepare, strict_refusal
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import LISTED, Ledger
+from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Request
 from dragoman.net.headers import Header, Headers
+from dragoman.protocols import PROTOCOLS
 from dragoman.providers.provider import Attempt, Auth, Catalogue, Endpoint, Provider, ReplyRules, RequestRules
 from dragoman.routing import Route
 from flow.in_memory import (
@@ -31,6 +33,7 @@ from flow.in_memory import (
     send_nothing,
 )
 from narrowing import expect
+from tables import each_row
 
 KEY = b"sk-secret-0123456789"
 # White space, key order and unknown fields must survive.
@@ -274,3 +277,34 @@ def test_tools_that_a_model_refuses_on_its_chat_endpoint_go_to_the_other() -> No
     fitting = make_fitting(Profile(no_tools_in=("chat",)))
     ready = run(prepare(make_call("chat", body), Route("up", "m"), provider, fitting, 1))
     assert is_built(ready).protocol.name == "responses"
+
+
+# Which protocol an upstream gets a request in, and whether the client's bytes may pass unchanged
+
+PLAIN = b'{"model":"m"}'
+TOOLS = b'{"model":"m","tools":[]}'
+ENVELOPE = b'{"signature":"%b1:abc"}' % ENVELOPE_PREFIX.encode()
+ANY = Profile()
+NO_CHAT_TOOLS = Profile(no_tools_in=("chat",))
+
+
+@each_row(
+    ("client", "speaks", "profile", "body", "protocol", "unchanged"),
+    [
+        ("chat", ("chat",), ANY, PLAIN, "chat", True),
+        ("chat", ("responses", "chat"), ANY, PLAIN, "chat", True),
+        ("messages", ("responses", "chat"), ANY, PLAIN, "responses", False),
+        ("messages", ("chat", "responses"), ANY, PLAIN, "chat", False),
+        ("messages", ("messages",), ANY, ENVELOPE, "messages", False),
+        ("responses", ("chat",), ANY, ENVELOPE, "chat", False),
+        ("chat", ("responses", "chat"), NO_CHAT_TOOLS, TOOLS, "responses", False),
+        ("chat", ("responses", "chat"), NO_CHAT_TOOLS, PLAIN, "chat", True),
+        ("chat", ("chat",), NO_CHAT_TOOLS, TOOLS, "chat", True),
+        ("responses", ("responses", "chat"), NO_CHAT_TOOLS, TOOLS, "responses", True),
+    ],
+)
+def test_the_protocol_that_is_chosen(
+    client: str, speaks: tuple[str, ...], profile: Profile, body: bytes, protocol: str, unchanged: bool
+) -> None:
+    choice = choose_protocol(client, speaks, PROTOCOLS, profile, body)
+    assert (choice.protocol.name, choice.unchanged) == (protocol, unchanged)

@@ -40,6 +40,7 @@ SERVER = Server(first_token_timeout_s=300, token_timeout_s=900, idle_timeout_s=2
         (None, 15.0, 15),  # the kind is more hurried than the server
         (None, 1000.0, 300),  # and never less
         (600.0, 15.0, 600),  # set in its section
+        (40.0, math.inf, 40),
     ],
 )
 def test_which_timeout_holds_before_the_first_token(own_s: float | None, limit_s: float, first_token_s: float) -> None:

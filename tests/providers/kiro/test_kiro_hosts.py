@@ -20,6 +20,7 @@ from dragoman.providers.provider import IncomingResponse, Provider
 from fakes.kiro import ARN, FakeKiro, refusal
 from narrowing import expect, present
 from providers.kiro.kiro_kit import ide_file, section
+from wire_json import Json
 
 EUROPEAN = "arn:aws:codewhisperer:eu-central-1:123456789012:profile/FAKEPROFILE"
 SOCIAL = Credential(Method.DESKTOP, access_token="a", refresh_token="r")
@@ -184,7 +185,8 @@ async def test_models_are_listed_page_by_page_with_their_windows_and_fields(kiro
         options = expect(KiroOptions, await provider.requests.options("claude-opus-4.6"))
         assert [model.id for model in listed] == ["auto", "claude-sonnet-4.5", "claude-opus-4.6"]
         assert provider.catalogue.context_window("claude-opus-4.6") == 1_000_000
-        assert options.fields_schema["properties"]["max_tokens"]["maximum"] == 64000
+        schema: Json = options.fields_schema
+        assert schema["properties"]["max_tokens"]["maximum"] == 64000
     assert kiro.counts["/ListAvailableModels"] == 3
     assert "profileArn=arn%3Aaws" in next(request.path for request in kiro.requests if "Models" in request.path)
 
