@@ -45,6 +45,7 @@ from flow.in_memory import (
     prepare_for,
     run,
 )
+from outgoing import open_http
 
 # What a Chat upstream sends: a reply as a stream and as a document, and its errors.
 
@@ -190,11 +191,8 @@ def play(scene: Scene, *answers: Answer) -> Played:
 
 def play_with(scene: Scene, fake: FakeUpstream) -> Played:
     async def send_request() -> Played:
-        client = HttpClient()
-        try:
+        async with open_http() as client:
             return await run_turn(scene, fake, client)
-        finally:
-            await client.close()
 
     return run(send_request())
 

@@ -22,13 +22,13 @@ from dragoman.hub.events import CallBlock, Closed, Delta, Event, Opened, Truncat
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Function, Reasoning, Request, Role, Text, Turn
-from dragoman.net.client import HttpClient
 from dragoman.net.headers import Header, Headers
 from dragoman.providers.provider import Attempt, ReplyRules, RequestRules
 from fakes.kiro import make_framed, tail, tool, words
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import make_call, make_provider, prepare_for, run
 from narrowing import expect, present
+from outgoing import open_http
 from replies import END, START, call, text
 
 BROKEN = Failure(Kind.LOST, "the connection broke")
@@ -148,8 +148,7 @@ def describe(request: Callable[[], Request], headers: Headers, trial: Attempt) -
 
 def complete(*answers: Answer) -> tuple[Completion, FakeUpstream, Translated]:
     async def send_request() -> tuple[Completion, Translated]:
-        client = HttpClient()
-        try:
+        async with open_http() as client:
             provider = make_provider(
                 protocols=("kiro",),
                 url=fake.url,
@@ -160,8 +159,6 @@ def complete(*answers: Answer) -> tuple[Completion, FakeUpstream, Translated]:
             prepared = await prepare_for(make_call("messages", BODY), provider)
             assert isinstance(prepared, Translated)
             return await complete_call(prepared, "I will write.", CUT), prepared
-        finally:
-            await client.close()
 
     with FakeUpstream(list(answers)) as fake:
         completion, prepared = run(send_request())

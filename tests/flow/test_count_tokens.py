@@ -8,11 +8,11 @@ from dragoman.config.settings import ModelRoute
 from dragoman.flow.count_tokens import count_tokens
 from dragoman.flow.gateway import Gateway
 from dragoman.hub.failure import Kind, RequestError
-from dragoman.net.client import HttpClient
 from dragoman.providers.provider import Endpoint
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from flow.in_memory import MESSAGES, ClientReply, MemoryWire, make_call, make_exchange, make_provider, make_world, run
 from flow.rigs import document, refusal
+from outgoing import open_http
 
 RESPONSES = b'{"model":"m","input":"Go on."}'
 COUNTED = document(b'{"input_tokens":  4242 }')
@@ -22,8 +22,7 @@ def count(
     answer: Answer, protocol: str = "messages", body: bytes = MESSAGES, *, speaks: str = "messages", counts: bool = True
 ) -> tuple[ClientReply, list[ReceivedRequest]]:
     async def send_request(fake: FakeUpstream) -> ClientReply:
-        client = HttpClient()
-        try:
+        async with open_http() as client:
             provider = make_provider(
                 "one",
                 key=b"sk-0123456789abcdef",
@@ -34,8 +33,6 @@ def count(
             exchange = make_exchange(wire)
             await count_tokens(gateway, exchange, make_call(protocol, body, exchange=exchange))
             return wire.reply
-        finally:
-            await client.close()
 
     with FakeUpstream([answer], models=("vendor-m",)) as fake:
         return run(send_request(fake)), fake.calls

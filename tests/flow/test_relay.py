@@ -12,7 +12,7 @@ from dragoman.flow.reply_bounds import ReplyDeadline, Timeouts
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.step import Completed, NoReply, TurnEnd
 from dragoman.hub.failure import Kind, RequestError
-from dragoman.net.client import HttpClient, OutgoingRequest
+from dragoman.net.client import OutgoingRequest
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.protocols.relayed_paths import PROTOCOL, RELAYED_PATHS, UPSTREAM
 from dragoman.providers.provider import Endpoint
@@ -20,6 +20,7 @@ from dragoman.routing import Route
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import MemoryWire, Sender, make_exchange, make_provider, make_world, run
 from narrowing import expect, present
+from outgoing import open_http
 
 BODY = b'{"model": "up/m",  "input": "Hi"}'
 VECTOR = b'{"object":"list",  "data":[],"model":"m-1","usage":{"prompt_tokens":2,"total_tokens":2}}'
@@ -34,17 +35,15 @@ def ask(
     fake: FakeUpstream, body: bytes = BODY, path: str = "embeddings", relays: Sequence[str] = PATHS
 ) -> tuple[MemoryWire, RequestRecord]:
     async def scene() -> tuple[MemoryWire, RequestRecord]:
-        client, wire = HttpClient(), MemoryWire()
-        provider = make_provider(endpoint=Endpoint(fake.url, ("chat",), client.send, relays=frozenset(relays)))
-        exchange = make_exchange(wire, f"/v1/{path}", [(b"openai-organization", b"other")])
-        record = RequestRecord("log", path, exchange.headers)
-        call = RelayedCall(RELAYED_PATHS[path], exchange, Sender(), record)
-        world = make_world(provider, retry=ONCE, server=Server(), models=(ModelRoute("up/*", ("up/*",)),))
-        try:
+        async with open_http() as client:
+            wire = MemoryWire()
+            provider = make_provider(endpoint=Endpoint(fake.url, ("chat",), client.send, relays=frozenset(relays)))
+            exchange = make_exchange(wire, f"/v1/{path}", [(b"openai-organization", b"other")])
+            record = RequestRecord("log", path, exchange.headers)
+            call = RelayedCall(RELAYED_PATHS[path], exchange, Sender(), record)
+            world = make_world(provider, retry=ONCE, server=Server(), models=(ModelRoute("up/*", ("up/*",)),))
             call.read_body(body)
             await relay(world, call)
-        finally:
-            await client.close()
         record.end()
         return wire, record
 
@@ -110,27 +109,24 @@ class Passed:
             self.end = run(self._pass(fake))
 
     async def _pass(self, fake: FakeUpstream) -> TurnEnd:
-        client = HttpClient()
-        out = OutgoingRequest("POST", f"{fake.url}/embeddings", (), b"{}")
-        prepared = Passthrough(
-            route=Route("up", "m"),
-            provider=make_provider(),
-            protocol=PROTOCOL,
-            upstream=UPSTREAM,
-            out=out,
-            options=None,
-            secrets=(SECRET,),
-            owner=False,
-        )
-        try:
+        async with open_http() as client:
+            out = OutgoingRequest("POST", f"{fake.url}/embeddings", (), b"{}")
+            prepared = Passthrough(
+                route=Route("up", "m"),
+                provider=make_provider(),
+                protocol=PROTOCOL,
+                upstream=UPSTREAM,
+                out=out,
+                options=None,
+                secrets=(SECRET,),
+                owner=False,
+            )
             response = await client.send(out, head_timeout_s=20)
             self.watch = ReplyMonitor(lambda: 0.0)
             path = RELAYED_PATHS["embeddings"]
             reply = RelayedReply(path, make_exchange(self.wire), prepared, response, self.watch, "req_1")
             now = asyncio.get_running_loop().time()
             return await reply.pass_on(ReplyDeadline("up", Timeouts(20, 20, 20), now), self._accept)
-        finally:
-            await client.close()
 
     def _accept(self, reply: RelayedReply) -> None:
         self.accepted += 1

@@ -29,6 +29,7 @@ from dragoman.net.client import (
 from dragoman.providers.provider import FirstTokenWait
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import MemoryWire, make_call, make_exchange, run
+from outgoing import open_http
 
 SERVER = Server(first_token_timeout_s=300, token_timeout_s=900, idle_timeout_s=200)
 
@@ -98,13 +99,10 @@ async def ask(fake: FakeUpstream, client: HttpClient) -> IncomingResponse:
 
 def read(answer: Answer, budget: ByteBudget, *, silence_s: float = 30, total_s: float = 30) -> bytes:
     async def read_limited() -> bytes:
-        client = HttpClient()
-        exchange = make_exchange(MemoryWire(), budget=budget)
-        try:
+        async with open_http() as client:
+            exchange = make_exchange(MemoryWire(), budget=budget)
             given = await ask(fake, client)
             return await read_reply(make_call(exchange=exchange), given, silence_s, total_s, "up")
-        finally:
-            await client.close()
 
     with FakeUpstream([answer]) as fake:
         return run(read_limited())
@@ -158,15 +156,12 @@ def test_a_body_that_is_too_large_is_not_read_on(monkeypatch: pytest.MonkeyPatch
 
 def test_an_error_is_short() -> None:
     async def read_limited(fake: FakeUpstream) -> None:
-        client = HttpClient()
-        try:
+        async with open_http() as client:
             assert await read_error(await ask(fake, client), 30) == b"no"
             with pytest.raises(SizeLimitExceeded):
                 await read_error(await ask(fake, client), 30)
             with pytest.raises(UpstreamTimeout):
                 await read_error(await ask(fake, client), 0.1)
-        finally:
-            await client.close()
 
     with FakeUpstream([Answer(b"no"), Answer(b"x" * (MAX_ERROR_BYTES + 1)), Answer(b"x", end=End.HANG)]) as fake:
         run(read_limited(fake))

@@ -54,14 +54,18 @@ def make_record(events: Sequence[Event], usage: Usage | None = None, ledger: Led
     return record
 
 
+def end(record: RequestRecord) -> Outcome:
+    record.end()
+    return record.outcome()
+
+
 def test_a_request_that_came_nowhere_names_what_is_known() -> None:
     headers = Headers([(b"user-agent", b"OpenAI/Python 3.49"), (b"traceparent", b"00-ab-cd-01")])
     record = RequestRecord("req_1", "chat", headers, "key_1", "t")
     record.requested_model, record.stream = "gpt", True
     record.note_failure(ROUTE, RequestError(Failure(Kind.OVERLOADED, "busy")))
     record.note_fault(RequestError(Failure(Kind.OVERLOADED, "busy", code="busy_now")))
-    record.end()
-    outcome = record.outcome()
+    outcome = end(record)
     assert (outcome.request_id, outcome.key, outcome.client) == ("req_1", "key_1", "OpenAI/Python")
     assert (outcome.requested_model, outcome.stream, outcome.traceparent) == ("gpt", True, "00-ab-cd-01")
     assert (outcome.outcome, outcome.error_code) == ("overloaded", "busy_now")
@@ -74,19 +78,12 @@ def test_a_reply_names_who_answered_and_what_was_used() -> None:
     ledger.note_dropped("/seed", "it has none")
     used = Usage(input=7, output=2)
     record = make_record([START, *text(0, "Hel", "lo"), END], used, ledger)
-    record.end()
-    outcome = record.outcome()
+    outcome = end(record)
     assert (outcome.provider, outcome.model, outcome.route) == ("up", "m", "up/m")
     assert (outcome.client_protocol, outcome.upstream_protocol) == ("chat", "messages")
     assert (outcome.outcome, outcome.usage, outcome.losses, outcome.losses_by_how) == (OK, used, 1, (1, 0, 0))
     assert (outcome.deltas, outcome.reported_model, outcome.passthrough) == (2, "model-1", False)
-    assert passthrough_outcome().passthrough
-
-
-def passthrough_outcome() -> Outcome:
-    record = make_record([START, END])
-    record.end()
-    return record.outcome()
+    assert end(make_record([START, END])).passthrough
 
 
 @pytest.mark.parametrize(
@@ -104,14 +101,12 @@ def passthrough_outcome() -> Outcome:
 def test_what_was_raised_is_how_a_request_ends(fault: BaseException, result: str) -> None:
     record = RequestRecord("req_1", "chat", NONE)
     record.note_fault(fault)
-    record.end()
-    assert record.outcome().outcome == result
+    assert end(record).outcome == result
 
 
 def test_a_failure_inside_the_reply_is_its_outcome() -> None:
     record = make_record([START, Failed(Failure(Kind.QUOTA, "used up", code="q" * 2000))])
-    record.end()
-    outcome = record.outcome()
+    outcome = end(record)
     assert outcome.outcome == "quota"
     assert len(present(outcome.error_code).encode()) <= 256
 
@@ -120,40 +115,33 @@ def test_a_client_that_left_after_the_end_had_its_reply() -> None:
     for events, result in (([START, *text(0, "Hi"), END], OK), ([START, *text(0, "Hi")], CLIENT_GONE)):
         record = make_record(events)
         record.note_fault(ClientDisconnected())
-        record.end()
-        assert record.outcome().outcome == result
+        assert end(record).outcome == result
 
 
 def test_a_gateway_that_stops_is_not_a_client_that_left() -> None:
     record = RequestRecord("req_1", "chat", NONE)
     record.note_client_gone(ROUTE)
     record.note_shutdown()
-    record.end()
-    assert record.outcome().outcome == "shutdown"
+    assert end(record).outcome == "shutdown"
     assert record.outcome().failed_attempts == (FailedAttempt("up/m", "shutdown"),)
 
 
 def test_usage_is_estimated_from_sizes_if_none_was_reported() -> None:
     record = make_record([START, Opened(0, TextBlock()), Delta(0, "x" * 40)])
-    record.end()
-    assert record.outcome().usage == Usage(input=100, output=10, source=Source.ESTIMATED)
+    assert end(record).usage == Usage(input=100, output=10, source=Source.ESTIMATED)
 
 
 def test_a_reply_that_broke_off_has_at_least_the_output_that_was_seen() -> None:
     begun = Usage(input=50, output=1)
     started = replace(START, usage=begun)
     record = make_record([started, Opened(0, TextBlock()), Delta(0, "x" * 40)])
-    record.end()
-    assert record.outcome().usage == Usage(input=50, output=10, source=Source.ESTIMATED)
+    assert end(record).usage == Usage(input=50, output=10, source=Source.ESTIMATED)
     reported = make_record([started, *text(0, "x" * 40), UsageReported(Usage(input=50, output=2)), END])
-    reported.end()
-    assert reported.outcome().usage == Usage(input=50, output=2)
+    assert end(reported).usage == Usage(input=50, output=2)
 
 
 def test_a_reply_without_anything_used_nothing() -> None:
-    record = make_record([Started("", "")])
-    record.end()
-    assert record.outcome().usage is None
+    assert end(make_record([Started("", "")])).usage is None
 
 
 def test_the_body_and_the_reply_are_released_at_the_end() -> None:
@@ -272,30 +260,21 @@ def break_down(outcome: Outcome) -> None:
     raise ValueError("the disk of an observer is full")
 
 
-def test_an_observer_that_fails_on_every_request_harms_no_stream(
+async def test_an_observer_that_fails_on_every_request_harms_no_stream(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     observed: list[str] = []
-    loop = asyncio.new_event_loop()
     (tmp_path / "dragoman.toml").write_text("")
     config = load(str(tmp_path / "dragoman.toml"), {}, tmp_path, tmp_path, {"server.port": 0})
-
-    async def serve() -> list[bytes]:
-        observers = [break_down, lambda outcome: observed.append(outcome.request_id)]
-        app = App(config, Keyring(None, Secret(KEY)), {}, observers=observers)
-        await app.start()
-        try:
-            replies = [await asyncio.to_thread(ask, app.server.port) for _ in range(5)]
-            await wait_until_async(lambda: len(observed) == 5)
-            replies.append(await asyncio.to_thread(scrape, app.server.port))
-            return replies
-        finally:
-            await app.stop()
-
+    observers = [break_down, lambda outcome: observed.append(outcome.request_id)]
+    app = App(config, Keyring(None, Secret(KEY)), {}, observers=observers)
+    await app.start()
     try:
-        *streams, scraped = loop.run_until_complete(serve())
+        streams = [await asyncio.to_thread(ask, app.server.port) for _ in range(5)]
+        await wait_until_async(lambda: len(observed) == 5)
+        scraped = await asyncio.to_thread(scrape, app.server.port)
     finally:
-        loop.close()
+        await app.stop()
     assert all(stream.rstrip().endswith(b"data: [DONE]") for stream in streams)
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 5

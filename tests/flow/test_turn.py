@@ -1,7 +1,6 @@
 """One upstream turn ends in one of few ways, and the client has got exactly what that end reports."""
 
 import asyncio
-import time
 from dataclasses import replace
 
 import msgspec
@@ -17,7 +16,6 @@ from dragoman.flow.step import Completed, Interrupted, NoReply
 from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
-from dragoman.net.client import HttpClient
 from dragoman.protocols.messages.parse import parse
 from dragoman.providers.provider import ReplyRules
 from fakes.kiro import make_framed, tail, tool, words
@@ -25,7 +23,9 @@ from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import MESSAGES, make_renewing, run
 from flow.rigs import BEGUN, ERROR, HALF, STOPPED, STREAM, WHOLE, Scene, document, play, play_with, refusal, run_turn
 from narrowing import expect, present
+from outgoing import open_http
 from tables import each_row
+from waiting import wait_until
 
 HURRIED = Server(first_token_timeout_s=0.2, idle_timeout_s=0.2)
 PASSES = Scene("chat")
@@ -65,44 +65,40 @@ def test_a_stream_of_another_protocol_is_translated() -> None:
     assert played.first_tokens == 1
 
 
-@each_row("scene", [PASSES, TRANSLATED, WHOLE_PASSES, WHOLE_TRANSLATED])
-@each_row(
-    ("answer", "kind"),
-    [
-        (refusal(429, retry_after="7"), Kind.RATE_LIMITED),
-        (refusal(400), Kind.BAD_REQUEST),
-        (Answer(b"", status=307, headers=(("location", "/v2"),)), Kind.UPSTREAM),
-        (Answer(headless=True, end=End.RESET), Kind.LOST),
-        (Answer(b"", end=End.CUT), Kind.LOST),
-        (Answer(b"<html>Bad gateway</html>", content_type="text/html"), Kind.CORRUPT),
-        (document(ERROR.removeprefix(b"data: ")), Kind.OVERLOADED),
-    ],
-)
-def test_a_turn_that_fails_before_its_first_token_has_written_nothing(scene: Scene, answer: Answer, kind: Kind) -> None:
-    played = play(scene, answer)
-    assert expect(NoReply, played.end).failure.kind is kind
-    assert played.wire.writes == []
-    assert played.first_tokens == 0
+STREAMS, WHOLES = (PASSES, TRANSLATED), (WHOLE_PASSES, WHOLE_TRANSLATED)
 
 
-@each_row("scene", [PASSES, TRANSLATED])
 @each_row(
-    ("answer", "kind"),
+    ("scenes", "answer", "kind"),
     [
-        (Answer(ERROR), Kind.OVERLOADED),
-        (Answer(BEGUN + ERROR), Kind.OVERLOADED),
-        (Answer(b""), Kind.TRUNCATED),
-        (Answer(BEGUN), Kind.TRUNCATED),
-        (Answer(BEGUN, end=End.CUT), Kind.LOST),
-        (Answer(b"data: {nonsense\n\n"), Kind.CORRUPT),
+        ((*STREAMS, *WHOLES), refusal(429, retry_after="7"), Kind.RATE_LIMITED),
+        ((*STREAMS, *WHOLES), refusal(400), Kind.BAD_REQUEST),
+        ((*STREAMS, *WHOLES), Answer(b"", status=307, headers=(("location", "/v2"),)), Kind.UPSTREAM),
+        ((*STREAMS, *WHOLES), Answer(headless=True, end=End.RESET), Kind.LOST),
+        ((*STREAMS, *WHOLES), Answer(b"", end=End.CUT), Kind.LOST),
+        ((*STREAMS, *WHOLES), Answer(b"<html>Bad gateway</html>", content_type="text/html"), Kind.CORRUPT),
+        ((*STREAMS, *WHOLES), document(ERROR.removeprefix(b"data: ")), Kind.OVERLOADED),
+        (STREAMS, Answer(ERROR), Kind.OVERLOADED),
+        (STREAMS, Answer(BEGUN + ERROR), Kind.OVERLOADED),
+        (STREAMS, Answer(b""), Kind.TRUNCATED),
+        (STREAMS, Answer(BEGUN), Kind.TRUNCATED),
+        (STREAMS, Answer(BEGUN, end=End.CUT), Kind.LOST),
+        (STREAMS, Answer(b"data: {nonsense\n\n"), Kind.CORRUPT),
+        # a whole reply is all or nothing
+        (WHOLES, Answer(WHOLE[:50], content_type="application/json", end=End.CUT), Kind.LOST),
+        (WHOLES, document(b""), Kind.CORRUPT),
+        (WHOLES, Answer(HALF), Kind.TRUNCATED),
+        (WHOLES, Answer(HALF + ERROR), Kind.OVERLOADED),
+        (WHOLES, Answer(WHOLE[:50], content_type="application/json", end=End.HANG), Kind.TIMEOUT),
     ],
 )
-def test_a_stream_that_fails_before_its_first_token_has_written_nothing(
-    scene: Scene, answer: Answer, kind: Kind
+def test_a_turn_that_fails_before_its_first_token_has_written_nothing(
+    scenes: tuple[Scene, ...], answer: Answer, kind: Kind
 ) -> None:
-    played = play(scene, answer)
-    assert expect(NoReply, played.end).failure.kind is kind
-    assert played.wire.writes == []
+    for scene in scenes:
+        played = play(with_server(scene, server_for(answer)), answer)
+        assert expect(NoReply, played.end).failure.kind is kind, scene
+        assert (played.wire.writes, played.first_tokens) == ([], 0), scene
 
 
 @pytest.mark.parametrize("scene", [PASSES, TRANSLATED, WHOLE_PASSES, WHOLE_TRANSLATED])
@@ -243,23 +239,6 @@ def test_a_stream_for_a_client_that_wants_a_document_is_folded(scene: Scene) -> 
         assert msgspec.json.decode(played.reply.body)["id"]
 
 
-@each_row("scene", [WHOLE_PASSES, WHOLE_TRANSLATED])
-@each_row(
-    ("answer", "kind"),
-    [
-        (Answer(WHOLE[:50], content_type="application/json", end=End.CUT), Kind.LOST),
-        (document(b""), Kind.CORRUPT),
-        (Answer(HALF), Kind.TRUNCATED),
-        (Answer(HALF + ERROR), Kind.OVERLOADED),
-        (Answer(WHOLE[:50], content_type="application/json", end=End.HANG), Kind.TIMEOUT),
-    ],
-)
-def test_a_whole_reply_is_all_or_nothing(scene: Scene, answer: Answer, kind: Kind) -> None:
-    played = play(with_server(scene, server_for(answer)), answer)
-    assert expect(NoReply, played.end).failure.kind is kind
-    assert played.wire.writes == []
-
-
 # Upstreams that stream whatever the request says, and withhold calls that are cut
 
 CUT = make_framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'))
@@ -327,13 +306,8 @@ def test_a_request_that_cannot_be_built_is_not_sent() -> None:
 
 
 def test_the_next_request_names_what_the_last_reply_lost() -> None:
-    async def remember() -> LostCalls:
-        memory = LostCalls(None)
-        lost = (LostCall("write", '{"path": "notes/to'),)
-        await memory.remember("t", digest_conversation(parse(MESSAGES, Ledger()))[0], lost)
-        return memory
-
-    memory = run(remember())
+    memory, lost = LostCalls(None), (LostCall("write", '{"path": "notes/to'),)
+    run(memory.remember("t", digest_conversation(parse(MESSAGES, Ledger()))[0], lost))
     request = msgspec.json.decode(MESSAGES)
     request["messages"] += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": "And?"}]
     body = msgspec.json.encode(request)
@@ -343,7 +317,7 @@ def test_the_next_request_names_what_the_last_reply_lost() -> None:
         assert (b"was not executed" in played.requests[0].body.replace(b"\\n", b" ")) is is_noted
 
 
-def test_the_connection_of_a_finished_reply_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_connection_of_a_finished_reply_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the body follows the last event, and must be read for it."""
     monkeypatch.setattr(turn, "LINGER_S", 20.0)
 
@@ -354,16 +328,10 @@ def test_the_connection_of_a_finished_reply_is_used_again(monkeypatch: pytest.Mo
             self.connections += 1
             await super()._serve(reader, writer)
 
-    async def send_request(fake: FakeUpstream) -> None:
-        client = HttpClient()
-        try:
+    with Counting([Answer(STREAM, cut=len(HALF), linger_s=0.05)]) as fake:
+        async with open_http() as client:
             for _ in range(2):
                 assert (await run_turn(TRANSLATED, fake, client)).end == Completed()
-        finally:
-            await client.close()
-
-    with Counting([Answer(STREAM, cut=len(HALF), linger_s=0.05)]) as fake:
-        run(send_request(fake))
         assert fake.connections == 1
 
 
@@ -371,7 +339,4 @@ def test_the_upstream_of_a_closed_turn_is_closed() -> None:
     with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
         played = play_with(with_server(TRANSLATED, Server(idle_timeout_s=1.0)), fake)
         assert isinstance(played.end, Interrupted)
-        until = time.monotonic() + 20
-        while not fake.closed and time.monotonic() < until:
-            time.sleep(0.01)
-        assert fake.closed
+        wait_until(lambda: bool(fake.closed))

@@ -12,7 +12,7 @@ from dragoman.flow.prepare import Prepared
 from dragoman.flow.step import NoReply
 from dragoman.flow.upstream import Keeper, connection_failure, oversized_failure, receive, relay_resource, send
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.net.client import ConnectionLost, HttpClient, InvalidResponse, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.client import ConnectionLost, InvalidResponse, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import Header
 from dragoman.providers.provider import Auth, IncomingResponse
 from fakes.raw import RawServer, Request
@@ -29,6 +29,7 @@ from flow.in_memory import (
     run,
 )
 from narrowing import expect, present
+from outgoing import open_http
 
 LATE = Failure(Kind.TIMEOUT, "no data for so long")
 KEY = b"sk-secret-0123456789"
@@ -39,14 +40,11 @@ JSON = "application/json"
 async def send_to(
     url: str, *, protocol: str = "chat", timeout_s: float = 30.0, key: str = ""
 ) -> tuple[Prepared, IncomingResponse | NoReply]:
-    client = HttpClient()
-    try:
+    async with open_http() as client:
         provider = make_provider(url=url, send=client.send, key=KEY)
         call = make_call(protocol, CHAT if protocol == "chat" else MESSAGES, key=key)
         prepared = await prepare_for(call, provider)
         return prepared, await send(prepared, timeout_s, lambda: LATE)
-    finally:
-        await client.close()
 
 
 def refusal(answer: Answer, *, protocol: str = "chat", timeout_s: float = 30.0, key: str = "") -> NoReply:
@@ -141,15 +139,21 @@ def test_a_head_that_does_not_come_is_late() -> None:
     assert refusal(Answer(headless=True, end=End.HANG), timeout_s=0.1) == NoReply(LATE)
 
 
-def test_an_error_body_that_does_not_end_is_a_time_out() -> None:
-    end = refusal(Answer(b'{"error":', status=500, end=End.HANG), timeout_s=1.0)
-    assert end.failure.kind is Kind.TIMEOUT
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Answer(b'{"error":', status=500, end=End.HANG), Kind.TIMEOUT),
+        (Answer(b'{"error":', status=500, end=End.CUT), Kind.LOST),
+        (Answer(b'{"error":', status=500, end=End.RESET), Kind.LOST),
+        (Answer(headless=True, end=End.CUT), Kind.LOST),
+        (Answer(headless=True, end=End.RESET), Kind.LOST),
+    ],
+    ids=["no end", "cut", "reset", "cut before the head", "reset before the head"],
+)
+def test_an_answer_that_does_not_end_or_breaks_off_is_a_failure_of_its_provider(answer: Answer, kind: Kind) -> None:
+    end = refusal(answer, timeout_s=1.0 if kind is Kind.TIMEOUT else 30.0)
+    assert end.failure.kind is kind
     assert "'up'" in end.failure.message
-
-
-@pytest.mark.parametrize("end", [End.CUT, End.RESET])
-def test_an_error_body_that_breaks_off_is_a_lost_connection(end: End) -> None:
-    assert refusal(Answer(b'{"error":', status=500, end=end)).failure.kind is Kind.LOST
 
 
 def test_an_error_body_may_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,18 +171,10 @@ def test_a_closed_port_is_a_lost_connection() -> None:
     assert "'up'" in end.failure.message
 
 
-@pytest.mark.parametrize("end", [End.CUT, End.RESET])
-def test_a_connection_that_breaks_before_the_head_is_lost(end: End) -> None:
-    assert refusal(Answer(headless=True, end=end)).failure.kind is Kind.LOST
-
-
-def test_what_is_no_http_is_corrupt() -> None:
-    async def send_request() -> NoReply:
-        async with RawServer((Request(), b"220 mail.example ESMTP\r\n\r\n")) as server:
-            _, end = await send_to(f"{server.url}/v1")
-            return expect(NoReply, end)
-
-    assert run(send_request()).failure.kind is Kind.CORRUPT
+async def test_what_is_no_http_is_corrupt() -> None:
+    async with RawServer((Request(), b"220 mail.example ESMTP\r\n\r\n")) as server:
+        _, end = await send_to(f"{server.url}/v1")
+    assert expect(NoReply, end).failure.kind is Kind.CORRUPT
 
 
 def test_a_connection_that_was_only_stale_is_no_reason_to_wait() -> None:
@@ -225,15 +221,13 @@ def test_what_comes_is_returned_and_a_bug_is_not_hidden() -> None:
 
 def ask(fake: FakeUpstream, *, keeper: str = "up", auth: Auth | None = None, query: str = "") -> MemoryWire:
     async def relay() -> MemoryWire:
-        client, wire = HttpClient(), MemoryWire()
-        provider = make_provider(url=fake.url, send=client.send, key=b"sk-own", auth=auth)
-        exchange = make_exchange(wire, "/v1/responses/resp_1", [(b"authorization", b"Bearer client")], query)
-        try:
+        async with open_http() as client:
+            wire = MemoryWire()
+            provider = make_provider(url=fake.url, send=client.send, key=b"sk-own", auth=auth)
+            exchange = make_exchange(wire, "/v1/responses/resp_1", [(b"authorization", b"Bearer client")], query)
             await relay_resource(
                 make_world(provider), Keeper(keeper, "", "responses"), exchange, "/responses/resp_1", "req_1"
             )
-        finally:
-            await client.close()
         return wire
 
     return run(relay())

@@ -10,6 +10,7 @@ from dragoman.accounts.credential import Credential
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.net.client import DialOptions, HttpClient
+from outgoing import open_http
 
 C = TypeVar("C", bound=Credential)
 
@@ -47,11 +48,8 @@ def get_once(rig: RefresherRig[C]) -> C:
 
 @asynccontextmanager
 async def open_service() -> AsyncIterator[ServiceClient]:
-    http = HttpClient()
-    try:
+    async with open_http() as http:
         yield ServiceClient(http.send, DialOptions(), ServerClock(), ())
-    finally:
-        await http.close()
 
 
 class FakeSleep:

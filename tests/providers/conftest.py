@@ -7,6 +7,7 @@ import pytest
 from fakes.codex import FakeCodex
 from fakes.copilot import FakeCopilot
 from fakes.kiro import FakeKiro
+from providers.kiro.kiro_kit import token
 
 
 @pytest.fixture
@@ -24,4 +25,5 @@ def copilot() -> Iterator[FakeCopilot]:
 @pytest.fixture
 def kiro() -> Iterator[FakeKiro]:
     with FakeKiro() as fake:
+        fake.refresh = {token("r1")}
         yield fake

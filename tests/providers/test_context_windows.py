@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from dragoman.config.settings import ProviderConfig, ServerName
-from dragoman.net.client import HttpClient
 from dragoman.providers.models import CachedCatalogue, parse_list
 from dragoman.providers.provider import Provider
 from dragoman.providers.section import make_provider
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
+from outgoing import open_http
 
 
 def page(value: object) -> Answer:
@@ -36,12 +36,9 @@ def read_windows(
     )
 
     async def read() -> dict[str, int | None]:
-        http = HttpClient()
-        try:
+        async with open_http() as http:
             provider: Provider = make_provider(config, http.send, {})
             listed = await CachedCatalogue(provider, lambda: 0.0).wait_for_list()
-        finally:
-            await http.close()
         return {model.id: model.max_input for model in listed}
 
     return asyncio.run(read())

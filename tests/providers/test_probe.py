@@ -7,25 +7,22 @@ import msgspec
 import pytest
 
 from dragoman.config import ProviderConfig
-from dragoman.net.client import HttpClient
 from dragoman.providers.api_key import make_compatible
 from dragoman.providers.probe import ProbeResult, probe
 from dragoman.providers.probe_client import ProbeClient
 from dragoman.providers.probe_trials import CAP, LONG_ID, MAX_REQUESTS
 from fakes.compatible import Body, MoodyServer, Server, refusal, reply
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
+from outgoing import open_http
 
 Objection = Callable[[Body], str | None]
 
 
 def run_probe(choose: Callable[[ReceivedRequest], Answer]) -> ProbeResult:
     async def run(url: str) -> ProbeResult:
-        http = HttpClient()
-        config = ProviderConfig(name="p", kind="openai-compatible", endpoint=url, protocols=("chat",))
-        try:
+        async with open_http() as http:
+            config = ProviderConfig(name="p", kind="openai-compatible", endpoint=url, protocols=("chat",))
             return await probe(ProbeClient(make_compatible(config, http.send, {}), "m"), "m")
-        finally:
-            await http.close()
 
     with FakeUpstream(choose=choose) as fake:
         profile = asyncio.run(run(fake.url))

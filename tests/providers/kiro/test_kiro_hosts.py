@@ -19,9 +19,11 @@ from dragoman.providers.kiro.services import api_region, find_addresses, read_re
 from dragoman.providers.provider import IncomingResponse, Provider
 from fakes.kiro import ARN, FakeKiro, refusal
 from narrowing import expect, present
+from outgoing import open_http
 from providers.kiro.kiro_kit import ide_file, section
 from wire_json import Json
 
+RUNTIME = "https://runtime.us-east-1.kiro.dev"
 EUROPEAN = "arn:aws:codewhisperer:eu-central-1:123456789012:profile/FAKEPROFILE"
 SOCIAL = Credential(Method.DESKTOP, access_token="a", refresh_token="r")
 BUILDER = Credential(Method.OIDC, access_token="a", refresh_token="r", builder_id=True)
@@ -42,10 +44,7 @@ def test_the_api_has_two_regions(region: str, api: str) -> None:
 
 def test_the_newest_hosts_are_the_default() -> None:
     found = find_addresses(section("x.json"), SOCIAL, None)
-    assert (found.chat, found.control) == (
-        "https://runtime.us-east-1.kiro.dev",
-        "https://management.us-east-1.kiro.dev",
-    )
+    assert (found.chat, found.control) == (RUNTIME, "https://management.us-east-1.kiro.dev")
     assert found.generation.needs_profile
 
 
@@ -68,7 +67,7 @@ def test_a_profile_decides_the_region() -> None:
 
 def test_a_builder_id_without_a_profile_uses_a_host_that_needs_none() -> None:
     assert find_addresses(section("x.json"), BUILDER, None).chat == "https://q.us-east-1.amazonaws.com"
-    assert find_addresses(section("x.json"), BUILDER, ARN).chat == "https://runtime.us-east-1.kiro.dev"
+    assert find_addresses(section("x.json"), BUILDER, ARN).chat == RUNTIME
 
 
 @pytest.mark.parametrize("arn", ["", "arn:aws:s3:::x", "arn:aws:codewhisperer:us-east-1::profile/X", ARN + "/x", None])
@@ -86,11 +85,8 @@ def test_the_user_agent_names_us_and_a_stable_machine() -> None:
 
 @asynccontextmanager
 async def open_provider(config: KiroProviderConfig) -> AsyncIterator[Provider]:
-    http = HttpClient()
-    try:
+    async with open_http() as http:
         yield make_kiro(config, http.send, {})
-    finally:
-        await http.close()
 
 
 async def inspect(config: KiroProviderConfig) -> list[Finding]:
@@ -108,6 +104,12 @@ async def read_options(config: KiroProviderConfig) -> KiroOptions:
         return expect(KiroOptions, await provider.requests.options("auto"))
 
 
+def sign_in(fake: FakeKiro, folder: Path, **more: str) -> Path:
+    """Write a file with a token that the fake accepts."""
+    fake.access = {"aoaFAKE-a"}
+    return ide_file(folder / "t.json", access="aoaFAKE-a", life_s=3600, **more)
+
+
 def section_at(fake: FakeKiro, path: Path, **settings: object) -> KiroProviderConfig:
     addresses = {"endpoint": fake.root, "auth_endpoint": fake.root}
     return section(path, **{**addresses, **settings})
@@ -115,16 +117,14 @@ def section_at(fake: FakeKiro, path: Path, **settings: object) -> KiroProviderCo
 
 async def test_the_configured_profile_comes_before_all_others(kiro: FakeKiro, tmp_path: Path) -> None:
     mine = "arn:aws:codewhisperer:us-east-1:1:profile/MINE"
-    kiro.access = {"aoaFAKE-a"}
-    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+    path = sign_in(kiro, tmp_path, profileArn=ARN)
     assert (await read_options(section_at(kiro, path, profile_arn=mine))).profile_arn == mine
     assert (await read_options(section_at(kiro, path))).profile_arn == ARN
     assert kiro.counts["/ListAvailableProfiles"] == 0
 
 
 async def test_an_unknown_profile_is_fetched_once(kiro: FakeKiro, tmp_path: Path) -> None:
-    kiro.access = {"aoaFAKE-a"}
-    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
+    path = sign_in(kiro, tmp_path)
     async with open_provider(section_at(kiro, path)) as provider:
         found = await asyncio.gather(*(provider.requests.options("auto") for _ in range(20)))
         assert {options.profile_arn for options in found if isinstance(options, KiroOptions)} == {ARN}
@@ -132,16 +132,15 @@ async def test_an_unknown_profile_is_fetched_once(kiro: FakeKiro, tmp_path: Path
 
 
 async def test_an_account_without_a_profile_is_used_without_one_if_possible(kiro: FakeKiro, tmp_path: Path) -> None:
-    kiro.access = {"aoaFAKE-a"}
     kiro.script("/ListAvailableProfiles", refusal(403, "unsupported", kind="AccessDeniedException"))
-    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
+    path = sign_in(kiro, tmp_path)
     assert (await read_options(section_at(kiro, path))).profile_arn is None
 
 
 async def test_a_host_that_needs_a_profile_gets_no_request_without_one(kiro: FakeKiro, tmp_path: Path) -> None:
-    kiro.access, kiro.profiles = {"aoaFAKE-a"}, []
-    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
-    config = section_at(kiro, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=kiro.root)
+    kiro.profiles = []
+    path = sign_in(kiro, tmp_path)
+    config = section_at(kiro, path, endpoint=RUNTIME, control_endpoint=kiro.root)
     with pytest.raises(RequestError, match="no profile") as refused:
         await read_options(config)
     assert refused.value.failure.kind is Kind.FORBIDDEN
@@ -150,10 +149,9 @@ async def test_a_host_that_needs_a_profile_gets_no_request_without_one(kiro: Fak
 
 async def test_profiles_that_cannot_be_listed_now_are_no_missing_profile(kiro: FakeKiro, tmp_path: Path) -> None:
     """The account may have one: the request fails as the list did, and the next one lists them again."""
-    kiro.access = {"aoaFAKE-a"}
     kiro.script("/ListAvailableProfiles", refusal(503, "high load", kind="ServiceUnavailableException"))
-    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
-    config = section_at(kiro, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=kiro.root)
+    path = sign_in(kiro, tmp_path)
+    config = section_at(kiro, path, endpoint=RUNTIME, control_endpoint=kiro.root)
     async with open_provider(config) as provider:
         with pytest.raises(RequestError, match="high load") as refused:
             await provider.requests.options("auto")
@@ -166,19 +164,16 @@ async def test_profiles_that_cannot_be_listed_now_are_no_missing_profile(kiro: F
 async def test_an_invalid_profile_is_rejected_without_being_sent(
     kiro: FakeKiro, tmp_path: Path, arn: str, words: str
 ) -> None:
-    kiro.access = {"aoaFAKE-a"}
-    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
-    config = section_at(
-        kiro, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=kiro.root, profile_arn=arn
-    )
+    path = sign_in(kiro, tmp_path)
+    config = section_at(kiro, path, endpoint=RUNTIME, control_endpoint=kiro.root, profile_arn=arn)
     with pytest.raises(RequestError, match=words) as refused:
         await read_options(config)
     assert arn not in refused.value.failure.message
 
 
 async def test_models_are_listed_page_by_page_with_their_windows_and_fields(kiro: FakeKiro, tmp_path: Path) -> None:
-    kiro.access, kiro.page = {"aoaFAKE-a"}, 1
-    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+    kiro.page = 1
+    path = sign_in(kiro, tmp_path, profileArn=ARN)
     async with open_provider(section_at(kiro, path)) as provider:
         assert provider.catalogue.rename("claude-4.6-opus-high") == "claude-opus-4.6"
         listed = await present(provider.catalogue.list_models)()
@@ -192,18 +187,16 @@ async def test_models_are_listed_page_by_page_with_their_windows_and_fields(kiro
 
 
 async def test_a_hanging_control_service_does_not_delay_requests(kiro: FakeKiro, tmp_path: Path) -> None:
-    kiro.access = {"aoaFAKE-a"}
     slow = refusal(500, "late")
     kiro.script("/ListAvailableModels", type(slow)(**{**slow.__dict__, "delay_s": 60.0}))
-    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+    path = sign_in(kiro, tmp_path, profileArn=ARN)
     began = time.monotonic()
     assert (await read_options(section_at(kiro, path))).fields_schema is None
     assert time.monotonic() - began < 20
 
 
 async def test_the_account_is_inspected(kiro: FakeKiro, tmp_path: Path) -> None:
-    kiro.access = {"aoaFAKE-a"}
-    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+    path = sign_in(kiro, tmp_path, profileArn=ARN)
 
     account, usage = await inspect(section_at(kiro, path))
     assert (account.state, usage.state) == ("ok", "ok")
@@ -259,7 +252,7 @@ async def test_another_account_that_signs_in_uses_its_own_hosts(tmp_path: Path) 
         raise ConnectionLost("connection refused", sent=False, received=False)
 
     provider = make_kiro(section(None), send, {"HOME": str(tmp_path)})
-    assert provider.endpoint.url == "https://runtime.us-east-1.kiro.dev"
+    assert provider.endpoint.url == RUNTIME
     cache = tmp_path / ".aws" / "sso" / "cache"
     cache.mkdir(parents=True)
     registered = {"authMethod": "IdC", "provider": "BuilderId", "clientId": "c", "clientSecret": "s"}

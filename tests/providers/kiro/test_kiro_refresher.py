@@ -37,7 +37,6 @@ async def wait_until_settled(rig: Rig) -> Credential:
 
 async def test_twenty_requests_with_an_expired_token_make_one_refresh(kiro: FakeKiro, tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
-    kiro.refresh = {token("r1")}
     kiro.refresh_delay_s = 0.05
     async with Rig(kiro, section(path)) as rig:
         assert {found.access_token for found in await asyncio.gather(*(rig.refresher.get() for _ in range(20)))} == {
@@ -49,7 +48,6 @@ async def test_twenty_requests_with_an_expired_token_make_one_refresh(kiro: Fake
 
 async def test_processes_that_share_a_file_make_one_refresh(kiro: FakeKiro, tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
-    kiro.refresh = {token("r1")}
     kiro.refresh_delay_s = 0.1
 
     # each has its own refresher: only the lock beside the file is shared
@@ -71,7 +69,6 @@ async def test_a_newer_token_in_the_file_is_adopted_without_a_refresh(kiro: Fake
 
 async def test_a_token_is_renewed_ten_minutes_early_while_the_old_one_is_used(kiro: FakeKiro, tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-old", refresh=token("r1"), life_s=590)
-    kiro.refresh = {token("r1")}
     kiro.refresh_delay_s = 0.05
     async with Rig(kiro, section(path)) as rig:
         rig.refresher._current = rig.refresher._source().read()
@@ -91,7 +88,7 @@ async def test_tokens_with_a_life_below_the_margin_are_not_renewed_at_every_requ
     kiro: FakeKiro, tmp_path: Path
 ) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
-    kiro.refresh, kiro.life_s = {token("r1")}, 300
+    kiro.life_s = 300
     async with Rig(kiro, section(path)) as rig:
         for _ in range(5):
             await wait_until_settled(rig)
@@ -154,7 +151,7 @@ def test_an_access_token_with_a_truncated_refresh_token_is_used_until_it_expires
 
 def test_a_refresh_token_that_is_not_rotated_is_kept(kiro: FakeKiro, tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
-    kiro.refresh, kiro.rotates = {token("r1")}, False
+    kiro.rotates = False
     found = get_once(Rig(kiro, section(path)))
     assert (found.access_token, found.refresh_token) == ("aoaFAKE-access-token-1", token("r1"))
     assert read(path)["refreshToken"] == token("r1")
@@ -169,7 +166,6 @@ def test_a_file_that_cannot_be_written_costs_no_request(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "replace", full)
-    kiro.refresh = {token("r1")}
     assert get_once(Rig(kiro, section(path))).access_token == "aoaFAKE-access-token-1"
     assert "kept in memory only: No space left" in caplog.text
     assert sorted(os.listdir(tmp_path)) == [path.name, f"{path.name}.dragoman-lock"]
@@ -177,8 +173,7 @@ def test_a_file_that_cannot_be_written_costs_no_request(
 
 def test_an_idc_token_is_renewed_with_its_registration(kiro: FakeKiro, tmp_path: Path) -> None:
     (tmp_path / "abc.json").write_text('{"clientId": "fake-client", "clientSecret": "fake-client-secret"}')
-    path = ide_file(tmp_path / "token.json", refresh=token("r1"), authMethod="IdC", clientIdHash="abc")
-    kiro.refresh = {token("r1")}
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"), authMethod="IdC", clientIdHash="abc")
     assert get_once(Rig(kiro, section(path))).access_token == "aoaFAKE-access-token-1"
     request = next(request for request in kiro.requests if request.path == "/token")
     assert request.json == {
@@ -198,7 +193,6 @@ def test_an_expired_registration_is_reported(kiro: FakeKiro, tmp_path: Path) -> 
 
 
 def test_an_external_issuer_gets_a_form(kiro: FakeKiro, tmp_path: Path) -> None:
-    kiro.refresh = {token("r1")}
     path = ide_file(
         tmp_path / "token.json",
         refresh=token("r1"),
@@ -240,7 +234,6 @@ def test_a_database_row_is_renewed_in_place(kiro: FakeKiro, tmp_path: Path) -> N
         "expires_at": "2020-01-01T00:00:00.123456789Z",
     }
     path = database(tmp_path / "data.sqlite3", {"kirocli:social:token": entry})
-    kiro.refresh = {token("r1")}
     assert get_once(Rig(kiro, section(path))).access_token == "aoaFAKE-access-token-1"
     assert row(path, "kirocli:social:token")["access_token"] == "aoaFAKE-access-token-1"
 
@@ -254,7 +247,6 @@ async def test_an_api_key_is_used_unchanged_and_never_renewed(kiro: FakeKiro) ->
 
 async def test_twenty_rejections_of_one_token_make_one_refresh(kiro: FakeKiro, tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-revoked", refresh=token("r1"), life_s=3600)
-    kiro.refresh = {token("r1")}
 
     async def request(rig: Rig, late_s: float) -> bool:
         await rig.refresher.get()
@@ -269,7 +261,6 @@ async def test_twenty_rejections_of_one_token_make_one_refresh(kiro: FakeKiro, t
 async def test_a_slow_clock_is_corrected_by_the_token_service(kiro: FakeKiro, tmp_path: Path) -> None:
     """Two hours behind, every token would seem to live on long after its end."""
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"), life_s=-10_000)
-    kiro.refresh = {token("r1")}
     async with Rig(kiro, section(path)) as rig:
         rig.ahead_s = -7200
         answer = json_answer(kiro.issue())
@@ -350,7 +341,6 @@ def test_a_token_that_another_program_has_renewed_is_adopted(kiro: FakeKiro, tmp
 def test_a_token_that_rotates_during_renewal_is_not_overwritten(kiro: FakeKiro, tmp_path: Path, kind: str) -> None:
     account = ACCOUNTS[kind]
     path = account.leave(tmp_path, token("r1"))
-    kiro.refresh = {token("r1")}
     kiro.before[account.path] = lambda: account.leave(tmp_path, token("r2"), "aoaFAKE-by-another", 3600)
     assert get_once(Rig(kiro, section(path))).access_token == "aoaFAKE-access-token-1"
     assert account.refresh(path) == token("r2")
@@ -379,7 +369,6 @@ async def test_a_server_error_does_not_reject_the_token(
 ) -> None:
     account = ACCOUNTS[kind]
     path = account.leave(tmp_path, token("r1"))
-    kiro.refresh = {token("r1")}
     kiro.script(account.path, json_answer({"message": "later"}, status))
     async with Rig(kiro, section(path)) as rig:
         with pytest.raises(RequestError) as refused:
@@ -395,7 +384,6 @@ async def test_a_response_lost_after_the_rotation_costs_one_more_request(
     """The token is used up and its successor unknown: only a login helps, and nothing is requested until then."""
     account = ACCOUNTS[kind]
     path = account.leave(tmp_path, token("r1"))
-    kiro.refresh = {token("r1")}
     kiro.before[account.path] = kiro.refresh.clear
     kiro.script(account.path, Answer(headless=True, end=End.RESET))
     async with Rig(kiro, section(path)) as rig:
@@ -416,7 +404,6 @@ async def test_a_clock_that_is_wrong_costs_one_renewal_at_most(
     """Ours is ahead: a living token seems to have ended. Ours is behind: the new one is dated by the service."""
     account = ACCOUNTS[kind]
     path = account.leave(tmp_path, token("r1"), life_s=3600 if ahead_s > 0 else -10_000)
-    kiro.refresh = {token("r1")}
     answer = json_answer(kiro.issue())
     kiro.script(account.path, replace(answer, headers=(("date", formatdate(usegmt=True)),)))
     async with Rig(kiro, section(path)) as rig:
