@@ -1,5 +1,7 @@
 """A provider's credentials in turn, which are left alone for how long, and what identifies a conversation."""
 
+from itertools import product
+
 import msgspec
 import pytest
 
@@ -50,12 +52,8 @@ def list_used_slots(round: CredentialRound, failure: Failure) -> list[int]:
 def test_each_credential_is_used_once() -> None:
     provider = make_pooled(make_provider(), 3)
     assert sorted(list_used_slots(round_of(provider), Failure(Kind.NOT_FOUND, "which?"))) == [0, 1, 2]
-
-
-def test_a_single_credential_is_used_once() -> None:
-    for provider in (make_provider(), make_resting(make_provider())):
-        for spares in (False, True):
-            assert list_used_slots(round_of(provider, spares=spares), Failure(Kind.QUOTA, "spent")) == [0]
+    for provider, spares in product((make_provider(), make_resting(make_provider())), (False, True)):
+        assert list_used_slots(round_of(provider, spares=spares), Failure(Kind.QUOTA, "spent")) == [0]
 
 
 def test_a_conversation_stays_with_the_credential_that_answered_it() -> None:
@@ -242,19 +240,12 @@ def session(
     return find_session(call, known.__contains__)
 
 
-def test_a_long_name_is_kept_as_a_digest() -> None:
+def test_a_name_belongs_to_its_client_key_and_a_long_one_is_kept_as_a_digest() -> None:
+    assert (tenant_session("key", "abc"), tenant_session("other", "abc")) == ("key\0abc", "other\0abc")
+    assert tenant_session("key", None) is None
     long = [tenant_session("key", "x" * 8_000_000), tenant_session("key", "x" * 8_000_001)]
     assert all(name is not None and len(name) < 100 for name in long)
     assert long[0] != long[1] == tenant_session("key", "x" * 8_000_001)
-
-
-def test_a_short_name_is_kept_as_it_is() -> None:
-    assert tenant_session("key", "abc") == "key\0abc"
-    assert tenant_session("key", None) is None
-
-
-def test_two_client_keys_never_share_a_conversation() -> None:
-    assert tenant_session("one", "abc") != tenant_session("two", "abc")
 
 
 @pytest.mark.parametrize("header", SESSION_HEADERS)

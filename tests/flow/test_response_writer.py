@@ -24,9 +24,9 @@ from flow.in_memory import (
     make_provider,
     make_whole_writer,
     prepare_for,
-    run,
 )
 from flow.rigs import SOON_S, WriterRig, encode_events
+from narrowing import expect
 from replies import END, START, text
 from waiting import wait_until_async
 
@@ -54,8 +54,7 @@ async def test_head_and_first_bytes_are_one_write() -> None:
 async def test_a_translated_stream_counts_the_losses_of_its_request() -> None:
     body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"Hi"}],"seed":7}'
     rig = WriterRig("chat", body)
-    prepared = await rig.begin_translation()
-    assert isinstance(prepared, Translated)
+    prepared = expect(Translated, await rig.begin_translation())
     losses = len(prepared.ledger)
     assert losses
     prepared.ledger.note_dropped("/reply", "which comes too late for the head of a stream")
@@ -93,8 +92,7 @@ async def test_the_head_is_sent_once_and_a_trailer_names_whoever_else_answered(
 ) -> None:
     rig = WriterRig()
     for name, data in zip(names, (b"data: 1\n\n", b"data: 2\n\n"), strict=True):
-        prepared = await rig.begin_translation(name)
-        await rig.writer.commit(prepared, NONE, data)
+        await rig.writer.commit(await rig.begin_translation(name), NONE, data)
     rig.encode(START, *text(0, "Hi"), END)
     await rig.writer.finish()
     reply = rig.wire.reply
@@ -105,8 +103,7 @@ async def test_the_head_is_sent_once_and_a_trailer_names_whoever_else_answered(
 
 async def test_what_is_kept_for_the_end_goes_out_with_the_next_bytes_or_with_the_end() -> None:
     rig = WriterRig()
-    prepared = await rig.begin_passthrough()
-    await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
+    await rig.writer.commit(await rig.begin_passthrough(), NONE, b"data: 1\n\n")
     rig.writer.keep_for_end(b"data: 2\n\n")
     assert rig.writer.write(b"data: 3\n\n")
     rig.writer.keep_for_end(b"data: 4\n\n")
@@ -118,8 +115,7 @@ async def test_what_is_kept_for_the_end_goes_out_with_the_next_bytes_or_with_the
 
 async def test_a_client_that_reads_slowly_is_waited_for() -> None:
     rig = WriterRig()
-    prepared = await rig.begin_passthrough()
-    await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
+    await rig.writer.commit(await rig.begin_passthrough(), NONE, b"data: 1\n\n")
     rig.wire.blocked = True
     assert not rig.writer.write(b"data: 2\n\n")
     await rig.writer.wait_writable()
@@ -139,8 +135,7 @@ async def test_the_end_of_an_encoded_stream_is_what_its_stages_and_encoder_still
 
 async def test_a_failure_after_the_head_alone_is_the_only_event() -> None:
     rig = WriterRig()
-    prepared = await rig.begin_passthrough()
-    await rig.writer.pass_on(prepared, NONE, COMMENT)
+    await rig.writer.pass_on(await rig.begin_passthrough(), NONE, COMMENT)
     await rig.writer.fail(BROKEN)
     reply = rig.wire.reply
     assert reply.complete
@@ -152,8 +147,7 @@ async def test_a_failure_of_a_request_that_only_its_own_protocol_can_parse_is_se
     rig = WriterRig("chat", b'{"model":"m","stream":true,"messages":7}')
     with pytest.raises(RequestError):
         rig.call.request()
-    prepared = await rig.begin_passthrough()
-    await rig.writer.pass_on(prepared, NONE, COMMENT)
+    await rig.writer.pass_on(await rig.begin_passthrough(), NONE, COMMENT)
     await rig.writer.fail(BROKEN)
     assert b"the connection broke" in rig.wire.reply.body
 
@@ -173,8 +167,7 @@ async def test_a_failure_after_a_part_of_the_reply_ends_it() -> None:
 
 async def test_the_error_of_a_reply_that_passes_is_already_written() -> None:
     rig = WriterRig()
-    prepared = await rig.begin_passthrough()
-    await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
+    await rig.writer.commit(await rig.begin_passthrough(), NONE, b"data: 1\n\n")
     rig.writer.keep_for_end(b'data: {"error":{}}\n\n')
     await rig.writer.fail(BROKEN)
     assert rig.wire.reply.body == b'data: 1\n\ndata: {"error":{}}\n\n'
@@ -191,16 +184,15 @@ def whole(protocol: str = "chat", body: bytes = CHAT, key: str = "") -> tuple[Me
 
 
 @pytest.mark.parametrize("key", ["", "environment"])
-def test_an_upstreams_own_body_is_sent_as_it_came(key: str) -> None:
+async def test_an_upstreams_own_body_is_sent_as_it_came(key: str) -> None:
     wire, call, writer = whole(key=key)
-    prepared = run(prepare_for(call, make_provider()))
-    writer.begin_turn(prepared)
+    writer.begin_turn(await prepare_for(call, make_provider()))
     body = b'{ "id":1,   "odd": true }'
     theirs = [(b"content-type", b"application/json; a=b"), (b"x-ratelimit-limit-tokens", b"5"), (b"set-cookie", b"c")]
     writer.take_unchanged(Headers(theirs), body)
-    run(writer.send(b"ignored"))
+    await writer.send(b"ignored")
     assert wire.writes == []
-    run(writer.finish())
+    await writer.finish()
     reply = wire.reply
     assert (reply.status, reply.body, len(wire.writes)) == (200, body, 1)
     assert reply.headers.get(b"content-type") == b"application/json; a=b"
@@ -210,48 +202,44 @@ def test_an_upstreams_own_body_is_sent_as_it_came(key: str) -> None:
     assert reply.headers.get(b"x-dragoman-loss") is None
 
 
-def test_a_translated_body_is_the_fold_of_its_events_and_counts_all_losses() -> None:
+async def test_a_translated_body_is_the_fold_of_its_events_and_counts_all_losses() -> None:
     wire, call, writer = whole("messages", MESSAGES)
-    prepared = run(prepare_for(call, make_provider()))
-    assert isinstance(prepared, Translated)
+    prepared = expect(Translated, await prepare_for(call, make_provider()))
     writer.begin_turn(prepared)
     writer.encoding.begin_turn(prepared.ledger, None, ReplyMonitor(lambda: 0.0))
     encode_events(writer, START, *text(0, "Hel", "lo"), END)
     prepared.ledger.note_dropped("/reply", "something of the reply")
-    run(writer.finish())
+    await writer.finish()
     reply = wire.reply
     assert msgspec.json.decode(reply.body)["content"] == [{"type": "text", "text": "Hello"}]
     assert reply.headers.get(b"content-type") == b"application/json"
     assert reply.headers.get(b"x-dragoman-loss") == str(len(prepared.ledger)).encode()
 
 
-def test_another_turn_forgets_the_body_of_the_one_before() -> None:
+async def test_another_turn_forgets_the_body_of_the_one_before() -> None:
     wire, call, writer = whole()
-    passing = run(prepare_for(call, make_provider()))
-    writer.begin_turn(passing)
+    writer.begin_turn(await prepare_for(call, make_provider()))
     writer.take_unchanged(NONE, b"{}")
-    other = run(prepare_for(call, make_provider("other", ("messages",))))
-    writer.begin_turn(other)
+    writer.begin_turn(await prepare_for(call, make_provider("other", ("messages",))))
     writer.encoding.begin_turn(Ledger(), None, ReplyMonitor(lambda: 0.0))
     encode_events(writer, START, *text(0, "Hi"), END)
-    run(writer.finish())
+    await writer.finish()
     assert msgspec.json.decode(wire.reply.body)["choices"][0]["message"]["content"] == "Hi"
     assert wire.reply.headers.get(b"x-dragoman-route") == b"other/m"
 
 
-def test_a_whole_reply_has_nothing_to_send_before_its_end() -> None:
+async def test_a_whole_reply_has_nothing_to_send_before_its_end() -> None:
     wire, call, writer = whole()
-    prepared = run(prepare_for(call, make_provider()))
-    run(writer.commit(prepared, NONE, b"data"))
+    await writer.commit(await prepare_for(call, make_provider()), NONE, b"data")
     assert writer.write(b"data")
-    run(writer.wait_writable())
+    await writer.wait_writable()
     writer.keep_for_end(b"data")
     writer.resume_keep_alives()
     writer.close()
     assert wire.writes == []
     assert (writer.streams, writer.committed, writer.head_sent, writer.keep_alive) == (False, False, False, b"")
     with pytest.raises(AssertionError):
-        run(writer.fail(BROKEN))
+        await writer.fail(BROKEN)
 
 
 # A client is kept alive while its reply has not begun, and an upstream's own keep-alives pass
@@ -280,8 +268,7 @@ async def test_a_client_of_a_translated_reply_is_kept_alive_until_it_begins(
 
 async def test_keep_alives_begin_again_during_another_turn_of_the_same_reply() -> None:
     rig = WriterRig(keep_alive_s=SOON_S)
-    prepared = await rig.begin_translation()
-    await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
+    await rig.writer.commit(await rig.begin_translation(), NONE, b"data: 1\n\n")
     written = len(rig.wire.writes)
     rig.writer.resume_keep_alives()
     await wait_until_async(lambda: len(rig.wire.writes) > written)
@@ -330,16 +317,11 @@ async def test_an_upstreams_own_keep_alives_are_passed_on(held: bytes, passed: b
     assert not rig.writer.committed
 
 
-def test_pings_are_keep_alives_for_protocols_that_have_them() -> None:
-    async def scene(protocol: str, body: bytes, is_one: bool) -> None:
+async def test_pings_are_keep_alives_for_protocols_that_have_them() -> None:
+    for protocol, body, left in (("messages", MESSAGES_STREAM, b""), ("chat", CHAT_STREAM, PING)):
         rig = WriterRig(protocol, body)
-        prepared = await rig.begin_passthrough()
-        left = await rig.writer.pass_on(prepared, NONE, PING)
-        assert left == (b"" if is_one else PING)
-        assert rig.writer.head_sent is is_one
-
-    run(scene("messages", MESSAGES_STREAM, True))
-    run(scene("chat", CHAT_STREAM, False))
+        assert await rig.writer.pass_on(await rig.begin_passthrough(), NONE, PING) == left
+        assert rig.writer.head_sent is (protocol == "messages")
 
 
 async def test_what_is_no_keep_alive_is_held_back_with_all_that_follows() -> None:
@@ -375,8 +357,7 @@ async def test_too_much_without_a_token_must_be_passed_on_at_once() -> None:
 
 async def test_ours_do_not_follow_an_upstreams_own() -> None:
     rig = WriterRig(keep_alive_s=SOON_S)
-    prepared = await rig.begin_passthrough()
-    await rig.writer.pass_on(prepared, NONE, COMMENT)
+    await rig.writer.pass_on(await rig.begin_passthrough(), NONE, COMMENT)
     written = rig.wire.written
     await asyncio.sleep(4 * SOON_S)
     assert rig.wire.written == written

@@ -154,22 +154,23 @@ def test_the_other_registered_port_is_taken_where_the_first_is_in_use() -> None:
         )
 
 
-def test_a_plan_without_codex_is_reported(codex: FakeCodex) -> None:
-    with pytest.raises(LoginFailed, match="plan does not include"):
-        sign_in_with_browser(
-            codex, lambda link: visit(link, error="access_denied", error_description="missing_codex_entitlement: no")
-        )
+NOT_IN_PLAN = {"error": "access_denied", "error_description": "missing_codex_entitlement: no"}
 
 
-def test_a_person_who_declines_is_not_signed_in(codex: FakeCodex) -> None:
-    with pytest.raises(LoginFailed, match="denied"):
-        sign_in_with_browser(codex, lambda link: visit(link, error="access_denied"))
-    assert codex.counts[TOKEN] == 0
-
-
-def test_a_rejected_code_is_reported(codex: FakeCodex) -> None:
-    with pytest.raises(LoginFailed, match="invalid_grant"):
-        sign_in_with_browser(codex, lambda link: visit(link, code="wrong"))
+@pytest.mark.parametrize(
+    ("fields", "message", "exchanges"),
+    [
+        (NOT_IN_PLAN, "plan does not include", 0),
+        ({"error": "access_denied"}, "denied", 0),
+        ({"code": "wrong"}, "invalid_grant", 1),
+    ],
+)
+def test_what_the_browser_brings_back_instead_of_a_code_is_reported(
+    codex: FakeCodex, fields: dict[str, str], message: str, exchanges: int
+) -> None:
+    with pytest.raises(LoginFailed, match=message):
+        sign_in_with_browser(codex, lambda link: visit(link, **fields))
+    assert codex.counts[TOKEN] == exchanges
 
 
 def test_a_port_in_use_is_reported() -> None:
