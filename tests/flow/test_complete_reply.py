@@ -232,19 +232,10 @@ BEGUN = '{"path": "notes/to'
         'day.md", "lines": 3}',
         '\n day.md", "lines": 3}\n'.strip(),
         '```json\nday.md", "lines": 3}\n```',
-        'notes/today.md", "lines": 3}',
-        WHOLE,
+        'notes/today.md", "lines": 3}',  # with the last words repeated
+        WHOLE,  # all over again
         f"```\n{WHOLE}\n```",
         'Here is the rest:\n\n```json\nday.md", "lines": 3}\n```\nDone.',
-    ],
-    ids=[
-        "the rest",
-        "the rest, trimmed",
-        "fenced",
-        "with the last words repeated",
-        "all over again",
-        "all, fenced",
-        "fenced between other words",
     ],
 )
 def test_the_rest_completes_the_arguments(rest: str) -> None:

@@ -64,17 +64,6 @@ def test_an_upstream_that_counts_gets_the_request_and_its_answer_passes(protocol
         (Answer(headless=True, end=End.RESET), "messages", True, 1),
         (document(b'{"input_tokens":1}' + b" " * 100_000), "messages", True, 1),
     ],
-    ids=[
-        "another protocol",
-        "it does not count",
-        "an error",
-        "an error under a good status",
-        "no number",
-        "no text",
-        "cut",
-        "reset",
-        "too large",
-    ],
 )
 def test_without_a_count_the_tokens_are_estimated_and_marked(
     answer: Answer, speaks: str, counts: bool, questions: int

@@ -7,23 +7,14 @@ import pytest
 
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.profile import EFFORTS, Profile
-from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest
-from dragoman.net.headers import Header
 from dragoman.providers.models import CachedCatalogue, find_profile, normalise_name
-from dragoman.providers.provider import Auth, Catalogue, Endpoint, IncomingResponse, ModelInfo, Provider
+from dragoman.providers.provider import Catalogue, ModelInfo
+from flow.in_memory import make_provider
 from waiting import wait_until_async
 
 ASSUMED = (ModelInfo("assumed"),)
 LISTED = (ModelInfo("listed"), ModelInfo("configured", "from the provider"))
 CONFIGURED = (ModelInfo("configured"),)
-
-
-async def send_nothing(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
-    raise ConnectionLost("connection refused", sent=False, received=False)
-
-
-async def authorize_nothing(protocol: str) -> tuple[Header, ...]:
-    return ()
 
 
 class Lister:
@@ -50,15 +41,8 @@ class FakeClock:
 
 
 def catalogue(lister: Lister, clock: Callable[[], float], models: tuple[ModelInfo, ...] = ()) -> CachedCatalogue:
-    provider = Provider(
-        "fake",
-        "kiro",
-        "fake",
-        Endpoint("http://127.0.0.1:9", ("kiro",), send_nothing),
-        Auth(authorize_nothing),
-        Catalogue(models=models, fallback_models=ASSUMED, list_models=lister),
-    )
-    return CachedCatalogue(provider, clock)
+    listed = Catalogue(models=models, fallback_models=ASSUMED, list_models=lister)
+    return CachedCatalogue(make_provider("fake", ("kiro",), catalogue=listed), clock)
 
 
 def ids(models: tuple[ModelInfo, ...]) -> list[str]:
