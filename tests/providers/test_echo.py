@@ -221,8 +221,8 @@ def test_tools_that_are_not_offered_are_not_called() -> None:
     ],
 )
 def test_the_tool_choice_is_obeyed(choice: ToolChoice, called: list[str]) -> None:
-    said = "call get_time" if choice.pick is Pick.NONE else "hi"
-    reply = read_echo(make_request(Text(said), tools=(TIME, WEATHER), tool_choice=choice))
+    prompt = "call get_time" if choice.pick is Pick.NONE else "hi"
+    reply = read_echo(make_request(Text(prompt), tools=(TIME, WEATHER), tool_choice=choice))
     assert [name for name, _ in calls_of(reply)] == called
 
 
