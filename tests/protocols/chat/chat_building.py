@@ -8,18 +8,7 @@ import pytest
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
-from dragoman.hub.request import (
-    Document,
-    Image,
-    Inline,
-    Part,
-    Request,
-    Role,
-    Text,
-    ToolCall,
-    ToolResult,
-    Turn,
-)
+from dragoman.hub.request import Document, Image, Inline, Part, Request, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.protocols.chat.build import build
 from narrowing import expect_all
 from wire_json import JsonObject
@@ -30,6 +19,8 @@ LOCAL = Target("llama", "local")
 STRICT = Target("llama", "local", quirks=frozenset({"plain"}))
 PNG = Inline("image/png", "aW1n")
 Wire = JsonObject
+Losses = list[tuple[str, LossKind]]
+APPROXIMATED, DROPPED, INVENTED = LossKind.APPROXIMATED, LossKind.DROPPED, LossKind.INVENTED
 
 
 def user(*parts: Part) -> Turn:
@@ -48,10 +39,17 @@ def request(*turns: Turn, protocol: str = "messages", **fields: object) -> Reque
     return msgspec.structs.replace(Request(protocol, "asked", turns or (user(Text("hi")),)), **fields)
 
 
-def build_body(expected: Request, target: Target = OPENAI) -> tuple[Wire, list[tuple[str, LossKind]]]:
+def build_body(expected: Request, target: Target = OPENAI) -> tuple[Wire, Losses]:
     ledger = Ledger()
     body = msgspec.json.decode(build(expected, target, ledger))
     return body, [(loss.path, loss.how) for loss in ledger]
+
+
+def assert_built(expected: Request, target: Target, sent: Wire, lost: Losses) -> None:
+    """Compare these fields of the body (None: the field is absent) and all losses."""
+    body, recorded = build_body(expected, target)
+    assert {key: body.get(key) for key in sent} == sent
+    assert recorded == lost
 
 
 def messages(*turns: Turn, target: Target = OPENAI, protocol: str = "messages") -> list[Wire]:
@@ -59,7 +57,7 @@ def messages(*turns: Turn, target: Target = OPENAI, protocol: str = "messages") 
     return expect_all(dict, body["messages"])
 
 
-def losses(expected: Request, target: Target = OPENAI) -> list[tuple[str, LossKind]]:
+def losses(expected: Request, target: Target = OPENAI) -> Losses:
     return build_body(expected, target)[1]
 
 

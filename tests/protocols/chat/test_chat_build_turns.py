@@ -1,8 +1,5 @@
 """Turns, thoughts, media and cache breakpoints as Chat writes them."""
 
-import pytest
-
-from dragoman.hub.loss import LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
@@ -20,14 +17,19 @@ from dragoman.hub.request import (
     Thinking,
     ToolCall,
     ToolResult,
+    Turn,
 )
 from protocols.chat.chat_building import (
+    APPROXIMATED,
     CALLS,
+    DROPPED,
+    INVENTED,
     LOCAL,
     OPENAI,
     PNG,
     STRICT,
     WIRE_CALLS,
+    Losses,
     assistant,
     build_body,
     expect_refusal_at,
@@ -39,19 +41,18 @@ from protocols.chat.chat_building import (
     tool,
     user,
 )
+from tables import each_row
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1n"}}
+
+
+def words(*texts: str) -> list[object]:
+    return [{"type": "text", "text": text} for text in texts]
 
 
 def test_one_text_is_a_plain_string_and_more_are_parts() -> None:
     assert messages(user(Text("a"))) == [{"role": "user", "content": "a"}]
-    assert messages(user(Text("a"), Image(PNG))) == [
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "a"},
-                {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1n"}},
-            ],
-        }
-    ]
+    assert messages(user(Text("a"), Image(PNG))) == [{"role": "user", "content": [*words("a"), PICTURE]}]
 
 
 def test_separate_blocks_of_instructions_and_of_the_assistant_are_joined_by_a_blank_line() -> None:
@@ -80,15 +81,9 @@ def test_results_leave_the_users_turn_first_and_the_rest_follows() -> None:
 
 
 def test_calls_that_are_items_of_their_own_share_one_message() -> None:
-    turns = (
-        assistant(Text("I look.")),
-        assistant(CALLS[0]),
-        assistant(CALLS[1]),
-        user(result("a", Text("1"))),
-        user(result("b", Text("2"))),
-        user(Text("go on")),
-    )
-    assert messages(*turns, protocol="responses") == [
+    calls = assistant(Text("I look.")), assistant(CALLS[0]), assistant(CALLS[1])
+    results = user(result("a", Text("1"))), user(result("b", Text("2"))), user(Text("go on"))
+    assert messages(*calls, *results, protocol="responses") == [
         {"role": "assistant", "content": "I look.", "tool_calls": WIRE_CALLS},
         tool("a", "1"),
         tool("b", "2"),
@@ -96,68 +91,85 @@ def test_calls_that_are_items_of_their_own_share_one_message() -> None:
     ]
 
 
-def test_a_result_that_comes_late_is_moved_up_to_its_call() -> None:
-    turns = assistant(*CALLS), user(result("a", Text("1"))), assistant(Text("x")), user(result("b", Text("2")))
-    expected = request(*turns, protocol="responses")
-    body, lost = build_body(expected)
-    assert body["messages"] == [
-        {"role": "assistant", "content": None, "tool_calls": WIRE_CALLS},
-        tool("a", "1"),
-        tool("b", "2"),
-        {"role": "assistant", "content": "x"},
-    ]
-    assert lost == [("/r/b", LossKind.APPROXIMATED)]
+CALLED = {"role": "assistant", "content": None, "tool_calls": WIRE_CALLS[:1]}
+CALLED_BOTH = {**CALLED, "tool_calls": WIRE_CALLS}
+PICTURED = [*words("[image from the result of tool call a]"), PICTURE]
 
 
-def test_a_second_result_for_one_call_is_dropped() -> None:
-    expected = request(assistant(CALLS[0]), user(result("a", Text("1")), result("a", Text("again"))))
-    body, lost = build_body(expected)
-    assert body["messages"] == [{"role": "assistant", "content": None, "tool_calls": WIRE_CALLS[:1]}, tool("a", "1")]
-    assert lost == [("/r/a", LossKind.DROPPED)]
-
-
-def test_a_result_without_its_call_is_sent_as_the_users_text() -> None:
-    body, lost = build_body(request(user(result("lost", Text("42")), Text("so?"))))
-    assert body["messages"] == [
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "[result of tool call lost]"},
-                {"type": "text", "text": "42"},
-                {"type": "text", "text": "so?"},
+@each_row(
+    ("turns", "sent", "lost"),
+    [
+        (  # late
+            (assistant(*CALLS), user(result("a", Text("1"))), assistant(Text("x")), user(result("b", Text("2")))),
+            [CALLED_BOTH, tool("a", "1"), tool("b", "2"), {"role": "assistant", "content": "x"}],
+            [("/r/b", APPROXIMATED)],
+        ),
+        (  # twice
+            (assistant(CALLS[0]), user(result("a", Text("1")), result("a", Text("again")))),
+            [CALLED, tool("a", "1")],
+            [("/r/a", DROPPED)],
+        ),
+        (  # without its call
+            (user(result("lost", Text("42")), Text("so?")),),
+            [{"role": "user", "content": words("[result of tool call lost]", "42", "so?")}],
+            [("/r/lost", APPROXIMATED)],
+        ),
+        (  # a call without one, with text after it
+            (assistant(*CALLS), user(result("b", Text("ok")), Text("Go on"))),
+            [CALLED_BOTH, tool("b", "ok"), tool("a", "[no result]"), {"role": "user", "content": "Go on"}],
+            [("/c0", INVENTED)],
+        ),
+        (  # the last calls
+            (assistant(*CALLS),),
+            [CALLED_BOTH, tool("a", "[no result]"), tool("b", "[no result]")],
+            [("/c0", INVENTED), ("/c1", INVENTED)],
+        ),
+        (  # an error
+            (assistant(CALLS[0]), user(result("a", Text("no such file"), is_error=True))),
+            [CALLED, tool("a", "[tool error] no such file")],
+            [("/r/a/is_error", APPROXIMATED)],
+        ),
+        (  # pictures follow all results as one message
+            (
+                assistant(*CALLS),
+                user(result("a", Text("shot:"), Image(PNG, "/i")), result("b", Text("2")), Text("see")),
+            ),
+            [
+                CALLED_BOTH,
+                tool("a", "shot:\n\n[image: see the user message that follows]"),
+                tool("b", "2"),
+                {"role": "user", "content": PICTURED},
+                {"role": "user", "content": "see"},
             ],
-        }
-    ]
-    assert lost == [("/r/lost", LossKind.APPROXIMATED)]
+            [("/i", APPROXIMATED)],
+        ),
+        ((assistant(CALLS[0]), user(result("a"))), [CALLED, tool("a", "")], []),  # nothing
+    ],
+)
+def test_every_call_is_followed_by_its_result(turns: tuple[Turn, ...], sent: object, lost: Losses) -> None:
+    body, recorded = build_body(request(*turns, protocol="responses"))
+    assert body["messages"] == sent
+    assert recorded == lost
 
 
-def test_an_error_is_described_in_the_text() -> None:
-    expected = request(assistant(CALLS[0]), user(result("a", Text("no such file"), is_error=True)))
-    body, lost = build_body(expected)
-    assert body["messages"][1] == tool("a", "[tool error] no such file")
-    assert lost == [("/r/a/is_error", LossKind.APPROXIMATED)]
+ODD = Target("llama", "local", quirks=frozenset({"text_content"}))
 
 
-def test_pictures_in_results_follow_all_results_as_one_user_message() -> None:
-    shots = result("a", Text("shot:"), Image(PNG, "/i")), result("b", Text("2"))
-    body, lost = build_body(request(assistant(*CALLS), user(*shots, Text("see"))))
-    assert body["messages"][1:] == [
-        tool("a", "shot:\n\n[image: see the user message that follows]"),
-        tool("b", "2"),
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "[image from the result of tool call a]"},
-                {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1n"}},
-            ],
-        },
-        {"role": "user", "content": "see"},
-    ]
-    assert lost == [("/i", LossKind.APPROXIMATED)]
+def test_content_is_one_string_and_never_null_for_a_server_that_takes_no_parts() -> None:
+    marked = Text("a", "/a", cache=Cache("/a/cache_control"))
+    turns = user(marked, Text("b")), assistant(CALLS[0]), user(result("a", Text("r"), Text("s")))
+    body, lost = build_body(request(*turns), ODD)
+    assert [message["content"] for message in body["messages"]] == ["a\n\nb", "", "r\n\ns"]
+    assert lost == [("/a/cache_control", DROPPED)]
 
 
-def test_an_empty_result_is_an_empty_string() -> None:
-    assert messages(assistant(CALLS[0]), user(result("a")))[1] == tool("a", "")
+def test_an_item_that_chat_cannot_represent_leaves_no_empty_message() -> None:
+    hi = user(Text("hi"))
+    body, lost = build_body(
+        request(hi, user(Foreign("configuration_update", {"x": 1}, "/1")), hi, protocol="responses")
+    )
+    assert body["messages"] == [{"role": "user", "content": "hi"}] * 2
+    assert lost == [("/1", DROPPED)]
 
 
 def test_a_custom_call_keeps_its_raw_input() -> None:
@@ -168,47 +180,37 @@ def test_a_custom_call_keeps_its_raw_input() -> None:
 
 
 def test_a_refusal_is_returned_as_one() -> None:
-    assert messages(assistant(Refusal("No.")), user(Text("why?")))[0] == {
-        "role": "assistant",
-        "content": None,
-        "refusal": "No.",
-    }
+    expected = {"role": "assistant", "content": None, "refusal": "No."}
+    assert messages(assistant(Refusal("No.")), user(Text("why?")))[0] == expected
 
 
 SIGNED = Thinking("Hm.", "/t", Opaque("anthropic", Form.SIGNATURE, "c2ln"))
-
-
 PLAIN = Thinking("Hm.", "/t")
-
-
 DETAIL = Thinking("Hm.", "/t", Opaque("local", Form.DETAIL, '{"type":"reasoning.text","signature":"c2ln","index":0}'))
-
-
+ITEM = Thinking("", "/t", Opaque("local", Form.ENCRYPTED, "ZW5j"))  # of Responses, which has no place in Chat
 WANTS_REASONING = Target("r1", "local", quirks=frozenset({"replay_reasoning"}))
+DETAILS = [{"type": "reasoning.text", "signature": "c2ln", "index": 0}]
 
 
-@pytest.mark.parametrize("thought", [SIGNED, PLAIN, DETAIL], ids=["signed", "plain", "detail"])
-def test_openai_gets_no_reasoning(thought: Thinking) -> None:
-    body, lost = build_body(request(assistant(thought, Text("Yes.")), user(Text("so?"))))
-    assert body["messages"][0] == {"role": "assistant", "content": "Yes."}
-    assert lost == [("/t", LossKind.DROPPED)]
-
-
-def test_a_server_that_wants_its_reasoning_gets_the_text_and_never_anothers_signature() -> None:
-    for thought, lost in ((PLAIN, []), (SIGNED, [("/t", LossKind.APPROXIMATED)])):
-        body, recorded = build_body(request(assistant(thought, Text("Yes.")), user(Text("so?"))), WANTS_REASONING)
-        assert body["messages"][0] == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
-        assert recorded == lost
-    assert losses(request(assistant(PLAIN, Text("Yes.")), user(Text("so?"))), LOCAL) == [("/t", LossKind.DROPPED)]
-
-
-def test_what_a_server_issued_is_returned_to_it() -> None:
-    assert messages(assistant(DETAIL, Text("Yes.")), target=LOCAL)[0] == {
-        "role": "assistant",
-        "content": "Yes.",
-        "reasoning_content": "Hm.",
-        "reasoning_details": [{"type": "reasoning.text", "signature": "c2ln", "index": 0}],
-    }
+@each_row(
+    ("thought", "target", "sent", "lost"),
+    [
+        (SIGNED, OPENAI, {}, [("/t", DROPPED)]),
+        (PLAIN, OPENAI, {}, [("/t", DROPPED)]),
+        (DETAIL, OPENAI, {}, [("/t", DROPPED)]),
+        (PLAIN, LOCAL, {}, [("/t", DROPPED)]),
+        (ITEM, LOCAL, {}, [("/t", DROPPED)]),
+        (PLAIN, WANTS_REASONING, {"reasoning_content": "Hm."}, []),
+        (SIGNED, WANTS_REASONING, {"reasoning_content": "Hm."}, [("/t", APPROXIMATED)]),
+        (DETAIL, LOCAL, {"reasoning_content": "Hm.", "reasoning_details": DETAILS}, []),
+    ],
+)
+def test_reasoning_returns_to_a_server_that_wants_it_or_issued_it_and_never_with_anothers_signature(
+    thought: Thinking, target: Target, sent: dict[str, object], lost: Losses
+) -> None:
+    body, recorded = build_body(request(assistant(thought, Text("Yes.")), user(Text("so?"))), target)
+    assert body["messages"][0] == {"role": "assistant", "content": "Yes.", **sent}
+    assert recorded == lost
 
 
 def test_an_assistant_turn_of_nothing_but_lost_reasoning_is_left_out() -> None:
@@ -224,13 +226,13 @@ def test_documents_go_out_as_files_and_an_absent_name_is_invented() -> None:
     assert messages(user(named))[0]["content"] == [{"type": "file", "file": file}]
     body, lost = build_body(request(user(Document(Inline("application/pdf", "cGRm"), "/d"))))
     assert body["messages"][0]["content"][0]["file"]["filename"] == "document.pdf"
-    assert lost == [("/d", LossKind.INVENTED)]
+    assert lost == [("/d", INVENTED)]
 
 
 def test_a_text_document_is_sent_as_text() -> None:
     body, lost = build_body(request(user(Document("words", "/d", title="Notes"))))
     assert body["messages"] == [{"role": "user", "content": "Notes\n\nwords"}]
-    assert lost == [("/d", LossKind.APPROXIMATED)]
+    assert lost == [("/d", APPROXIMATED)]
 
 
 def test_linked_images_stay_links() -> None:
@@ -239,9 +241,9 @@ def test_linked_images_stay_links() -> None:
 
 
 def test_what_chat_cannot_be_given_is_refused_by_name() -> None:
-    assert expect_refusal_at(request(user(Document(Link("https://a.example/b.pdf"), "/d")))) == "/d"
-    assert expect_refusal_at(request(user(Document(FileId("file_1"), "/d")))) == "/d"
-    assert expect_refusal_at(request(user(Image(FileId("file_1"), "/d")))) == "/d"
+    linked, stored = Document(Link("https://a.example/b.pdf"), "/d"), Document(FileId("file_1"), "/d")
+    for part in (linked, stored, Image(FileId("file_1"), "/d")):
+        assert expect_refusal_at(request(user(part))) == "/d", part
 
 
 def test_a_file_of_the_same_vendor_keeps_its_id() -> None:
@@ -255,7 +257,7 @@ def test_foreign_parts_are_dropped_by_name() -> None:
     expected = request(user(Text("a"), Foreign("search_result", {"x": 1}, "/f")))
     assert build_body(expected) == (
         {"model": "gpt-x", "messages": [{"role": "user", "content": "a"}]},
-        [("/f", LossKind.DROPPED)],
+        [("/f", DROPPED)],
     )
 
 
@@ -267,12 +269,15 @@ def test_breakpoints_stand_on_parts_and_lifetimes_are_fitted() -> None:
         {"mode": "explicit", "ttl": "12h"},
         {"mode": "explicit"},
     ]
-    assert lost == [("/k", LossKind.APPROXIMATED), ("/k2", LossKind.APPROXIMATED)]
+    assert lost == [("/k", APPROXIMATED), ("/k2", APPROXIMATED)]
 
 
 def test_breakpoints_elsewhere_are_dropped() -> None:
     cache = Cache("/k", "5m")
-    assert losses(request(system(Text("a", cache=cache)), user(Text("b")))) == [("/k", LossKind.DROPPED)]
-    assert losses(request(tools=(Function("f", cache=cache),))) == [("/k", LossKind.DROPPED)]
-    assert losses(request(assistant(CALLS[0]), user(ToolResult("a", (), cache=cache)))) == [("/k", LossKind.DROPPED)]
-    assert losses(request(user(Text("a", cache=cache))), STRICT) == [("/k", LossKind.DROPPED)]
+    for expected, target in (
+        (request(system(Text("a", cache=cache)), user(Text("b"))), OPENAI),
+        (request(tools=(Function("f", cache=cache),)), OPENAI),
+        (request(assistant(CALLS[0]), user(ToolResult("a", (), cache=cache))), OPENAI),
+        (request(user(Text("a", cache=cache))), STRICT),
+    ):
+        assert losses(expected, target) == [("/k", DROPPED)], expected

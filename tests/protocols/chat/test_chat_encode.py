@@ -128,7 +128,7 @@ def test_a_call_without_arguments_gets_an_empty_object() -> None:
     assert summarise(accumulate(encode(REPLIES["empty_arguments"])))["calls"] == [("now", "{}")]
 
 
-def test_a_custom_call_is_sent_as_one() -> None:
+def test_a_custom_call_is_sent_as_one_and_does_not_break_the_sdks_helper() -> None:
     events = reply(block(0, CallBlock("call_a", "patch", custom=True), "*** Be", "gin"), end=Ended(Stop.TOOL))
     first, *more = [delta["tool_calls"][0] for delta in deltas(encode(events)) if "tool_calls" in delta]
     assert first == {"index": 0, "id": "call_a", "type": "custom", "custom": {"name": "patch", "input": ""}}
@@ -136,10 +136,6 @@ def test_a_custom_call_is_sent_as_one() -> None:
     (call,) = read_completion(encode_whole(events, make_context(), Ledger())).choices[0].message.tool_calls or []
     assert call.type == "custom"
     assert call.custom.input == "*** Begin"
-
-
-def test_a_custom_call_does_not_break_the_sdks_helper() -> None:
-    events = reply(block(0, CallBlock("call_a", "patch", custom=True), "*** Be", "gin"), end=Ended(Stop.TOOL))
     assert accumulate(encode(events)).choices[0].finish_reason == "tool_calls"
 
 
@@ -151,44 +147,43 @@ def test_opaque_reasoning_is_sent_in_the_envelope_with_the_signed_text() -> None
     assert decode_envelope(details[1]["data"]) == msgspec.structs.replace(SIGNED, text="b")
 
 
-@pytest.mark.parametrize(
-    ("stop", "finish"),
+WORD, CALL = block(0, TextBlock(), "x"), block(0, CallBlock("call_a", "f"), "{}")
+
+
+@each_row(
+    ("content", "stop", "finish"),
     [
-        (Stop.END, "stop"),
-        (Stop.STOP_SEQUENCE, "stop"),
-        (Stop.LENGTH, "length"),
-        (Stop.CONTEXT_FULL, "length"),
-        (Stop.FILTERED, "content_filter"),
-        (Stop.PAUSE, "stop"),
-        (Stop.TOOL, "stop"),  # there is no call in it
+        (WORD, Stop.END, "stop"),
+        (WORD, Stop.STOP_SEQUENCE, "stop"),
+        (WORD, Stop.LENGTH, "length"),
+        (WORD, Stop.CONTEXT_FULL, "length"),
+        (WORD, Stop.FILTERED, "content_filter"),
+        (WORD, Stop.PAUSE, "stop"),
+        (WORD, Stop.TOOL, "stop"),  # there is no call in it
+        (CALL, Stop.END, "tool_calls"),
     ],
 )
-def test_each_stop_has_its_reason(stop: Stop, finish: str) -> None:
-    events = reply(block(0, TextBlock(), "x"), end=Ended(stop))
+def test_each_stop_has_its_reason(content: list[Event], stop: Stop, finish: str) -> None:
+    events = reply(content, end=Ended(stop))
     assert summarise(accumulate(encode(events)))["finish"] == finish
     assert summarise(read_completion(encode_whole(events, make_context(), Ledger())))["finish"] == finish
 
 
-def test_calls_make_the_reason_tool_calls() -> None:
-    events = reply(block(0, CallBlock("call_a", "f"), "{}"), end=Ended(Stop.END))
-    assert summarise(accumulate(encode(events)))["finish"] == "tool_calls"
-
-
-def test_a_refusal_without_text_is_explained_in_the_refusal() -> None:
-    events = reply(end=Ended(Stop.FILTERED, category="bio", explanation="Not that."))
-    ledger = Ledger()
+@each_row(
+    ("content", "end", "refusal", "text", "lost"),
+    [
+        ((), Ended(Stop.FILTERED, category="bio", explanation="Not that."), "Not that.", "", "category"),
+        ((block(0, TextBlock(), "Well"),), Ended(Stop.FILTERED, explanation="Not that."), None, "Well", "explanation"),
+    ],
+)
+def test_a_refusal_is_explained_where_there_is_no_text(
+    content: tuple[list[Event], ...], end: Ended, refusal: str | None, text: str, lost: str
+) -> None:
+    events, ledger = reply(*content, end=end), Ledger()
     got = summarise(accumulate(encode(events, ledger)))
-    assert (got["refusal"], got["text"], got["finish"]) == ("Not that.", "", "content_filter")
-    assert [(loss.path, loss.how) for loss in ledger] == [("/stop_details/category", LossKind.DROPPED)]
+    assert (got["refusal"], got["text"], got["finish"]) == (refusal, text, "content_filter")
+    assert [(loss.path, loss.how) for loss in ledger] == [(f"/stop_details/{lost}", LossKind.DROPPED)]
     assert summarise(read_completion(encode_whole(events, make_context(), Ledger()))) == got
-
-
-def test_a_refusal_after_text_keeps_the_text() -> None:
-    events = reply(block(0, TextBlock(), "Well"), end=Ended(Stop.FILTERED, explanation="Not that."))
-    ledger = Ledger()
-    got = summarise(accumulate(encode(events, ledger)))
-    assert (got["refusal"], got["text"], got["finish"]) == (None, "Well", "content_filter")
-    assert [loss.path for loss in ledger] == ["/stop_details/explanation"]
 
 
 def test_losses_of_a_reply_are_named() -> None:
@@ -212,22 +207,10 @@ def test_losses_of_a_reply_are_named() -> None:
 
 
 def test_citations_point_into_the_joined_text() -> None:
+    first = {"url": "https://a.example/", "title": "A", "start_index": 5, "end_index": 8}
+    second = {"url": "https://b.example/", "title": "https://b.example/", "start_index": 5, "end_index": 9}
     got = summarise(accumulate(encode(REPLIES["cited"])))["annotations"]
-    assert got == [
-        {
-            "type": "url_citation",
-            "url_citation": {"url": "https://a.example/", "title": "A", "start_index": 5, "end_index": 8},
-        },
-        {
-            "type": "url_citation",
-            "url_citation": {
-                "url": "https://b.example/",
-                "title": "https://b.example/",
-                "start_index": 5,
-                "end_index": 9,
-            },
-        },
-    ]
+    assert got == [{"type": "url_citation", "url_citation": cited} for cited in (first, second)]
 
 
 def test_a_failure_is_one_error_chunk_and_nothing_more() -> None:
@@ -238,10 +221,7 @@ def test_a_failure_is_one_error_chunk_and_nothing_more() -> None:
     assert b"[DONE]" not in b"".join(frames)
     with pytest.raises(openai.APIError, match="busy"):
         accumulate(frames)
-
-
-def test_a_failure_before_anything_is_an_error_chunk_too() -> None:
-    assert len(encode([Failed(Failure(Kind.LOST, "gone"))])) == 1
+    assert encode([failed]) == frames[-1:]  # before anything, too
 
 
 def test_a_whole_reply_that_failed_is_raised() -> None:

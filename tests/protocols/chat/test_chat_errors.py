@@ -1,12 +1,12 @@
 """Chat's errors, both ways: what upstreams answer is read, what clients get raises the right class in OpenAI's SDK."""
 
-import httpx2
 import msgspec
 import openai
 import pytest
 
 from dragoman.hub.failure import Failure, Kind
 from dragoman.protocols.chat.errors import read_failure, render_error
+from protocols.chat.chat_encoding import sdk
 from tables import each_row
 
 CLASSES: dict[Kind, tuple[int, type[openai.APIStatusError]]] = {
@@ -36,16 +36,8 @@ CLASSES: dict[Kind, tuple[int, type[openai.APIStatusError]]] = {
 
 def catch_failure(failure: Failure) -> openai.APIStatusError:
     rendered = render_error(failure, "req_1")
-    answer = httpx2.Response(rendered.status, content=rendered.body, headers={"content-type": "application/json"})
-    transport = httpx2.MockTransport(lambda request: answer)
-    client = openai.OpenAI(
-        api_key="sk-fake-key",
-        base_url="http://127.0.0.1/v1",
-        max_retries=0,
-        http_client=httpx2.Client(transport=transport),
-    )
     with pytest.raises(openai.APIStatusError) as caught:
-        client.chat.completions.create(model="m", messages=[])
+        sdk(rendered.body, "application/json", rendered.status).chat.completions.create(model="m", messages=[])
     return caught.value
 
 

@@ -30,6 +30,7 @@ from dragoman.hub.request import (
     Shape,
     Text,
     Thinking,
+    Tool,
     ToolCall,
     ToolChoice,
     ToolResult,
@@ -176,7 +177,9 @@ def test_defaults_written_out_are_no_fields() -> None:
     assert (request.frequency_penalty, request.format, request.temperature) == (None, None, None)
 
 
-def test_usage_is_included_only_if_it_is_requested() -> None:
+def test_a_setting_has_its_value_in_every_spelling() -> None:
+    assert read(n=3).n == 3  # for the build to judge
+    assert (read(stop="END").stop, read(stop=None).stop) == (("END",), ())
     assert read(stream=True).include_usage is False
     assert read(stream=True, stream_options={"include_usage": True}).include_usage is True
 
@@ -190,23 +193,38 @@ def test_both_names_of_the_cap_are_taken_and_the_newer_wins() -> None:
     assert [loss.path for loss in ledger] == ["/max_tokens"]
 
 
-def test_more_answers_than_one_are_kept_for_the_build_to_judge() -> None:
-    assert read(n=3).n == 3
+AT = "/messages/0/content/0"
 
 
-def test_stop_may_be_one_string() -> None:
-    assert read(stop="END").stop == ("END",)
-    assert read(stop=None).stop == ()
+def part(kind: str, held: object) -> list[object]:
+    """The content that is one part, of which the field is named as the type."""
+    return [{"type": kind, kind: held}]
 
 
-@pytest.mark.parametrize("content", [None, "", []])
-def test_an_empty_content_has_no_content(content: object) -> None:
-    assert parts(content, "assistant") == ()
+@each_row(
+    ("content", "expected"),
+    [
+        (None, ()),
+        ("", ()),
+        ([], ()),
+        (part("refusal", "No."), (Refusal("No.", AT),)),
+        (
+            part("file", {"filename": "notes.txt", "file_data": "aGk="}),
+            (Document(Inline("text/plain", "aGk="), AT, title="notes.txt"),),
+        ),
+        (part("file", {"file_data": "JVBERi0="}), (Document(Inline("application/pdf", "JVBERi0="), AT),)),
+        (
+            part("image_url", {"url": "data:image/svg+xml,%3Csvg/%3E", "detail": "auto"}),
+            (Image(Inline("image/svg+xml", "PHN2Zy8+"), AT),),
+        ),
+        (part("image_url", "https://a.example/b.png"), (Image(Link("https://a.example/b.png"), AT),)),
+    ],
+)
+def test_content_is_read_however_it_is_written(content: object, expected: tuple[Part, ...]) -> None:
+    assert parts(content, "assistant") == expected
 
 
-def test_a_refusal_is_read_from_its_field_and_from_a_part() -> None:
-    part = {"type": "refusal", "refusal": "No."}
-    assert parts([part], "assistant") == (Refusal("No.", "/messages/0/content/0"),)
+def test_a_refusal_is_read_from_its_field() -> None:
     assert parts(None, "assistant", refusal="No.") == (Refusal("No.", "/messages/0/refusal"),)
 
 
@@ -215,34 +233,14 @@ def test_object_arguments_and_missing_arguments_are_taken() -> None:
         {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}},
         {"id": "b", "function": {"name": "g", "arguments": ""}},
     ]
-    assert [part.arguments for part in parts(None, "assistant", tool_calls=calls) if isinstance(part, ToolCall)] == [
-        '{"x":1}',
-        "{}",
-    ]
-
-
-def test_raw_base64_files_take_their_type_from_the_name() -> None:
-    part = {"type": "file", "file": {"filename": "notes.txt", "file_data": "aGk="}}
-    assert parts([part]) == (Document(Inline("text/plain", "aGk="), "/messages/0/content/0", title="notes.txt"),)
-    unnamed = {"type": "file", "file": {"file_data": "JVBERi0="}}
-    assert parts([unnamed]) == (Document(Inline("application/pdf", "JVBERi0="), "/messages/0/content/0"),)
-
-
-def test_a_data_url_without_base64_is_encoded() -> None:
-    part = {"type": "image_url", "image_url": {"url": "data:image/svg+xml,%3Csvg/%3E", "detail": "auto"}}
-    assert parts([part]) == (Image(Inline("image/svg+xml", "PHN2Zy8+"), "/messages/0/content/0"),)
-
-
-def test_an_image_url_may_be_a_bare_string() -> None:
-    part = {"type": "image_url", "image_url": "https://a.example/b.png"}
-    assert parts([part]) == (Image(Link("https://a.example/b.png"), "/messages/0/content/0"),)
+    read_calls = [part for part in parts(None, "assistant", tool_calls=calls) if isinstance(part, ToolCall)]
+    assert [call.arguments for call in read_calls] == ['{"x":1}', "{}"]
 
 
 def test_images_in_tool_results_are_read() -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aQ=="}}
-    (result,) = parts([image], "tool", tool_call_id="a")
+    (result,) = parts(part("image_url", {"url": "data:image/png;base64,aQ=="}), "tool", tool_call_id="a")
     assert isinstance(result, ToolResult)
-    assert result.content == (Image(Inline("image/png", "aQ=="), "/messages/0/content/0"),)
+    assert result.content == (Image(Inline("image/png", "aQ=="), AT),)
 
 
 def test_legacy_functions_become_tools() -> None:
@@ -267,28 +265,27 @@ def test_each_tool_choice_is_read(choice: object, expected: ToolChoice) -> None:
     assert read(tool_choice=choice).tool_choice == expected
 
 
-def test_the_search_option_is_a_hosted_tool() -> None:
-    options = {"search_context_size": "low", "user_location": {"type": "approximate", "approximate": {"city": "Oslo"}}}
-    (tool,) = read(web_search_options=options).tools
-    assert tool == Hosted(
-        "web_search",
-        options,
-        "/web_search_options",
-        location={"type": "approximate", "city": "Oslo"},
-        context_size="low",
-    )
+PLACE = {"type": "approximate", "approximate": {"city": "Oslo"}}
+OPTIONS = {"search_context_size": "low", "user_location": PLACE}
+OSLO = {"type": "approximate", "city": "Oslo"}
 
 
-def test_an_unknown_tool_is_kept_whole() -> None:
-    assert read(tools=[{"type": "teleport", "range": 3}]).tools == (
-        Hosted("teleport", {"type": "teleport", "range": 3}, "/tools/0", ext={"range": 3}, known=False),
-    )
-
-
-def test_a_function_tool_may_be_written_flat() -> None:
-    assert read(tools=[{"type": "function", "name": "f", "strict": False}]).tools == (
-        Function("f", "/tools/0", strict=False),
-    )
+@each_row(
+    ("fields", "tool"),
+    [
+        (
+            {"web_search_options": OPTIONS},
+            Hosted("web_search", OPTIONS, "/web_search_options", location=OSLO, context_size="low"),
+        ),
+        (  # unknown, and kept whole
+            {"tools": [{"type": "teleport", "range": 3}]},
+            Hosted("teleport", {"type": "teleport", "range": 3}, "/tools/0", ext={"range": 3}, known=False),
+        ),
+        ({"tools": [{"type": "function", "name": "f", "strict": False}]}, Function("f", "/tools/0", strict=False)),
+    ],
+)
+def test_tools_are_read_wherever_they_stand(fields: dict[str, object], tool: Tool) -> None:
+    assert read(**fields).tools == (tool,)
 
 
 def test_our_envelope_returns_the_reasoning_it_holds() -> None:
@@ -300,16 +297,11 @@ def test_our_envelope_returns_the_reasoning_it_holds() -> None:
     )
 
 
-def test_reasoning_without_a_seal_keeps_its_place_beside_sealed_reasoning() -> None:
+@each_row("shown, texts", [("First. Hm. Last.", ["First. ", "Hm.", " Last."]), ("hm", ["Hm."])])
+def test_sealed_reasoning_keeps_its_place_and_is_not_sent_twice(shown: str, texts: list[str]) -> None:
     detail = {"type": "reasoning.encrypted", "data": encode_envelope(SIGNED), "index": 0}
-    thoughts = parts(None, "assistant", reasoning_content="First. Hm. Last.", reasoning_details=[detail])
-    assert [part.text for part in thoughts if isinstance(part, Thinking)] == ["First. ", "Hm.", " Last."]
-
-
-def test_a_text_that_the_client_altered_is_not_sent_twice() -> None:
-    detail = {"type": "reasoning.encrypted", "data": encode_envelope(SIGNED), "index": 0}
-    thoughts = parts(None, "assistant", reasoning_content="hm", reasoning_details=[detail])
-    assert [part.text for part in thoughts if isinstance(part, Thinking)] == ["Hm."]
+    thoughts = parts(None, "assistant", reasoning_content=shown, reasoning_details=[detail])
+    assert [part.text for part in thoughts if isinstance(part, Thinking)] == texts
 
 
 def test_foreign_details_are_kept_with_their_text() -> None:
@@ -323,22 +315,20 @@ def test_foreign_details_are_kept_with_their_text() -> None:
 
 
 def test_thinking_blocks_are_read() -> None:
-    blocks = [
-        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
-        {"type": "redacted_thinking", "data": "cmVk"},
+    signed = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+    blocks = [signed, {"type": "redacted_thinking", "data": "cmVk"}]
+    thoughts = parts(None, "assistant", reasoning_content="Hm.", thinking_blocks=blocks)
+    assert [(thought.text, thought.opaque) for thought in thoughts if isinstance(thought, Thinking)] == [
+        ("Hm.", Opaque("", Form.SIGNATURE, "c2ln")),
+        ("", Opaque("", Form.REDACTED, "cmVk")),
     ]
-    signed, redacted = parts(None, "assistant", reasoning_content="Hm.", thinking_blocks=blocks)
-    assert isinstance(signed, Thinking)
-    assert isinstance(redacted, Thinking)
-    assert (signed.text, signed.opaque) == ("Hm.", Opaque("", Form.SIGNATURE, "c2ln"))
-    assert (redacted.text, redacted.opaque) == ("", Opaque("", Form.REDACTED, "cmVk"))
 
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-def user(*content: object) -> object:
-    return {"model": "m", "messages": [{"role": "user", "content": list(content)}]}
+def turn(**message: object) -> object:
+    return {"model": "m", "messages": [message]}
 
 
 @each_row(
@@ -359,9 +349,9 @@ def user(*content: object) -> object:
         ({"model": "m", "messages": [{"role": "function", "name": "f", "content": ""}]}, "/messages/0/role"),
         ({"model": "m", "messages": [{"role": "tool", "content": ""}]}, "/messages/0/tool_call_id"),
         ({"model": "m", "messages": [{"role": "user", "content": 5}]}, "/messages/0/content"),
-        (user({}), "/messages/0/content/0/type"),
-        (user({"type": "image_url", "image_url": {"url": "x"}}), "/messages/0/content/0/image_url/url"),
-        (user({"type": "file", "file": {}}), "/messages/0/content/0/file"),
+        (turn(role="user", content=[{}]), "/messages/0/content/0/type"),
+        (turn(role="user", content=part("image_url", {"url": "x"})), "/messages/0/content/0/image_url/url"),
+        (turn(role="user", content=part("file", {})), "/messages/0/content/0/file"),
         ({"model": "m", "messages": [{"role": "assistant", "audio": {"id": "a"}}]}, "/messages/0/audio"),
         ({"model": "m", "messages": MESSAGES, "modalities": ["text", "audio"]}, "/modalities"),
         ({"model": "m", "messages": MESSAGES, "audio": {"voice": "alloy"}}, "/audio"),

@@ -3,28 +3,12 @@
 import msgspec
 import pytest
 
-from dragoman.hub.events import (
-    CallBlock,
-    Ended,
-    Stop,
-    TextBlock,
-    TruncatedCall,
-)
+from dragoman.hub.events import CallBlock, Ended, Stop, TextBlock, TruncatedCall
 from dragoman.hub.loss import Ledger
 from dragoman.protocols.kiro.decode_blocks import MAX_CHARS, Calls
 from dragoman.protocols.kiro.wire import ToolUse
 from fakes.eventstream import event
-from protocols.kiro.kiro_replies import (
-    TAIL,
-    Reader,
-    calls_of,
-    cut_of,
-    metadata,
-    read,
-    reply,
-    text_event,
-    uses,
-)
+from protocols.kiro.kiro_replies import TAIL, Reader, calls_of, cut_of, metadata, read, reply, text_event, uses
 
 
 def pieces(stream: bytes) -> list[tuple[object, str]]:

@@ -2,12 +2,7 @@
 
 import pytest
 
-from dragoman.hub.events import (
-    Ended,
-    Failed,
-    Stop,
-    UsageReported,
-)
+from dragoman.hub.events import Ended, Failed, Stop, UsageReported
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer

@@ -2,25 +2,13 @@
 
 import msgspec
 
-from dragoman.hub.events import (
-    Event,
-    Failed,
-    Opened,
-)
+from dragoman.hub.events import Event, Failed, Opened
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.protocols.kiro.decode import decode_whole
 from fakes.eventstream import event
 from laws import assert_any_cut_agrees, assert_linear
-from protocols.kiro.kiro_replies import (
-    ISSUER,
-    TAIL,
-    Reader,
-    make_reasoning,
-    read,
-    text_event,
-    uses,
-)
+from protocols.kiro.kiro_replies import ISSUER, TAIL, Reader, make_reasoning, read, text_event, uses
 from replies import join_deltas
 
 RICH = b"".join(

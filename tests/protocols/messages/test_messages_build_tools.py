@@ -3,14 +3,7 @@
 import pytest
 
 from dragoman.hub.loss import LossKind
-from dragoman.hub.request import (
-    Cache,
-    Function,
-    Hosted,
-    Pick,
-    Reasoning,
-    ToolChoice,
-)
+from dragoman.hub.request import Cache, Function, Hosted, Pick, Reasoning, ToolChoice
 from dragoman.providers.models import find_profile
 from protocols.messages.messages_dialogue import build_body, chat, parse, refusal_at
 from wire_json import JsonObject
@@ -204,10 +197,7 @@ def test_deferred_tools_wait_for_a_search_where_there_is_one() -> None:
     assert losses == {"/tools/0/defer_loading": LossKind.APPROXIMATED}
     found, _ = build_body(chat(tools=(deferred, Hosted("tool_search", {}, "/tools/1"))))
     assert found["tools"][0]["defer_loading"] is True
-    assert found["tools"][1] == {
-        "type": "tool_search_tool_regex_20251119",
-        "name": "tool_search_tool_regex",
-    }
+    assert found["tools"][1] == {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
 
 
 def test_a_search_for_tools_that_the_client_runs_is_dropped() -> None:

@@ -200,7 +200,7 @@ def test_arguments_are_objects(arguments: str, input: object, lost: bool) -> Non
 def test_empty_texts_and_turns_are_left_out() -> None:
     ledger = Ledger()
     assert messages(user("a"), assistant(""), user("", "b"), ledger=ledger) == [
-        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
     ]
     assert set(losses(ledger)) == {"/max_tokens"}
 

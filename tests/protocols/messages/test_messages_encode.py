@@ -122,15 +122,7 @@ def test_empty_deltas_and_empty_blocks_write_nothing() -> None:
 
 
 def test_the_first_text_of_every_block_is_written() -> None:
-    events = [
-        START,
-        Opened(0, ThinkingBlock()),
-        Delta(0, "A"),
-        Closed(0),
-        *text(1, "B"),
-        *call(2, "f", "{}"),
-        END,
-    ]
+    events = [START, Opened(0, ThinkingBlock()), Delta(0, "A"), Closed(0), *text(1, "B"), *call(2, "f", "{}"), END]
     words = [
         delta.get("thinking") or delta.get("text") or delta.get("partial_json") for delta in deltas_of(encode(events))
     ]

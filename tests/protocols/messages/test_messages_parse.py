@@ -55,13 +55,7 @@ def expect_refusal(body: object) -> Failure:
 
 
 def test_system_blocks_lead_and_later_instructions_stay_in_place() -> None:
-    assert [turn.role for turn in REQUEST.turns] == [
-        Role.SYSTEM,
-        Role.USER,
-        Role.SYSTEM,
-        Role.ASSISTANT,
-        Role.USER,
-    ]
+    assert [turn.role for turn in REQUEST.turns] == [Role.SYSTEM, Role.USER, Role.SYSTEM, Role.ASSISTANT, Role.USER]
     assert REQUEST.turns[0].parts == (
         Text("Be brief.", "/system/0"),
         Text("Be kind.", "/system/1", cache=Cache("/system/1/cache_control", "1h")),
