@@ -28,6 +28,7 @@ UPSTREAM = PROTOCOL.upstream
 ISSUER = Issuer("anthropic", "claude-test")
 BUDGETS = msgspec.structs.asdict(Effort())
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "messages"
+APPROXIMATED, DROPPED, INVENTED = LossKind.APPROXIMATED, LossKind.DROPPED, LossKind.INVENTED
 STREAMS = sorted(path.stem for path in FIXTURES.glob("*.sse"))
 
 

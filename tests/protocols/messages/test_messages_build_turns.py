@@ -1,9 +1,6 @@
 """Conversations of other protocols' clients, written in the shape that Anthropic demands."""
 
-import pytest
-
-from dragoman.hub.failure import RequestError
-from dragoman.hub.loss import Ledger, LossKind
+from dragoman.hub.loss import LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import (
@@ -24,7 +21,8 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from protocols.messages.messages_dialogue import build, chat, losses
+from protocols.messages.messages_dialogue import APPROXIMATED, DROPPED, INVENTED, build_body, chat, refusal_at
+from tables import each_row
 from wire_json import Json, JsonObject
 
 LATER = Profile(later_system=True)
@@ -46,141 +44,142 @@ def system(*parts: Part | str, at: str = "/messages/2") -> Turn:
     return turn(Role.SYSTEM, *parts, at=at)
 
 
-def call(id: str, arguments: str = "{}", name: str = "f", at: str = "/messages/1/tool_calls/0") -> ToolCall:
-    return ToolCall(id, name, arguments, at)
+def call(id: str, arguments: str = "{}") -> ToolCall:
+    return ToolCall(id, "f", arguments, "/messages/1/tool_calls/0")
 
 
 def result(id: str, text: str = "ok", at: str = "/messages/2") -> ToolResult:
     return ToolResult(id, (Text(text, at),), at)
 
 
-def messages(*turns: Turn, profile: Profile | None = None, ledger: Ledger | None = None) -> Json:
-    return build(chat(turns), profile, ledger)["messages"]
+def build_turns(*turns: Turn, profile: Profile | None = None) -> tuple[Json, dict[str, LossKind]]:
+    """The messages and the losses."""
+    body, lost = build_body(chat(turns), profile)
+    return body["messages"], lost
 
 
-def use_of(id: str, input: object = None, name: str = "f") -> JsonObject:
-    return {"type": "tool_use", "id": id, "name": name, "input": input or {}}
+def use_of(id: str, input: object = None) -> JsonObject:
+    return {"type": "tool_use", "id": id, "name": "f", "input": input or {}}
 
 
-def result_of(id: str, content: object = "ok") -> JsonObject:
-    return {"type": "tool_result", "tool_use_id": id, "content": content}
+def result_of(id: str, content: object = "ok", **more: object) -> JsonObject:
+    return {"type": "tool_result", "tool_use_id": id, "content": content, **more}
+
+
+def words(*texts: str) -> list[object]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def asked(content: object) -> JsonObject:
+    return {"role": "user", "content": content}
+
+
+def answered(content: object) -> JsonObject:
+    return {"role": "assistant", "content": content}
+
+
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aW1n"}}
+GO = asked("go")
+CALLED = answered([use_of("a")])
 
 
 def test_leading_instructions_become_the_system_prompt() -> None:
-    ledger = Ledger()
     developer = turn(Role.DEVELOPER, "Be kind.", at="/messages/1")
-    built = build(chat((system("Be brief."), developer, user("hi"))), ledger=ledger)
+    built, lost = build_body(chat((system("Be brief."), developer, user("hi"))))
     assert built["system"] == "Be brief.\n\nBe kind."
-    assert built["messages"] == [{"role": "user", "content": "hi"}]
-    assert "/messages/1" not in losses(ledger)
+    assert built["messages"] == [asked("hi")]
+    assert "/messages/1" not in lost
 
 
 def test_instructions_with_a_breakpoint_are_blocks() -> None:
     marked = Text("Be kind.", "/messages/0", cache=Cache("/messages/0/cache", "30m"))
-    ledger = Ledger()
-    built = build(chat((system("Be brief.", marked), user("hi"))), ledger=ledger)
-    assert built["system"] == [
-        {"type": "text", "text": "Be brief."},
-        {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
-    ]
-    assert losses(ledger)["/messages/0/cache"] is LossKind.APPROXIMATED
+    built, lost = build_body(chat((system("Be brief.", marked), user("hi"))))
+    kind = {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    assert built["system"] == [*words("Be brief."), kind]
+    assert lost["/messages/0/cache"] is APPROXIMATED
 
 
-def test_runs_of_one_role_are_one_message() -> None:
-    assert messages(user("a"), user("b"), assistant("c"), assistant("d"), user("e")) == [
-        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-        {"role": "assistant", "content": [{"type": "text", "text": "c"}, {"type": "text", "text": "d"}]},
-        {"role": "user", "content": "e"},
-    ]
+@each_row(
+    ("turns", "sent", "lost"),
+    [
+        (  # parallel calls: one turn, before the text
+            (user("go"), assistant("yes", call("a"), call("b")), user(result("a")), user(result("b")), user("?")),
+            [
+                GO,
+                answered([*words("yes"), use_of("a"), use_of("b")]),
+                asked([result_of("a"), result_of("b"), *words("?")]),
+            ],
+            {},
+        ),
+        (  # after text
+            (user("go"), assistant(call("a")), user("wait", result("a"))),
+            [GO, CALLED, asked([result_of("a"), *words("wait")])],
+            {},
+        ),
+        (  # late
+            (user("go"), assistant(call("a"), call("b")), user(result("b")), assistant("hm"), user(result("a"))),
+            [GO, answered([use_of("a"), use_of("b")]), asked([result_of("a"), result_of("b")]), answered("hm")],
+            {},
+        ),
+        (  # missing
+            (user("go"), assistant(call("a")), user("never mind")),
+            [GO, CALLED, asked([result_of("a", "[no result]", is_error=True), *words("never mind")])],
+            {"/messages/1/tool_calls/0": INVENTED},
+        ),
+        (  # missing at the end
+            (user("go"), assistant(call("a"))),
+            [GO, CALLED, asked([result_of("a", "[no result]", is_error=True)])],
+            {"/messages/1/tool_calls/0": INVENTED},
+        ),
+        (  # twice
+            (user("go"), assistant(call("a")), user(result("a", "old"), result("a", "new", "/messages/3"))),
+            [GO, CALLED, asked([result_of("a", "new")])],
+            {"/messages/2": DROPPED},
+        ),
+        (  # without a call
+            (user("go", result("ghost", "boo")),),
+            [asked(words("go", "[result of ghost]", "boo"))],
+            {"/messages/2": APPROXIMATED},
+        ),
+        (  # ids of any alphabet
+            (
+                user("go"),
+                assistant(call("a.b"), call("a/b"), call("")),
+                user(result("a/b", "2"), result("a.b", "1"), result("", "3")),
+            ),
+            [
+                GO,
+                answered([use_of("a_b"), use_of("a_b-2"), use_of("call")]),
+                asked([result_of("a_b", "1"), result_of("a_b-2", "2"), result_of("call", "3")]),
+            ],
+            {},
+        ),
+        (  # an id that is used again
+            (user("go"), assistant(call("a")), user(result("a", "1")), assistant(call("a")), user(result("a", "2"))),
+            [GO, CALLED, asked([result_of("a", "1")]), answered([use_of("a-2")]), asked([result_of("a-2", "2")])],
+            {},
+        ),
+        (  # nothing
+            (user("go"), assistant(call("a")), user(result("a", ""))),
+            [GO, CALLED, asked([{"type": "tool_result", "tool_use_id": "a"}])],
+            {},
+        ),
+        (  # an image
+            (
+                user("go"),
+                assistant(call("a")),
+                user(ToolResult("a", (Text("seen"), Image(Inline("image/png", "aW1n"))), "/messages/2", is_error=True)),
+            ),
+            [GO, CALLED, asked([result_of("a", [*words("seen"), PICTURE], is_error=True)])],
+            {},
+        ),
+    ],
+)
+def test_every_call_is_followed_by_its_result(turns: tuple[Turn, ...], sent: object, lost: dict[str, LossKind]) -> None:
+    assert build_turns(*turns) == (sent, lost)
 
 
-def test_results_of_parallel_calls_are_one_turn_and_stand_before_text() -> None:
-    built = messages(
-        user("go"),
-        assistant("sure", call("a"), call("b")),
-        user(result("a", "1"), at="/messages/2"),
-        user(result("b", "2"), at="/messages/3"),
-        user("and?"),
-    )
-    assert built == [
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": [{"type": "text", "text": "sure"}, use_of("a"), use_of("b")]},
-        {"role": "user", "content": [result_of("a", "1"), result_of("b", "2"), {"type": "text", "text": "and?"}]},
-    ]
-
-
-def test_text_that_came_before_a_result_follows_it() -> None:
-    built = messages(user("go"), assistant(call("a")), user("wait", result("a")))
-    assert built[2]["content"] == [result_of("a"), {"type": "text", "text": "wait"}]
-
-
-def test_a_late_result_is_moved_to_its_call() -> None:
-    built = messages(user("go"), assistant(call("a"), call("b")), user(result("b")), assistant("hm"), user(result("a")))
-    assert built == [
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": [use_of("a"), use_of("b")]},
-        {"role": "user", "content": [result_of("a"), result_of("b")]},
-        {"role": "assistant", "content": "hm"},
-    ]
-
-
-def test_a_call_without_a_result_is_given_one() -> None:
-    ledger = Ledger()
-    built = messages(user("go"), assistant(call("a")), user("never mind"), ledger=ledger)
-    invented = {"type": "tool_result", "tool_use_id": "a", "content": "[no result]", "is_error": True}
-    assert built[2]["content"] == [invented, {"type": "text", "text": "never mind"}]
-    assert losses(ledger)["/messages/1/tool_calls/0"] is LossKind.INVENTED
-
-
-def test_a_last_call_without_a_result_is_given_a_turn() -> None:
-    built = messages(user("go"), assistant(call("a")))
-    assert [message["role"] for message in built] == ["user", "assistant", "user"]
-
-
-def test_the_last_of_two_results_counts() -> None:
-    ledger = Ledger()
-    built = messages(
-        user("go"),
-        assistant(call("a")),
-        user(result("a", "old", "/messages/2"), result("a", "new", "/messages/3")),
-        ledger=ledger,
-    )
-    assert built[2]["content"] == [result_of("a", "new")]
-    assert losses(ledger)["/messages/2"] is LossKind.DROPPED
-
-
-def test_a_result_without_a_call_is_sent_as_text() -> None:
-    ledger = Ledger()
-    built = messages(user("go", result("ghost", "boo")), ledger=ledger)
-    texts = [block["text"] for block in built[0]["content"]]
-    assert texts == ["go", "[result of ghost]", "boo"]
-    assert losses(ledger)["/messages/2"] is LossKind.APPROXIMATED
-
-
-def test_ids_of_any_alphabet_are_distinguished() -> None:
-    built = messages(
-        user("go"),
-        assistant(call("a.b"), call("a/b"), call("")),
-        user(result("a/b", "2"), result("a.b", "1"), result("", "3")),
-    )
-    assert built[1]["content"] == [use_of("a_b"), use_of("a_b-2"), use_of("call")]
-    assert built[2]["content"] == [result_of("a_b", "1"), result_of("a_b-2", "2"), result_of("call", "3")]
-
-
-def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
-    built = messages(
-        user("go"),
-        assistant(call("call_0")),
-        user(result("call_0", "1")),
-        assistant(call("call_0")),
-        user(result("call_0", "2")),
-    )
-    assert built[2]["content"] == [result_of("call_0", "1")]
-    assert built[3]["content"] == [use_of("call_0-2")]
-    assert built[4]["content"] == [result_of("call_0-2", "2")]
-
-
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "input", "lost"),
     [
         ("", {}, False),
@@ -191,210 +190,147 @@ def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
     ],
 )
 def test_arguments_are_objects(arguments: str, input: object, lost: bool) -> None:
-    ledger = Ledger()
-    built = messages(user("go"), assistant(call("a", arguments)), user(result("a")), ledger=ledger)
+    built, recorded = build_turns(user("go"), assistant(call("a", arguments)), user(result("a")))
     assert built[1]["content"] == [use_of("a", input)]
-    assert (losses(ledger).get("/messages/1/tool_calls/0") is LossKind.APPROXIMATED) == lost
+    assert recorded == ({"/messages/1/tool_calls/0": APPROXIMATED} if lost else {})
 
 
-def test_empty_texts_and_turns_are_left_out() -> None:
-    ledger = Ledger()
-    assert messages(user("a"), assistant(""), user("", "b"), ledger=ledger) == [
-        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
-    ]
-    assert set(losses(ledger)) == {"/max_tokens"}
+FRENCH = {"/messages/2": APPROXIMATED}
+TAGGED = words("a", "<system>\nFrench.\n</system>", "c")
+CITED = Text("so", "/messages/1/content", (Citation("https://example.com"),))
 
 
-def test_white_space_alone_is_dropped_with_a_loss() -> None:
-    ledger = Ledger()
-    assert messages(user("a"), user(" \n", at="/messages/1"), ledger=ledger) == [{"role": "user", "content": "a"}]
-    assert losses(ledger)["/messages/1"] is LossKind.DROPPED
-
-
-def test_a_refusal_is_sent_as_text() -> None:
-    assert messages(user("a"), assistant(Refusal("No.", "/messages/1/refusal")), user("b"))[1] == {
-        "role": "assistant",
-        "content": "No.",
-    }
-
-
-def test_a_conversation_opens_with_the_user() -> None:
-    ledger = Ledger()
-    built = messages(assistant("hello", at="/messages/0"), user("hi"), ledger=ledger)
-    assert built[0] == {"role": "user", "content": "(continue)"}
-    assert losses(ledger)["/messages/0"] is LossKind.INVENTED
+@each_row(
+    ("turns", "sent", "lost"),
+    [
+        (  # runs of one role
+            (user("a"), user("b"), assistant("c"), assistant("d"), user("e")),
+            [asked(words("a", "b")), answered(words("c", "d")), asked("e")],
+            {},
+        ),
+        ((user("a"), assistant(""), user("", "b")), [asked(words("a", "b"))], {}),
+        ((user("a"), user(" \n", at="/messages/1")), [asked("a")], {"/messages/1": DROPPED}),
+        (
+            (user("a"), assistant(Refusal("No.", "/messages/1/refusal")), user("b")),
+            [asked("a"), answered("No."), asked("b")],
+            {"/messages/1/refusal": APPROXIMATED},
+        ),
+        (
+            (assistant("hello", at="/messages/0"), user("hi")),
+            [asked("(continue)"), answered("hello"), asked("hi")],
+            {"/messages/0": INVENTED},
+        ),
+        (  # a prefill
+            (user("a"), assistant("The answer is ")),
+            [asked("a"), answered("The answer is")],
+            {"/messages/1": APPROXIMATED},
+        ),
+        (
+            (user("a"), assistant(CITED), user("b")),
+            [asked("a"), answered("so"), asked("b")],
+            {"/messages/1/content/annotations": DROPPED},
+        ),
+        (
+            (user("a"), system("French."), assistant("b"), user("c")),
+            [asked(TAGGED[:2]), answered("b"), asked("c")],
+            FRENCH,
+        ),
+    ],
+)
+def test_turns_alternate_and_have_content(turns: tuple[Turn, ...], sent: object, lost: dict[str, LossKind]) -> None:
+    assert build_turns(*turns) == (sent, lost)
 
 
 def test_instructions_alone_are_still_a_request() -> None:
-    assert build(chat((system("Be brief."),)))["messages"] == [{"role": "user", "content": "(continue)"}]
-
-
-def test_later_instructions_keep_their_role_where_the_model_allows_it() -> None:
-    ledger = Ledger()
-    built = messages(
-        user("a"), system("French."), assistant("b"), user("c"), system("Now."), profile=LATER, ledger=ledger
-    )
-    assert built == [
-        {"role": "user", "content": "a"},
-        {"role": "system", "content": "French."},
-        {"role": "assistant", "content": "b"},
-        {"role": "user", "content": "c"},
-        {"role": "system", "content": "Now."},
-    ]
-    assert set(losses(ledger)) == {"/max_tokens"}
-
-
-@pytest.mark.parametrize(
-    ("turns", "profile"),
-    [
-        ((user("a"), system("French."), assistant("b"), user("c")), Profile()),
-        ((user("a"), system("French."), user("c")), LATER),
-    ],
-)
-def test_later_instructions_are_tagged_in_place_elsewhere(turns: tuple[Turn, ...], profile: Profile) -> None:
-    ledger = Ledger()
-    built = messages(*turns, profile=profile, ledger=ledger)
-    tagged = {"type": "text", "text": "<system>\nFrench.\n</system>"}
-    assert built[0]["content"][:2] == [{"type": "text", "text": "a"}, tagged]
-    assert losses(ledger)["/messages/2"] is LossKind.APPROXIMATED
-
-
-def test_instructions_after_an_assistants_turn_open_a_users_turn() -> None:
-    built = messages(user("a"), assistant("b"), system("French."), user("c"), profile=LATER)
-    assert [message["role"] for message in built] == ["user", "assistant", "user"]
-
-
-def test_a_prefill_loses_its_trailing_white_space() -> None:
-    ledger = Ledger()
-    built = messages(user("a"), assistant("The answer is ", at="/messages/1"), ledger=ledger)
-    assert built[1]["content"] == "The answer is"
-    assert losses(ledger)["/messages/1"] is LossKind.APPROXIMATED
+    assert build_turns(system("Be brief."))[0] == [asked("(continue)")]
 
 
 def test_a_prefill_is_refused_where_the_model_refuses_it() -> None:
-    with pytest.raises(RequestError) as refused:
-        messages(user("a"), assistant("The", at="/messages/1"), profile=Profile(prefill=False))
-    assert refused.value.failure.at == "/messages/1"
+    assert refusal_at(chat((user("a"), assistant("The"))), Profile(prefill=False)) == "/messages/1"
 
 
-SIGNED = Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-up", "exact text")
+def test_later_instructions_keep_their_role_where_the_model_allows_it() -> None:
+    turns = user("a"), system("French."), assistant("b"), user("c"), system("Now.")
+    french, now = ({"role": "system", "content": text} for text in ("French.", "Now."))
+    assert build_turns(*turns, profile=LATER) == ([asked("a"), french, answered("b"), asked("c"), now], {})
+    between_users = build_turns(user("a"), system("French."), user("c"), profile=LATER)
+    assert between_users == ([asked(TAGGED)], FRENCH)
+    built, _ = build_turns(user("a"), assistant("b"), system("French."), user("c"), profile=LATER)
+    assert [message["role"] for message in built] == ["user", "assistant", "user"]
 
 
 def test_thinking_returns_to_its_issuer_exactly_and_first() -> None:
-    redacted = Opaque("anthropic", Form.REDACTED, "cmVk")
-    built = messages(
-        user("a"),
-        assistant("b", Thinking("summary", "/messages/1/r", SIGNED), Thinking("", "/messages/1/s", redacted)),
-        user("c"),
-    )
+    signed = Thinking("summary", "/r", Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-up", "exact text"))
+    redacted = Thinking("", "/s", Opaque("anthropic", Form.REDACTED, "cmVk"))
+    built, _ = build_turns(user("a"), assistant("b", signed, redacted), user("c"))
     assert built[1]["content"] == [
         {"type": "thinking", "thinking": "exact text", "signature": "c2ln"},
         {"type": "redacted_thinking", "data": "cmVk"},
-        {"type": "text", "text": "b"},
+        *words("b"),
     ]
 
 
-@pytest.mark.parametrize(
-    "thinking",
+@each_row(
+    "opaque",
     [
-        Thinking("unsigned", "/messages/1/r"),
-        Thinking("foreign", "/messages/1/r", Opaque("openai", Form.ENCRYPTED, "gAAA")),
-        Thinking("other claude", "/messages/1/r", Opaque("another-provider", Form.SIGNATURE, "c2ln")),
-        Thinking("odd", "/messages/1/r", Opaque("anthropic", Form.ENCRYPTED, "gAAA")),
+        None,
+        Opaque("openai", Form.ENCRYPTED, "gAAA"),
+        Opaque("another-provider", Form.SIGNATURE, "c2ln"),
+        Opaque("anthropic", Form.ENCRYPTED, "gAAA"),
     ],
 )
-def test_thinking_of_others_is_dropped_with_a_loss(thinking: Thinking) -> None:
-    ledger = Ledger()
-    built = messages(user("a"), assistant(thinking, "b"), user("c"), ledger=ledger)
-    assert built[1] == {"role": "assistant", "content": "b"}
-    assert losses(ledger)["/messages/1/r"] is LossKind.DROPPED
-
-
-def content(*parts: Part, ledger: Ledger | None = None) -> Json:
-    built = messages(user("look", *parts), ledger=ledger)
-    return built[0]["content"][1:]
+def test_thinking_of_others_is_dropped_with_a_loss(opaque: Opaque | None) -> None:
+    built, lost = build_turns(user("a"), assistant(Thinking("hm", "/r", opaque), "b"), user("c"))
+    assert built[1] == answered("b")
+    assert lost == {"/r": DROPPED}
 
 
 def test_images_and_documents_keep_their_sources() -> None:
-    assert content(
-        Image(Inline("image/png", "aW1n")),
-        Image(Link("https://example.com/cat.jpg")),
-        Document(Inline("application/pdf", "cGRm"), title="a.pdf"),
-        Document(Link("https://example.com/a.pdf")),
-        Document("plain"),
-        Document(Inline("text/plain", "d29yZHM=")),
-    ) == [
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aW1n"}},
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "cGRm"}
+    text = {"type": "text", "media_type": "text/plain"}
+    built, _ = build_turns(
+        user(
+            "look",
+            Image(Inline("image/png", "aW1n")),
+            Image(Link("https://example.com/cat.jpg")),
+            Document(Inline("application/pdf", "cGRm"), title="a.pdf"),
+            Document(Link("https://example.com/a.pdf")),
+            Document("plain"),
+            Document(Inline("text/plain", "d29yZHM=")),
+        )
+    )
+    assert built[0]["content"] == [
+        *words("look"),
+        PICTURE,
         {"type": "image", "source": {"type": "url", "url": "https://example.com/cat.jpg"}},
-        {
-            "type": "document",
-            "source": {"type": "base64", "media_type": "application/pdf", "data": "cGRm"},
-            "title": "a.pdf",
-        },
+        {"type": "document", "source": pdf, "title": "a.pdf"},
         {"type": "document", "source": {"type": "url", "url": "https://example.com/a.pdf"}},
-        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain"}},
-        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}},
+        {"type": "document", "source": {**text, "data": "plain"}},
+        {"type": "document", "source": {**text, "data": "words"}},
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "part",
     [
-        Audio(Inline("audio/wav", "d2F2"), "/messages/0/content/1"),
-        Image(FileId("file-1"), "/messages/0/content/1"),
-        Document(FileId("file-1"), "/messages/0/content/1"),
-        Document(Inline("application/zip", "emlw"), "/messages/0/content/1"),
+        Audio(Inline("audio/wav", "d2F2"), "/p"),
+        Image(FileId("file-1"), "/p"),
+        Document(FileId("file-1"), "/p"),
+        Document(Inline("application/zip", "emlw"), "/p"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_by_name(part: Part) -> None:
-    with pytest.raises(RequestError) as refused:
-        content(part)
-    assert refused.value.failure.at == "/messages/0/content/1"
+    assert refusal_at(chat((user("look", part),))) == "/p"
 
 
 def test_a_level_of_detail_is_dropped_with_a_loss() -> None:
-    ledger = Ledger()
-    content(
-        Image(Inline("image/png", "aW1n"), "/x", "high", "/x/detail"),
-        Image(Inline("image/png", "a"), "/y", "auto"),
-        ledger=ledger,
-    )
-    assert set(losses(ledger)) == {"/max_tokens", "/x/detail"}
-
-
-def test_an_image_inside_a_tool_result_stays_an_image() -> None:
-    seen = ToolResult("a", (Text("seen"), Image(Inline("image/png", "aW1n"))), "/messages/2", is_error=True)
-    built = messages(user("go"), assistant(call("a")), user(seen))
-    assert built[2]["content"] == [
-        {
-            "type": "tool_result",
-            "tool_use_id": "a",
-            "content": [
-                {"type": "text", "text": "seen"},
-                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aW1n"}},
-            ],
-            "is_error": True,
-        }
-    ]
-
-
-def test_an_empty_result_has_no_content() -> None:
-    built = messages(user("go"), assistant(call("a")), user(result("a", "")))
-    assert built[2]["content"] == [{"type": "tool_result", "tool_use_id": "a"}]
-
-
-def test_citations_of_another_vendor_are_dropped_with_a_loss() -> None:
-    ledger = Ledger()
-    cited = Text("so", "/messages/1/content", (Citation("https://example.com"),))
-    assert messages(user("a"), assistant(cited), user("b"), ledger=ledger)[1]["content"] == "so"
-    assert losses(ledger)["/messages/1/content/annotations"] is LossKind.DROPPED
+    png = Inline("image/png", "aW1n")
+    lost = build_turns(user("look", Image(png, "/x", "high", "/x/detail"), Image(png, "/y", "auto")))[1]
+    assert lost == {"/x/detail": DROPPED}
 
 
 def test_the_last_four_breakpoints_are_kept() -> None:
-    ledger = Ledger()
     parts = [Text(str(n), f"/messages/0/content/{n}", cache=Cache(f"/messages/0/content/{n}/c")) for n in range(6)]
-    built = messages(user(*parts), ledger=ledger)
-    marked = ["cache_control" in block for block in built[0]["content"]]
-    assert marked == [False, False, True, True, True, True]
-    dropped = [path for path, how in losses(ledger).items() if how is LossKind.DROPPED]
-    assert dropped == ["/messages/0/content/0/c", "/messages/0/content/1/c"]
+    built, lost = build_turns(user(*parts))
+    assert ["cache_control" in block for block in built[0]["content"]] == [False, False, True, True, True, True]
+    assert [path for path, how in lost.items() if how is DROPPED] == [f"/messages/0/content/{n}/c" for n in (0, 1)]

@@ -1,5 +1,7 @@
 """Decode the bytes of Messages upstreams and compare the events."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -43,14 +45,8 @@ def run_guard(events: list[Event]) -> list[Event]:
     return out
 
 
-def end_of(name: str) -> Ended:
-    ended = decode(fixture(name))[-1]
-    assert isinstance(ended, Ended)
-    return ended
-
-
-def failure_of(stream: bytes) -> Kind:
-    failed = decode(stream)[-1]
+def failure_of(events: Sequence[Event]) -> Kind:
+    failed = events[-1]
     assert isinstance(failed, Failed)
     return failed.failure.kind
 
@@ -85,45 +81,41 @@ def test_a_call_without_arguments_has_no_delta() -> None:
     assert events[1:3] == [Opened(0, CallBlock("toolu_a", "now")), Closed(0)]
 
 
-def test_an_input_that_comes_whole_in_the_start_is_sent_once() -> None:
-    assert text_of(decode(fixture("input_at_start.sse")), 0) == '{"a":1,"b":[2]}'
+AT_START = fixture("input_at_start.sse")
+DELTA = b'{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":"{}"}}\n\n'
+STOP = b"event: content_block_stop"
 
 
-def test_deltas_win_over_an_input_in_the_start() -> None:
-    stream = fixture("input_at_start.sse").replace(
-        b"event: content_block_stop",
-        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":'
-        b'{"type":"input_json_delta","partial_json":"{}"}}\n\nevent: content_block_stop',
-    )
-    assert text_of(decode(stream), 0) == "{}"
+@each_row(
+    ("stream", "text"),
+    [
+        (AT_START, '{"a":1,"b":[2]}'),
+        (AT_START.replace(STOP, b"event: content_block_delta\ndata: " + DELTA + STOP), "{}"),  # deltas win
+        (AT_START.replace(b'"a":1', rb'"a":"\ud83d"'), r'{"a":"\ufffd","b":[2]}'),  # half a surrogate pair
+        (fixture("text.sse").replace(b'"lo, "', rb'"lo\ud83d, "'), "Hello\ufffd, world."),
+        (fixture("nameless.sse"), "No names."),  # events without names are read by their type
+    ],
+)
+def test_the_text_of_a_block_is_sent_once(stream: bytes, text: str) -> None:
+    assert text_of(decode(stream), 0) == text
 
 
-def test_thinking_is_sealed_with_its_signature_before_it_closes() -> None:
-    assert join_deltas(decode(fixture("thinking.sse")))[1:5] == [
-        Opened(0, ThinkingBlock()),
-        Delta(0, "First, think."),
-        OpaqueAdded(0, SIGNATURE),
-        Closed(0),
-    ]
+@each_row(
+    ("name", "deltas", "opaque"),
+    [
+        ("thinking.sse", [Delta(0, "First, think.")], SIGNATURE),
+        ("omitted_thinking.sse", [], Opaque("anthropic", Form.SIGNATURE, "b25seQ==", "claude-test")),
+        ("redacted.sse", [], Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ=", "claude-test")),
+    ],
+)
+def test_thinking_is_sealed_with_its_signature_before_it_closes(name: str, deltas: list[Event], opaque: Opaque) -> None:
+    block = [Opened(0, ThinkingBlock()), *deltas, OpaqueAdded(0, opaque), Closed(0)]
+    assert join_deltas(decode(fixture(name)))[1 : len(block) + 1] == block
 
 
 def test_a_signature_in_two_pieces_is_joined() -> None:
     sealed = [event for event in decode(fixture("split_signature.sse")) if isinstance(event, OpaqueAdded)]
     assert sealed == [OpaqueAdded(0, SIGNATURE)]
-
-
-def test_omitted_thinking_is_an_empty_block_with_a_signature() -> None:
-    opaque = Opaque("anthropic", Form.SIGNATURE, "b25seQ==", "claude-test")
-    assert decode(fixture("omitted_thinking.sse"))[1:4] == [
-        Opened(0, ThinkingBlock()),
-        OpaqueAdded(0, opaque),
-        Closed(0),
-    ]
-
-
-def test_redacted_thinking_is_sealed_whole() -> None:
-    opaque = Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ=", "claude-test")
-    assert decode(fixture("redacted.sse"))[1:4] == [Opened(0, ThinkingBlock()), OpaqueAdded(0, opaque), Closed(0)]
 
 
 def test_inessential_fields_may_have_any_type() -> None:
@@ -132,19 +124,37 @@ def test_inessential_fields_may_have_any_type() -> None:
     events = UPSTREAM.decode_whole(msgspec.json.encode(body), ISSUER, Ledger())
     assert (text_of(events, 0), events[-1]) == ("x", Ended(Stop.END))
     start = b"event: message_start\ndata: " + msgspec.json.encode({"type": "message_start", "message": odd}) + b"\n\n"
-    rest = fixture("text.sse")
-    events = decode(start + rest[rest.index(b"event: content_block_start") :])
-    assert isinstance(events[-1], Ended)
+    assert isinstance(decode(start + REST)[-1], Ended)
 
 
-def test_two_messages_in_one_stream_are_never_merged() -> None:
-    text = fixture("text.sse")
-    start, rest = text[: text.index(b"event: content_block_start")], text[text.index(b"event: content_block_start") :]
-    other = start.replace(b"msg_01fake", b"msg_02fake")
-    failed = decode(start + other + rest)[-1]
-    assert isinstance(failed, Failed)
-    assert failed.failure.kind is Kind.CORRUPT
-    assert decode(start + start + rest) == decode(text)
+TEXT = fixture("text.sse")
+START, REST = TEXT[: TEXT.index(b"event: content_block_start")], TEXT[TEXT.index(b"event: content_block_start") :]
+BAD_JSON = TEXT.replace(b'{"type":"text_delta","text":"lo, "}', b'{"type":"text_delta","text":')
+
+
+@each_row(
+    ("stream", "kind"),
+    [
+        (fixture("error.sse"), Kind.OVERLOADED),
+        (b'data: {"error":{"message":"no","type":"rate_limit_error"}}\n\n', Kind.RATE_LIMITED),
+        (fixture("truncated.sse"), Kind.TRUNCATED),
+        (fixture("truncated_after_delta.sse"), Kind.TRUNCATED),
+        (BAD_JSON, Kind.CORRUPT),
+        (START + START.replace(b"msg_01fake", b"msg_02fake") + REST, Kind.CORRUPT),  # two messages are never merged
+    ],
+)
+def test_a_stream_that_fails_has_its_kind_and_nothing_follows(stream: bytes, kind: Kind) -> None:
+    events = decode(stream)
+    assert failure_of(events) is kind
+    assert [type(event) for event in events].count(Failed) == 1
+
+
+def test_a_start_that_comes_twice_is_one_start() -> None:
+    assert decode(START + START + REST) == decode(TEXT)
+
+
+def test_a_broken_stream_is_a_failure() -> None:
+    assert failure_of(UPSTREAM.decoder(ISSUER, Ledger()).feed(Broken("too large"))) is Kind.CORRUPT
 
 
 def count_passes(*types: str) -> Usage:
@@ -174,29 +184,21 @@ def test_cached_input_is_part_of_the_whole_and_the_last_count_wins() -> None:
     assert events[0].usage == Usage(140, 1, 100, 30, 20, service_tier="default")
 
 
-@pytest.mark.parametrize(
-    ("name", "ended"),
+@each_row(
+    ("stream", "ended"),
     [
-        ("max_tokens.sse", Ended(Stop.LENGTH)),
-        ("cut_arguments.sse", Ended(Stop.LENGTH)),
-        ("stop_sequence.sse", Ended(Stop.STOP_SEQUENCE, "three")),
-        ("context_full.sse", Ended(Stop.CONTEXT_FULL)),
-        ("pause.sse", Ended(Stop.PAUSE)),
-        ("refusal.sse", Ended(Stop.FILTERED, None, "cyber", "not allowed")),
+        (fixture("max_tokens.sse"), Ended(Stop.LENGTH)),
+        (fixture("cut_arguments.sse"), Ended(Stop.LENGTH)),
+        (fixture("stop_sequence.sse"), Ended(Stop.STOP_SEQUENCE, "three")),
+        (fixture("context_full.sse"), Ended(Stop.CONTEXT_FULL)),
+        (fixture("pause.sse"), Ended(Stop.PAUSE)),
+        (fixture("refusal.sse"), Ended(Stop.FILTERED, None, "cyber", "not allowed")),
+        (fixture("text.sse").replace(b'"end_turn"', b'"tool_use"'), Ended(Stop.END)),  # there is no call
+        (fixture("tools.sse").replace(b'"stop_reason":"tool_use"', b'"stop_reason":"end_turn"'), Ended(Stop.TOOL)),
     ],
 )
-def test_every_stop_reason_has_its_meaning(name: str, ended: Ended) -> None:
-    assert end_of(name) == ended
-
-
-def test_tool_use_without_a_call_is_a_natural_end() -> None:
-    stream = fixture("text.sse").replace(b'"end_turn"', b'"tool_use"')
-    assert decode(stream)[-1] == Ended(Stop.END)
-
-
-def test_a_natural_end_after_a_call_is_a_tool_stop() -> None:
-    stream = fixture("tools.sse").replace(b'"stop_reason":"tool_use"', b'"stop_reason":"end_turn"')
-    assert decode(stream)[-1] == Ended(Stop.TOOL)
+def test_every_stop_reason_has_its_meaning(stream: bytes, ended: Ended) -> None:
+    assert decode(stream)[-1] == ended
 
 
 def test_an_unknown_stop_reason_is_a_natural_end_with_a_loss() -> None:
@@ -219,10 +221,6 @@ def test_unknown_blocks_events_and_gaps_are_passed_over() -> None:
     assert (text_of(events, 0), text_of(events, 1)) == ("Hi.", "Ho.")
     assert events[-1] == Ended(Stop.END)
     assert [loss.path for loss in ledger] == ["/content/0", "/content/7"]
-
-
-def test_events_without_names_are_read_by_their_type() -> None:
-    assert text_of(decode(fixture("nameless.sse")), 0) == "No names."
 
 
 def test_a_search_is_one_block_with_its_hits_and_citations_cover_their_block() -> None:
@@ -250,19 +248,6 @@ def test_an_unfinished_search_is_still_sent() -> None:
     assert events[-1] == Ended(Stop.PAUSE)
 
 
-def test_an_error_event_ends_the_reply_with_its_kind() -> None:
-    assert failure_of(fixture("error.sse")) is Kind.OVERLOADED
-
-
-def test_an_error_without_a_type_is_an_error_too() -> None:
-    assert failure_of(b'data: {"error":{"message":"no","type":"rate_limit_error"}}\n\n') is Kind.RATE_LIMITED
-
-
-@pytest.mark.parametrize("name", ["truncated.sse", "truncated_after_delta.sse"])
-def test_an_end_without_message_stop_is_a_failure(name: str) -> None:
-    assert failure_of(fixture(name)) is Kind.TRUNCATED
-
-
 def test_usage_is_known_even_when_the_end_is_missing() -> None:
     assert UsageReported(Usage(input=12, output=7)) in decode(fixture("truncated_after_delta.sse"))
 
@@ -270,30 +255,6 @@ def test_usage_is_known_even_when_the_end_is_missing() -> None:
 def test_nothing_follows_the_end() -> None:
     stream = fixture("text.sse")
     assert decode(stream + stream + fixture("error.sse")) == decode(stream)
-
-
-def test_bad_json_is_a_failure_and_nothing_follows() -> None:
-    stream = fixture("text.sse").replace(b'{"type":"text_delta","text":"lo, "}', b'{"type":"text_delta","text":')
-    events = decode(stream)
-    assert failure_of(stream) is Kind.CORRUPT
-    assert [type(event) for event in events].count(Failed) == 1
-
-
-def test_a_broken_stream_is_a_failure() -> None:
-    decoder = UPSTREAM.decoder(ISSUER, Ledger())
-    (failed,) = decoder.feed(Broken("too large"))
-    assert isinstance(failed, Failed)
-    assert failed.failure.kind is Kind.CORRUPT
-
-
-def test_half_a_surrogate_costs_one_character() -> None:
-    stream = fixture("text.sse").replace(b'"lo, "', rb'"lo\ud83d, "')
-    assert text_of(decode(stream), 0) == "Hello\ufffd, world."
-
-
-def test_half_a_surrogate_in_an_input_costs_one_character() -> None:
-    stream = fixture("input_at_start.sse").replace(b'"a":1', rb'"a":"\ud83d"')
-    assert text_of(decode(stream), 0) == r'{"a":"\ufffd","b":[2]}'
 
 
 def test_a_nesting_bomb_in_a_block_is_no_crash() -> None:
@@ -372,6 +333,4 @@ def test_a_whole_reply_equals_its_stream() -> None:
     ],
 )
 def test_a_whole_body_that_is_no_message_is_a_failure(body: bytes, kind: Kind) -> None:
-    (failed,) = UPSTREAM.decode_whole(body, ISSUER, Ledger())
-    assert isinstance(failed, Failed)
-    assert failed.failure.kind is kind
+    assert failure_of(UPSTREAM.decode_whole(body, ISSUER, Ledger())) is kind

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from dragoman.hub.events import (
+    Block,
     CallBlock,
     CitationAdded,
     Closed,
@@ -19,14 +20,14 @@ from dragoman.hub.events import (
     Stop,
     TextBlock,
     ThinkingBlock,
+    ToolReturned,
     UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import UNSIGNED, Form, Opaque, decode_envelope, encode_envelope
-from dragoman.hub.ports import Stage
 from dragoman.hub.request import Citation
-from dragoman.hub.server_tools import seal_source
+from dragoman.hub.server_tools import SearchFound, SearchResult, seal_source
 from dragoman.hub.usage import Usage
 from laws import assert_any_recut_agrees, run
 from protocols.messages.messages_dialogue import (
@@ -42,12 +43,16 @@ from protocols.messages.messages_dialogue import (
     make_context,
     whole,
 )
-from replies import START, call, join_deltas, split_delta, text
+from replies import END, START, call, join_deltas, split_delta, text
 from tables import each_row
 from wire_json import JsonObject
 
 ENCRYPTED = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test")
-END = Ended(Stop.END)
+
+
+def block(what: Block, *inside: Event) -> list[Event]:
+    """A reply of one block."""
+    return [START, Opened(0, what), *inside, Closed(0), END]
 
 
 def kinds(stream: bytes) -> list[object]:
@@ -64,35 +69,21 @@ def deltas_of(stream: bytes) -> list[JsonObject]:
 
 def test_a_text_is_one_block_between_start_and_stop() -> None:
     stream = encode([START, *text(0, "Hel", "lo"), UsageReported(Usage(3, 2)), END])
-    assert kinds(stream) == [
-        "message_start",
-        "content_block_start",
-        "content_block_delta",
-        "content_block_delta",
-        "content_block_stop",
-        "message_delta",
-        "message_stop",
-    ]
+    inside = ["content_block_start", "content_block_delta", "content_block_delta", "content_block_stop"]
+    assert kinds(stream) == ["message_start", *inside, "message_delta", "message_stop"]
     assert deltas_of(stream) == [{"type": "text_delta", "text": "Hel"}, {"type": "text_delta", "text": "lo"}]
 
 
 def test_counts_are_never_absent_from_message_start() -> None:
-    start = frames(encode([START, END]))[0]["message"]
-    assert start == {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "claude-asked",
-        "content": [],
+    counts = dict.fromkeys(
+        ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"), 0
+    )
+    start = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-asked", "content": []}
+    assert frames(encode([START, END]))[0]["message"] == {
+        **start,
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {
-            "input_tokens": 0,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-            "output_tokens": 0,
-            "output_tokens_details": {"thinking_tokens": 0},
-        },
+        "usage": {**counts, "output_tokens_details": {"thinking_tokens": 0}},
     }
 
 
@@ -122,10 +113,9 @@ def test_empty_deltas_and_empty_blocks_write_nothing() -> None:
 
 
 def test_the_first_text_of_every_block_is_written() -> None:
-    events = [START, Opened(0, ThinkingBlock()), Delta(0, "A"), Closed(0), *text(1, "B"), *call(2, "f", "{}"), END]
-    words = [
-        delta.get("thinking") or delta.get("text") or delta.get("partial_json") for delta in deltas_of(encode(events))
-    ]
+    thought = block(ThinkingBlock(), Delta(0, "A"))[:-1]
+    deltas = deltas_of(encode([*thought, *text(1, "B"), *call(2, "f", "{}"), END]))
+    words = [delta.get("thinking") or delta.get("text") or delta.get("partial_json") for delta in deltas]
     assert list(filter(None, words)) == ["A", "B", "{}"]
 
 
@@ -143,16 +133,7 @@ def test_a_call_starts_with_an_empty_input_and_needs_no_delta() -> None:
 
 
 def test_a_signature_is_one_delta_and_the_last_of_its_block() -> None:
-    events: list[Event] = [
-        START,
-        Opened(0, ThinkingBlock()),
-        OpaqueAdded(0, ENCRYPTED),
-        Delta(0, "Hm"),
-        Delta(0, "."),
-        Closed(0),
-        END,
-    ]
-    stream = encode(events)
+    stream = encode(block(ThinkingBlock(), OpaqueAdded(0, ENCRYPTED), Delta(0, "Hm"), Delta(0, ".")))
     assert blocks_of(stream) == [{"type": "thinking", "thinking": "", "signature": ""}]
     assert [delta["type"] for delta in deltas_of(stream)] == ["thinking_delta", "thinking_delta", "signature_delta"]
     token = deltas_of(stream)[-1]["signature"]
@@ -161,50 +142,48 @@ def test_a_signature_is_one_delta_and_the_last_of_its_block() -> None:
 
 
 def test_thinking_without_a_text_is_redacted_thinking_sent_whole() -> None:
-    stream = encode([START, Opened(0, ThinkingBlock()), OpaqueAdded(0, ENCRYPTED), Closed(0), END])
+    stream = encode(block(ThinkingBlock(), OpaqueAdded(0, ENCRYPTED)))
     assert blocks_of(stream) == [{"type": "redacted_thinking", "data": encode_envelope(ENCRYPTED)}]
     assert deltas_of(stream) == []
 
 
 def test_unsigned_thinking_is_marked() -> None:
-    events: list[Event] = [START, Opened(0, ThinkingBlock()), Delta(0, "Hm."), Closed(0), END]
-    stream = encode(events)
-    assert blocks_of(stream) == [{"type": "thinking", "thinking": "", "signature": ""}]
-    assert deltas_of(stream)[1:] == [{"type": "signature_delta", "signature": UNSIGNED}]
+    events = block(ThinkingBlock(), Delta(0, "Hm."))
+    assert blocks_of(encode(events)) == [{"type": "thinking", "thinking": "", "signature": ""}]
+    assert deltas_of(encode(events))[1:] == [{"type": "signature_delta", "signature": UNSIGNED}]
     assert whole(events)["content"] == [{"type": "thinking", "thinking": "Hm.", "signature": UNSIGNED}]
 
 
 def test_a_refusal_is_text_and_its_stop_reason_shows_it() -> None:
-    events: list[Event] = [START, Opened(0, RefusalBlock()), Delta(0, "No."), Closed(0), END]
-    stream = encode(events)
-    assert blocks_of(stream) == [{"type": "text", "text": ""}]
-    assert frames(stream)[-2]["delta"] == {"stop_reason": "refusal", "stop_sequence": None}
+    events = block(RefusalBlock(), Delta(0, "No."))
+    assert blocks_of(encode(events)) == [{"type": "text", "text": ""}]
+    assert frames(encode(events))[-2]["delta"] == {"stop_reason": "refusal", "stop_sequence": None}
     assert whole(events)["stop_reason"] == "refusal"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ended", "delta"),
     [
-        (END, {"stop_reason": "end_turn", "stop_sequence": None}),
+        (END, {"stop_reason": "end_turn"}),
         (Ended(Stop.STOP_SEQUENCE, "x"), {"stop_reason": "stop_sequence", "stop_sequence": "x"}),
-        (Ended(Stop.LENGTH), {"stop_reason": "max_tokens", "stop_sequence": None}),
-        (Ended(Stop.CONTEXT_FULL), {"stop_reason": "model_context_window_exceeded", "stop_sequence": None}),
-        (Ended(Stop.TOOL), {"stop_reason": "end_turn", "stop_sequence": None}),
-        (Ended(Stop.PAUSE), {"stop_reason": "pause_turn", "stop_sequence": None}),
+        (Ended(Stop.LENGTH), {"stop_reason": "max_tokens"}),
+        (Ended(Stop.CONTEXT_FULL), {"stop_reason": "model_context_window_exceeded"}),
+        (Ended(Stop.TOOL), {"stop_reason": "end_turn"}),
+        (Ended(Stop.PAUSE), {"stop_reason": "pause_turn"}),
         (
             Ended(Stop.FILTERED, None, "cyber", "no"),
             {
                 "stop_reason": "refusal",
-                "stop_sequence": None,
                 "stop_details": {"type": "refusal", "category": "cyber", "explanation": "no"},
             },
         ),
     ],
 )
 def test_every_stop_has_its_reason(ended: Ended, delta: JsonObject) -> None:
-    assert frames(encode([START, *text(0, "a"), ended]))[-2]["delta"] == delta
+    expected = {"stop_sequence": None, **delta}
+    assert frames(encode([START, *text(0, "a"), ended]))[-2]["delta"] == expected
     body = whole([START, *text(0, "a"), ended])
-    assert {key: body[key] for key in delta} == delta
+    assert {key: body[key] for key in expected} == expected
 
 
 def test_a_failure_is_an_error_event_and_the_stream_ends() -> None:
@@ -214,10 +193,20 @@ def test_a_failure_is_an_error_event_and_the_stream_ends() -> None:
     assert frames(stream)[-1]["error"] == {"type": "overloaded_error", "message": "busy"}
 
 
-def test_a_failed_reply_has_no_whole_body() -> None:
+@each_row(
+    ("events", "kind"),
+    [
+        ([START, Failed(Failure(Kind.LOST, "gone"))], Kind.LOST),
+        *(
+            ([START, *call(0, "f", given), Ended(Stop.TOOL)], Kind.CORRUPT)
+            for given in ('{"a":', "[1]", '"x"', "nonsense")
+        ),
+    ],
+)
+def test_a_reply_that_failed_or_calls_without_an_object_has_no_whole_body(events: list[Event], kind: Kind) -> None:
     with pytest.raises(RequestError) as refused:
-        whole([START, Failed(Failure(Kind.LOST, "gone"))])
-    assert refused.value.failure.kind is Kind.LOST
+        whole(events)
+    assert refused.value.failure.kind is kind
 
 
 def test_an_empty_reply_has_empty_content() -> None:
@@ -234,25 +223,13 @@ def test_cut_off_arguments_are_forwarded_in_a_stream_and_left_out_of_a_whole_rep
     assert losses(ledger) == {"/content/1": LossKind.DROPPED}
 
 
-@pytest.mark.parametrize("arguments", ['{"a":', "[1]", '"x"', "nonsense"])
-def test_arguments_that_are_no_object_fail_a_whole_reply(arguments: str) -> None:
-    with pytest.raises(RequestError) as refused:
-        whole([START, *call(0, "f", arguments), Ended(Stop.TOOL)])
-    assert refused.value.failure.kind is Kind.CORRUPT
-
-
 def test_a_search_of_another_vendor_is_sent_as_use_and_result() -> None:
     hits = (Citation("https://example.com", "E"),)
     hosted = HostedBlock("ws_1", "web_search", {"query": "q"}, hits, {"type": "web_search_call"})
     ledger = Ledger()
     stream = encode([START, Opened(0, hosted), Closed(0), *text(1, "so"), END], ledger)
-    found = {
-        "type": "web_search_result",
-        "url": "https://example.com",
-        "title": "E",
-        "encrypted_content": seal_source(""),
-        "page_age": None,
-    }
+    page = {"type": "web_search_result", "url": "https://example.com", "title": "E"}
+    found = {**page, "encrypted_content": seal_source(""), "page_age": None}
     assert blocks_of(stream) == [
         {"type": "server_tool_use", "id": "srvtoolu_2", "name": "web_search", "input": {}},
         {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_2", "content": [found]},
@@ -265,21 +242,16 @@ def test_a_search_of_another_vendor_is_sent_as_use_and_result() -> None:
 def test_other_hosted_work_is_dropped_with_a_loss() -> None:
     ledger = Ledger()
     hosted = HostedBlock("ig_1", "image_generation", raw={"type": "image_generation_call"})
-    assert whole([START, Opened(0, hosted), Closed(0), END], ledger)["content"] == []
+    assert whole(block(hosted), ledger)["content"] == []
     assert losses(ledger) == {"/content/0": LossKind.DROPPED}
 
 
 def test_citations_of_another_vendor_name_the_page() -> None:
     ledger = Ledger()
     cited = CitationAdded(0, Citation("https://example.com", "E", None, 0, 2, {"type": "url_citation"}))
-    events: list[Event] = [START, Opened(0, TextBlock()), Delta(0, "so"), cited, Closed(0), END]
-    record = {
-        "type": "web_search_result_location",
-        "url": "https://example.com",
-        "title": "E",
-        "encrypted_index": seal_source(""),
-        "cited_text": "",
-    }
+    events = block(TextBlock(), Delta(0, "so"), cited)
+    page = {"type": "web_search_result_location", "url": "https://example.com", "title": "E"}
+    record = {**page, "encrypted_index": seal_source(""), "cited_text": ""}
     assert deltas_of(encode(events, ledger))[-1] == {"type": "citations_delta", "citation": record}
     assert losses(ledger) == {"/content/0/citations": LossKind.APPROXIMATED}
     assert whole(events)["content"] == [{"type": "text", "text": "so", "citations": [record]}]
@@ -288,7 +260,7 @@ def test_citations_of_another_vendor_name_the_page() -> None:
 def test_citations_without_an_address_are_dropped_with_a_loss() -> None:
     ledger = Ledger()
     cited = CitationAdded(0, Citation(title="file", raw={"type": "file_citation"}))
-    assert len(deltas_of(encode([START, Opened(0, TextBlock()), Delta(0, "so"), cited, Closed(0), END], ledger))) == 1
+    assert len(deltas_of(encode(block(TextBlock(), Delta(0, "so"), cited), ledger))) == 1
     assert losses(ledger) == {"/content/0/citations": LossKind.DROPPED}
 
 
@@ -337,11 +309,8 @@ def test_the_folded_stream_is_the_whole_reply(name: str) -> None:
 
 @each_row("name", FINISHED)
 def test_any_cut_of_the_deltas_gives_the_same_message(name: str) -> None:
-    def make() -> Stage[Event, bytes]:
-        return CLIENT.encoder(make_context(), Ledger())
-
     events = join_deltas(decode(fixture(f"{name}.sse")))
-    assert_any_recut_agrees(make, events, split_delta, fold)
+    assert_any_recut_agrees(lambda: CLIENT.encoder(make_context(), Ledger()), events, split_delta, fold)
 
 
 def unseal(events: list[Event]) -> list[Event]:
@@ -368,7 +337,7 @@ def test_a_whole_reply_survives_the_round_trip() -> None:
 
 
 def test_a_call_of_a_wrapped_tool_is_written_like_any_other() -> None:
-    events: list[Event] = [START, Opened(0, CallBlock("c", "patch")), Delta(0, '{"input":"x"}'), Closed(0), END]
+    events = block(CallBlock("c", "patch"), Delta(0, '{"input":"x"}'))
     assert whole(events)["content"] == [{"type": "tool_use", "id": "c", "name": "patch", "input": {"input": "x"}}]
 
 
@@ -380,3 +349,21 @@ def test_one_item_is_one_event() -> None:
     for item in run(CLIENT.encoder(make_context(), Ledger()), decode(fixture("web_search.sse"))):
         assert item.endswith(b"\n\n")
         assert item.count(b"\n\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("published", "page_age"),
+    [
+        ("2026-01-02", "2026-01-02"),
+        ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05Z"),
+        ("Fri, 02 Jan 2026 03:04:05 GMT", "2026-01-02"),
+        ("3 days ago", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_age_of_a_page_is_a_date_or_null(published: str | None, page_age: str | None) -> None:
+    found = SearchFound((SearchResult("https://example.com", "E", "so", published),))
+    hosted = HostedBlock("srvtoolu_1", "web_search", {"query": "q"}, is_ours=True)
+    content = whole(block(hosted, ToolReturned(0, found)))["content"]
+    assert content[1]["content"][0]["page_age"] == page_age
