@@ -1,5 +1,6 @@
 """Short ways to write Kiro's replies as bytes, to read them, and to have the official SDKs judge what clients get."""
 
+from collections.abc import Sequence
 from itertools import count
 
 import anthropic
@@ -7,7 +8,8 @@ import httpx2
 import msgspec
 import openai
 
-from dragoman.hub.events import CallBlock, Delta, Ended, Event, Opened, Reply, TruncatedCall, collect
+from dragoman.hub.events import CallBlock, Delta, Ended, Event, Failed, Opened, Reply, TruncatedCall, collect
+from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, ReplyContext, Stage
 from dragoman.hub.request import Request
@@ -77,6 +79,12 @@ def read(stream: bytes, issuer: Issuer = ISSUER, ledger: Ledger | None = None) -
 
 def reply(stream: bytes, issuer: Issuer = ISSUER) -> Reply:
     return collect(read(stream, issuer))
+
+
+def failure_of(events: Sequence[Event]) -> Failure:
+    failed = events[-1]
+    assert isinstance(failed, Failed)
+    return failed.failure
 
 
 def text_of(events: list[Event]) -> str:

@@ -1,18 +1,32 @@
 """Kiro's text, thoughts, annotations and usage as bytes, and the hub events that they become."""
 
+import msgspec
 import pytest
 
-from dragoman.hub.events import Ended, OpaqueAdded, Piece, Started, Stop, TextBlock, ThinkingBlock, UsageReported
+from dragoman.hub.events import (
+    CallBlock,
+    Ended,
+    OpaqueAdded,
+    Started,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    TruncatedCall,
+    UsageReported,
+)
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Source, Usage
+from dragoman.protocols.kiro.decode_blocks import MAX_CHARS, Calls
+from dragoman.protocols.kiro.wire import ToolUse
 from fakes.eventstream import encode_message, event
 from protocols.kiro.kiro_replies import (
     ISSUER,
     TAIL,
     Reader,
+    calls_of,
     context,
     make_reasoning,
     metadata,
@@ -24,17 +38,11 @@ from protocols.kiro.kiro_replies import (
     uses,
 )
 from replies import join_deltas
+from tables import each_row
 
 
 def pieces(stream: bytes) -> list[tuple[object, str]]:
     return [(piece.what, piece.text) for piece in reply(stream).pieces]
-
-
-# Text
-
-
-def test_text_stays_one_block_and_repeated_text_is_kept() -> None:
-    assert pieces(text_event("ha", "ha") + TAIL) == [(TextBlock(), "haha")]
 
 
 def test_text_is_sent_as_it_comes() -> None:
@@ -43,48 +51,28 @@ def test_text_is_sent_as_it_comes() -> None:
     assert text_of(reader.feed(text_event("lo"))) == "lo"
 
 
-def test_json_looking_text_is_literal_and_follow_up_prompts_are_ignored() -> None:
-    looks = '{"usage":5} {"content":"x"}'
-    follow = event("followupPromptEvent", {"followupPrompt": {"content": "And then?", "userIntent": "CITE_SOURCES"}})
-    decoded = read(text_event(looks) + follow + metadata("END_TURN", 1, 0, 0, 1))
-    assert text_of(decoded) == looks
-    assert decoded[-2] == UsageReported(Usage(1, 1))
-
-
 def test_unknown_events_fields_and_message_types_change_nothing() -> None:
-    plain = text_event("Hi") + TAIL
-    odd = b"".join(
-        (
-            event("initial-response", {"conversationId": "c"}),
-            event("fooEvent", {"content": "no"}),
-            event("codeEvent", {"content": "no"}),
-            event("intentsEvent", {}),
-            event("dryRunSucceedEvent", {}),
-            event("interactionComponentsEvent", {"x": 1}),
-            event("toolResultEvent", {"toolResult": {"toolUseId": "x"}}),
-            event("assistantResponseEvent", {"content": "Hi", "usage": {"odd": True}, "unknown": [1]}),
-            TAIL,
-        )
+    names = ("fooEvent", "codeEvent", "intentsEvent", "dryRunSucceedEvent", "interactionComponentsEvent")
+    odd = event("initial-response", {"conversationId": "c"}) + event(
+        "toolResultEvent", {"toolResult": {"toolUseId": "x"}}
     )
-    assert read(odd) == read(plain)
+    odd += b"".join(event(name, {"content": "no", "x": 1}) for name in names)
+    odd += event("assistantResponseEvent", {"content": "Hi", "usage": {"odd": True}, "unknown": [1]})
+    assert read(odd + TAIL) == read(text_event("Hi") + TAIL)
 
 
 def test_payloads_may_be_wrapped_in_the_events_name() -> None:
-    def wrap(name: str, payload: object) -> bytes:
-        return event(name, {name: payload})
-
-    stream = b"".join(
-        (
-            wrap("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}),
-            wrap("reasoningContentEvent", {"text": "t"}),
-            wrap("assistantResponseEvent", {"content": "Hi"}),
-            wrap("toolUseEvent", {"toolUseId": "A", "name": "f", "input": '{"a":1}', "stop": True}),
-            wrap("metadataEvent", {"tokenUsage": {"uncachedInputTokens": 3, "outputTokens": 4}}),
-            wrap("contextUsageEvent", {"contextUsagePercentage": 1}),
-            wrap("meteringEvent", {"usage": 0.5}),
-        )
-    )
-    got = reply(stream)
+    call = {"toolUseId": "A", "name": "f", "input": '{"a":1}', "stop": True}
+    payloads = {
+        "messageMetadataEvent": {"conversationId": "c", "utteranceId": "u"},
+        "reasoningContentEvent": {"text": "t"},
+        "assistantResponseEvent": {"content": "Hi"},
+        "toolUseEvent": call,
+        "metadataEvent": {"tokenUsage": {"uncachedInputTokens": 3, "outputTokens": 4}},
+        "contextUsageEvent": {"contextUsagePercentage": 1},
+        "meteringEvent": {"usage": 0.5},
+    }
+    got = reply(b"".join(event(name, {name: payload}) for name, payload in payloads.items()))
     assert got.id == "u"
     assert [piece.text for piece in got.pieces] == ["t", "Hi", '{"a":1}']
     assert got.usage == Usage(3, 4, credits=0.5)
@@ -106,9 +94,6 @@ def test_half_a_surrogate_pair_costs_one_character_and_not_the_reply() -> None:
     assert text_of(read(stream + TAIL)) == "a\ufffd b"
 
 
-# Reasoning
-
-
 def test_native_reasoning_is_sealed_once_and_closed_before_the_text() -> None:
     decoded = read(
         make_reasoning(text="a") + make_reasoning(text="b") + make_reasoning(signature="S") + text_event("Hi") + TAIL
@@ -120,55 +105,53 @@ def test_native_reasoning_is_sealed_once_and_closed_before_the_text() -> None:
     ]  # fmt: skip
 
 
-def test_a_signature_in_pieces_is_one_and_reasoning_after_it_is_a_new_block() -> None:
-    stream = (
-        make_reasoning(text="a")
-        + make_reasoning(signature="S1")
-        + make_reasoning(signature="S2")
-        + make_reasoning(text="b", signature="T")
-    )
-    got = reply(stream + TAIL)
-    assert [(piece.text, piece.opaque and piece.opaque.payload) for piece in got.pieces] == [("a", "S1S2"), ("b", "T")]
+SIGNED = [make_reasoning(text="a"), make_reasoning(signature="S1"), make_reasoning(signature="S2")]
+REDACTED = make_reasoning(redactedContent="cmVk")
 
 
-def test_redacted_content_is_a_block_of_its_own() -> None:
-    got = reply(make_reasoning(text="a") + make_reasoning(redactedContent="cmVk") + text_event("Hi") + TAIL)
-    redacted = Piece(ThinkingBlock(), "", Opaque("kiro", Form.REDACTED, "cmVk", ISSUER.model))
-    assert got.pieces[:2] == (Piece(ThinkingBlock(), "a"), redacted)
-
-
-def test_a_signature_without_reasoning_is_kept() -> None:
-    (thought, text) = reply(make_reasoning(signature="S") + text_event("Hi") + TAIL).pieces
-    assert (thought.text, thought.opaque) == ("", Opaque("kiro", Form.SIGNATURE, "S", ISSUER.model))
-    assert text.text == "Hi"
-
-
-def test_reasoning_may_come_last_and_under_its_older_name() -> None:
-    got = reply(text_event("Hi") + make_reasoning(reasoningText="why") + make_reasoning(signature="S") + TAIL)
-    assert [(type(piece.what), piece.text) for piece in got.pieces] == [(TextBlock, "Hi"), (ThinkingBlock, "why")]
+@each_row(
+    ("events", "expected"),
+    [
+        ([*SIGNED, make_reasoning(text="b", signature="T")], [("a", "S1S2"), ("b", "T")]),  # a new block
+        ([make_reasoning(text="a"), REDACTED, text_event("Hi")], [("a", None), ("", "cmVk"), ("Hi", None)]),
+        ([make_reasoning(signature="S"), text_event("Hi")], [("", "S"), ("Hi", None)]),
+        (  # last, and under its older name
+            [text_event("Hi"), make_reasoning(reasoningText="why"), make_reasoning(signature="S")],
+            [("Hi", None), ("why", "S")],
+        ),
+    ],
+)
+def test_reasoning_is_blocks_with_their_seals(events: list[bytes], expected: list[tuple[str, str | None]]) -> None:
+    got = reply(b"".join(events) + TAIL)
+    assert [(piece.text, piece.opaque and piece.opaque.payload) for piece in got.pieces] == expected
+    for piece in got.pieces:
+        assert piece.what == (TextBlock() if piece.text == "Hi" else ThinkingBlock())
+        if piece.opaque is not None:
+            form = Form.REDACTED if piece.opaque.payload == "cmVk" else Form.SIGNATURE
+            assert piece.opaque == Opaque("kiro", form, piece.opaque.payload, ISSUER.model)
     assert got.end == Ended(Stop.END)
 
 
-# Usage
+CREDITS = Usage(credits=0.5, source=Source.ESTIMATED)  # which leaves the counts to be estimated
 
 
-def test_reported_tokens_are_one_total_with_their_cached_part() -> None:
-    decoded = read(text_event("Hi") + TAIL)
-    assert decoded[-2] == UsageReported(Usage(13, 5, cache_read=2, cache_write=1, credits=0.0148))
-
-
-def test_a_percentage_is_the_context_in_all_by_the_models_window() -> None:
-    decoded = read(text_event("Hi") + context(10) + metering(0.25) + metering(0.5))
-    assert decoded[-2] == UsageReported(Usage(context=20_000, credits=0.75, source=Source.DERIVED))
-
-
-def test_credits_alone_leave_the_counts_to_be_estimated() -> None:
-    assert read(text_event("Hi") + metering(0.5))[-2] == UsageReported(Usage(credits=0.5, source=Source.ESTIMATED))
-    unknown = Issuer("kiro", "m")
-    assert read(text_event("Hi") + context(10) + metering(0.5), unknown)[-2] == UsageReported(
-        Usage(credits=0.5, source=Source.ESTIMATED)
-    )
-    assert not any(isinstance(event, UsageReported) for event in read(text_event("Hi") + metadata()))
+@each_row(
+    ("tail", "issuer", "usage"),
+    [
+        (TAIL, ISSUER, Usage(13, 5, cache_read=2, cache_write=1, credits=0.0148)),
+        (
+            context(10) + metering(0.25) + metering(0.5),  # of the model's window
+            ISSUER,
+            Usage(context=20_000, credits=0.75, source=Source.DERIVED),
+        ),
+        (metering(0.5), ISSUER, CREDITS),
+        (context(10) + metering(0.5), Issuer("kiro", "m"), CREDITS),
+        (metadata(), ISSUER, None),
+    ],
+)
+def test_usage_is_what_the_tail_reports(tail: bytes, issuer: Issuer, usage: Usage | None) -> None:
+    used = [event.usage for event in read(text_event("Hi") + tail, issuer) if isinstance(event, UsageReported)]
+    assert used == ([usage] if usage else [])
 
 
 @pytest.mark.parametrize("payload", [b'{"usage":-1}', b'{"usage":1e999}', b'{"usage":"x"}', b"{", b"", b"\xff"])
@@ -176,20 +159,9 @@ def test_a_tail_event_that_cannot_be_read_is_still_a_tail(payload: bytes) -> Non
     assert read(text_event("Hi") + event("meteringEvent", payload))[-1] == Ended(Stop.END)
 
 
-# Annotations
-
-
 def test_code_references_are_citations_of_the_text() -> None:
-    references = {
-        "references": [
-            {
-                "licenseName": "MIT",
-                "repository": "acme/lib",
-                "url": "https://example.com/lib",
-                "recommendationContentSpan": {"start": 6, "end": 11},
-            }
-        ]
-    }
+    source = {"licenseName": "MIT", "repository": "acme/lib", "url": "https://example.com/lib"}
+    references = {"references": [{**source, "recommendationContentSpan": {"start": 6, "end": 11}}]}
     (piece,) = reply(text_event("print(hello)") + event("codeReferenceEvent", references) + TAIL).pieces
     (citation,) = piece.citations
     assert (citation.url, citation.title) == ("https://example.com/lib", "acme/lib (MIT)")
@@ -197,13 +169,22 @@ def test_code_references_are_citations_of_the_text() -> None:
 
 
 def test_places_count_within_the_block_that_is_cited() -> None:
-    quoted = event(
-        "citationEvent",
-        {"target": {"range": {"start": 5, "end": 8}}, "citationText": "1", "citationLink": "https://a.example"},
-    )
-    stream = text_event("1234") + uses("A", "f", input="{}", stop=True) + text_event("5678") + quoted + TAIL
-    (citation,) = reply(stream).pieces[2].citations
+    place = {"target": {"range": {"start": 5, "end": 8}}, "citationText": "1", "citationLink": "https://a.example"}
+    stream = text_event("1234") + uses("A", "f", input="{}", stop=True) + text_event("5678")
+    (citation,) = reply(stream + event("citationEvent", place) + TAIL).pieces[2].citations
     assert (citation.url, citation.title, citation.start, citation.end) == ("https://a.example", "1", 1, 4)
+
+
+def test_web_links_are_citations_and_wait_for_the_next_text() -> None:
+    link = {"url": "https://a.example", "title": "A", "snippet": "words"}
+    links = event("supplementaryWebLinksEvent", {"supplementaryWebLinks": [link]})
+    (piece,) = reply(links + text_event("Hi") + TAIL).pieces
+    assert piece.citations == (
+        Citation("https://a.example", "A", "words", raw={"type": "supplementaryWebLink", **link}),
+    )
+    ledger = Ledger()
+    read(uses("A", "f", input="{}", stop=True) + links + TAIL, ledger=ledger)
+    assert [loss.path for loss in ledger] == ["/citations"]
 
 
 def test_a_place_outside_of_the_block_means_all_of_it() -> None:
@@ -212,19 +193,103 @@ def test_a_place_outside_of_the_block_means_all_of_it() -> None:
     assert (piece.citations[0].start, piece.citations[0].end) == (None, None)
 
 
-def test_web_links_are_citations_and_wait_for_the_next_text() -> None:
-    links = event(
-        "supplementaryWebLinksEvent",
-        {"supplementaryWebLinks": [{"url": "https://a.example", "title": "A", "snippet": "words"}]},
-    )
-    cited = Citation(
-        "https://a.example",
-        "A",
-        "words",
-        raw={"type": "supplementaryWebLink", "url": "https://a.example", "title": "A", "snippet": "words"},
-    )
-    (piece,) = reply(links + text_event("Hi") + TAIL).pieces
-    assert piece.citations == (cited,)
+def test_a_call_is_withheld_until_it_is_whole() -> None:
+    reader = Reader()
+    reader.feed(uses("A", "f", input='{"a":') + uses("A", input="1}"))
+    assert calls_of(reader.feed(uses("A", stop=True))) == [("A", "f", '{"a":1}')]
+
+
+ONCE = uses("A", "f", input='{"a":1}', stop=True)
+LATER = uses("B", "g", stop=True) + uses("C", "h", input='{"c":3}', stop=True)
+NAMELESS = uses(None, "g", input='{"b":1}', stop=True)
+WHOLE = [("A", "f", '{"a":1}')]
+OBJECT = b'{"toolUseId":"A","name":"f","input":{"a":1.0,"b":["\\u00e9"]},"stop":true}'
+SURROGATE = b'{"toolUseId":"A","name":"f","input":"{\\"a\\":\\"\\\\ud83d\\"}","stop":true}'
+
+
+@each_row(
+    ("stream", "calls"),
+    [
+        (uses("A", "f") + uses("A", input="", stop=True), [("A", "f", "{}")]),
+        (uses("A", "f") + uses("A", input=" ", stop=True), [("A", "f", "{}")]),
+        (uses("A", "f") + uses("A", stop=True), [("A", "f", "{}")]),
+        (event("toolUseEvent", OBJECT), [("A", "f", '{"a":1.0,"b":["\\u00e9"]}')]),  # the same JSON
+        (
+            uses("A", "f", input={"a": 1}) + uses("A", input={"a": 1, "b": 2}) + uses("A", stop=True),
+            [("A", "f", '{"a":1,"b":2}')],
+        ),
+        (uses("A", "f", input={}) + uses("A", input='{"a":1}') + uses("A", stop=True), WHOLE),
+        (  # a call waits for those that began before it
+            uses("A", "f", input='{"a"') + LATER + text_event("Hi") + uses("A", input=":1}", stop=True),
+            [*WHOLE, ("B", "g", "{}"), ("C", "h", '{"c":3}')],
+        ),
+        (uses("A", "f", input='{"a"') + LATER, [("B", "g", "{}"), ("C", "h", '{"c":3}')]),
+        (uses("A", "f", input='{"a":1}'), WHOLE),  # without a stop, and whole
+        (ONCE + ONCE + uses("A", stop=True), WHOLE),
+        (uses("A", "f", stop=True) + ONCE, WHOLE),  # the most complete arguments
+        (
+            uses("A", "f") + uses(None, input='{"a":1}') + uses(None, stop=True) + NAMELESS,
+            [*WHOLE, ("tooluse_2", "g", '{"b":1}')],
+        ),
+        (uses(None, stop=True) + text_event("x"), []),
+        (event("toolUseEvent", SURROGATE), [("A", "f", '{"a":"\\ufffd"}')]),
+    ],
+)
+def test_a_call_is_sent_once_and_complete(stream: bytes, calls: list[tuple[str, str, str]]) -> None:
+    decoded = read(stream + TAIL)
+    assert calls_of(decoded) == calls
+    assert isinstance(decoded[-1], Ended)
+    assert (decoded[-1].stop is Stop.TOOL) == (bool(calls) and not decoded[-1].cut)
+
+
+WRITE = TruncatedCall("A", "write", '{"path":"x')
+
+
+@each_row(
+    ("stream", "calls", "cut"),
+    [
+        (text_event("ok") + uses("A", "write", input='{"path":"x'), [], WRITE),
+        (text_event("ok") + uses("A", "write", input='{"path":"x') + TAIL, [], WRITE),
+        (text_event("ok") + uses("A", "write", input='{"path":"x', stop=True), [], WRITE),
+        (text_event("ok") + uses("A", "write", input='{"path":"x', stop=True) + TAIL, [], WRITE),
+        (uses("A", "f") + TAIL, [], TruncatedCall("A", "f", "")),
+        (ONCE + uses("B", "g", input='{"b"') + TAIL, WHOLE, TruncatedCall("B", "g", '{"b"')),
+        (  # it is not replaced by an earlier empty call
+            uses("A", "f", stop=True) + uses("A", input='{"a"') + uses("B", "g", input='{"b":1}', stop=True) + TAIL,
+            [("B", "g", '{"b":1}')],
+            TruncatedCall("A", "f", '{"a"'),
+        ),
+        *(
+            (uses("A", "f", input=given, stop=True) + TAIL, [], TruncatedCall("A", "f", given))
+            for given in ("[1]", "1", '"x"', "null", '{"a":1}}', '{"a":1}{"a":2}', '{"a":NaN}')
+        ),
+    ],
+)
+def test_a_call_that_is_cut_or_no_object_is_never_sent_and_the_reply_ends_by_length(
+    stream: bytes, calls: list[tuple[str, str, str]], cut: TruncatedCall
+) -> None:
+    decoded = read(stream)
+    assert calls_of(decoded) == calls
+    assert decoded[-1] == Ended(Stop.LENGTH, cut=(cut,))
+
+
+def test_the_same_call_under_another_id_is_made_once_and_recorded() -> None:
     ledger = Ledger()
-    read(uses("A", "f", input="{}", stop=True) + links + TAIL, ledger=ledger)
-    assert [loss.path for loss in ledger] == ["/citations"]
+    stream = uses("A", "f", input='{"a":1}', stop=True) + uses("B", "f", input='{ "a": 1 }', stop=True)
+    assert calls_of(read(stream + TAIL, ledger=ledger)) == [("A", "f", '{"a":1}')]
+    assert [loss.path for loss in ledger] == ["/toolUses/B"]
+
+
+def test_an_empty_call_comes_before_the_text_that_follows_it() -> None:
+    decoded = pieces(text_event("a") + uses("A", "f", stop=True) + text_event("b") + TAIL)
+    assert decoded == [(TextBlock(), "a"), (CallBlock("A", "f"), "{}"), (TextBlock(), "b")]
+
+
+def test_arguments_without_end_are_bounded_and_cut() -> None:
+    calls = Calls(Ledger())
+    piece = msgspec.Raw(msgspec.json.encode('{"a":"' + "x" * 4_000_000))
+    for _ in range(20):
+        calls.add(ToolUse(tool_use_id="A", name="f", input=piece))
+    assert calls.add(ToolUse(tool_use_id="A", input=msgspec.Raw(b'"\\"}"'), stop=True)) == []
+    (cut,) = calls.end()[1]
+    assert len(cut.arguments) <= MAX_CHARS + 4_100_000

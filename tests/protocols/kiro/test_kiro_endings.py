@@ -1,19 +1,22 @@
-"""How a Kiro reply ends: well, by its length, by an exception, or in the middle of a frame."""
+"""How a Kiro reply ends: well, by its length, by an exception, or inside a frame; bodies without frames; laws."""
 
 import pytest
 
-from dragoman.hub.events import Ended, Failed, Stop, UsageReported
+from dragoman.hub.events import Ended, Event, Failed, Opened, Stop, UsageReported
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.hub.usage import MAX_COUNT, MAX_CREDITS
+from dragoman.protocols.kiro.decode import decode_whole
 from fakes.eventstream import error, event, exception
+from laws import assert_any_cut_agrees, assert_linear
 from protocols.kiro.kiro_replies import (
     ISSUER,
     LENIENT,
     TAIL,
     Reader,
     context,
+    failure_of,
     make_reasoning,
     metadata,
     metering,
@@ -23,6 +26,8 @@ from protocols.kiro.kiro_replies import (
     text_of,
     uses,
 )
+from replies import join_deltas
+from tables import each_row
 
 
 def read_ending(stream: bytes, issuer: Issuer = ISSUER) -> Ended:
@@ -31,30 +36,47 @@ def read_ending(stream: bytes, issuer: Issuer = ISSUER) -> Ended:
     return last
 
 
-def failure_kind(stream: bytes) -> Kind:
-    last = read(stream)[-1]
-    assert isinstance(last, Failed)
-    return last.failure.kind
+HI, CALL = text_event("Hi"), uses("A", "f", input="{}", stop=True)
 
 
-# The end
-
-
-@pytest.mark.parametrize(
-    ("reason", "stop"),
+@each_row(
+    ("stream", "stop"),
     [
-        ("END_TURN", Stop.END),
-        ("TOOL_USE", Stop.END),
-        ("MAX_TOKENS", Stop.LENGTH),
-        ("STOP_SEQUENCE", Stop.STOP_SEQUENCE),
-        ("CONTENT_FILTERED", Stop.FILTERED),
-        ("MODEL_CONTEXT_WINDOW_EXCEEDED", Stop.CONTEXT_FULL),
-        ("PAUSE_TURN", Stop.PAUSE),
-        ("SOMETHING_NEW", Stop.END),
+        (HI + metadata("END_TURN"), Stop.END),
+        (HI + metadata("TOOL_USE"), Stop.END),
+        (HI + metadata("MAX_TOKENS"), Stop.LENGTH),
+        (HI + metadata("STOP_SEQUENCE"), Stop.STOP_SEQUENCE),
+        (HI + metadata("CONTENT_FILTERED"), Stop.FILTERED),
+        (HI + metadata("MODEL_CONTEXT_WINDOW_EXCEEDED"), Stop.CONTEXT_FULL),
+        (HI + metadata("PAUSE_TURN"), Stop.PAUSE),
+        (HI + metadata("SOMETHING_NEW"), Stop.END),
+        (HI + metadata() + context(100), Stop.CONTEXT_FULL),
+        (HI + metadata("CONTENT_FILTERED") + context(100), Stop.FILTERED),
+        (CALL + context(100), Stop.TOOL),
+        (HI + metadata() + context(99.9), Stop.END),
+        (HI + metadata(), Stop.END),
+        (HI + context(1), Stop.END),
+        (HI + metering(1), Stop.END),
+        (HI, Stop.LENGTH),  # a tail that is missing was cut off
+        (make_reasoning(text="Hm"), Stop.LENGTH),
+        (CALL, Stop.TOOL),
     ],
 )
-def test_the_stop_reason_is_passed_on(reason: str, stop: Stop) -> None:
-    assert read_ending(text_event("Hi") + metadata(reason)).stop is stop
+def test_a_reply_ends_by_its_reason_and_its_tail(stream: bytes, stop: Stop) -> None:
+    assert read_ending(stream) == Ended(stop)
+
+
+def test_a_missing_tail_is_no_truncation_where_that_is_switched_off() -> None:
+    assert read_ending(HI, LENIENT).stop is Stop.END
+
+
+@each_row(
+    "nothing",
+    [b"", event("initial-response", {}), text_event(""), event("messageMetadataEvent", {"utteranceId": "u"})],
+)
+def test_an_empty_stream_is_a_failure_that_may_be_tried_again(nothing: bytes) -> None:
+    events = read(nothing)
+    assert (failure_of(events).kind, len(events)) == (Kind.TRUNCATED, 1)
 
 
 def test_an_unknown_stop_reason_is_in_the_ledger() -> None:
@@ -63,86 +85,26 @@ def test_an_unknown_stop_reason_is_in_the_ledger() -> None:
     assert [loss.path for loss in ledger] == ["/stopReason"]
 
 
-def test_a_full_context_is_reported_unless_there_are_calls() -> None:
-    assert read_ending(text_event("Hi") + metadata() + context(100)).stop is Stop.CONTEXT_FULL
-    assert read_ending(text_event("Hi") + metadata("CONTENT_FILTERED") + context(100)).stop is Stop.FILTERED
-    assert read_ending(uses("A", "f", stop=True) + context(100)).stop is Stop.TOOL
-    assert read_ending(text_event("Hi") + metadata() + context(99.9)).stop is Stop.END
-
-
-@pytest.mark.parametrize("tail", [metadata(), context(1), metering(1)])
-def test_any_tail_event_makes_the_reply_whole(tail: bytes) -> None:
-    assert read_ending(text_event("Hi") + tail).stop is Stop.END
-
-
-def test_a_missing_tail_is_truncation_unless_switched_off() -> None:
-    assert read_ending(text_event("Hi")).stop is Stop.LENGTH
-    assert read_ending(make_reasoning(text="Hm")).stop is Stop.LENGTH
-    assert read_ending(text_event("Hi"), LENIENT).stop is Stop.END
-
-
-def test_whole_calls_win_over_a_missing_tail() -> None:
-    assert read_ending(uses("A", "f", input="{}", stop=True)) == Ended(Stop.TOOL)
-
-
-def test_an_empty_stream_is_a_failure_that_may_be_tried_again() -> None:
-    for nothing in (
-        b"",
-        event("initial-response", {}),
-        text_event(""),
-        event("messageMetadataEvent", {"utteranceId": "u"}),
-    ):
-        (failed,) = read(nothing)
-        assert isinstance(failed, Failed)
-        assert failed.failure.kind is Kind.TRUNCATED
-
-
 def test_a_reply_of_tail_events_only_has_no_content_and_ends_well() -> None:
     got = reply(TAIL)
     assert got.pieces == ()
     assert got.end == Ended(Stop.END)
 
 
-# Failures
+TOO_LONG = {"message": "x", "reason": "CONTENT_LENGTH_EXCEEDS_THRESHOLD"}
+NO_PLAN = {"reason": "INVALID_TASK_ASSIST_PLAN", "message": "no plan"}
 
 
-def test_an_exception_first_is_a_failure_and_nothing_else() -> None:
-    (failed,) = read(exception("ThrottlingException", {"message": "slow"}) + text_event("no"))
-    assert isinstance(failed, Failed)
-    assert (failed.failure.kind, failed.failure.message) == (Kind.RATE_LIMITED, "slow")
-
-
-def test_an_exception_after_text_ends_the_reply_without_a_normal_end() -> None:
-    decoded = read(
-        text_event("Hel") + exception("InternalServerException", {"message": "oops"}) + text_event("lo") + TAIL
-    )
-    assert text_of(decoded) == "Hel"
-    assert [type(event) for event in decoded[-1:]] == [Failed]
-    assert not any(isinstance(event, Ended) for event in decoded)
-
-
-@pytest.mark.parametrize(
+@each_row(
     ("frame", "kind", "code"),
     [
-        (
-            exception("ValidationException", {"message": "x", "reason": "CONTENT_LENGTH_EXCEEDS_THRESHOLD"}),
-            Kind.CONTEXT_TOO_LONG,
-            "CONTENT_LENGTH_EXCEEDS_THRESHOLD",
-        ),
+        (exception("ValidationException", TOO_LONG), Kind.CONTEXT_TOO_LONG, "CONTENT_LENGTH_EXCEEDS_THRESHOLD"),
         (exception("ThrottlingException", b""), Kind.RATE_LIMITED, "ThrottlingException"),
         (error("InternalServerException", "went wrong"), Kind.UPSTREAM, "InternalServerException"),
         (error("ServiceUnavailableException", "busy"), Kind.OVERLOADED, "ServiceUnavailableException"),
         (event("error", {"message": "oops"}), Kind.UPSTREAM, "InternalServerException"),
-        (
-            event("invalidStateEvent", {"reason": "INVALID_TASK_ASSIST_PLAN", "message": "no plan"}),
-            Kind.UPSTREAM,
-            "INVALID_TASK_ASSIST_PLAN",
-        ),
-        (
-            event("invalidStateEvent", {"invalidStateEvent": {"reason": "INVALID_TASK_ASSIST_PLAN"}}),
-            Kind.UPSTREAM,
-            "INVALID_TASK_ASSIST_PLAN",
-        ),
+        (event("invalidStateEvent", NO_PLAN), Kind.UPSTREAM, "INVALID_TASK_ASSIST_PLAN"),
+        (event("invalidStateEvent", {"invalidStateEvent": NO_PLAN}), Kind.UPSTREAM, "INVALID_TASK_ASSIST_PLAN"),
     ],
 )
 def test_exceptions_errors_and_invalid_states_are_failures(frame: bytes, kind: Kind, code: str) -> None:
@@ -153,17 +115,17 @@ def test_exceptions_errors_and_invalid_states_are_failures(frame: bytes, kind: K
 
 def test_an_end_inside_a_frame_is_truncation_and_a_broken_frame_corruption() -> None:
     stream = text_event("Hel", "lo")
-    assert failure_kind(stream[:-1]) is Kind.TRUNCATED
+    assert failure_of(read(stream[:-1])).kind is Kind.TRUNCATED
     broken = bytearray(stream)
     broken[-10] ^= 1
     decoded = read(bytes(broken))
     assert text_of(decoded) == "Hel"
-    assert failure_kind(bytes(broken)) is Kind.CORRUPT
+    assert failure_of(read(bytes(broken))).kind is Kind.CORRUPT
 
 
 @pytest.mark.parametrize("payload", [b"{", b'{"content":5}', b"\xff", b"[]", b'{"assistantResponseEvent":' * 5000])
 def test_text_that_cannot_be_read_is_a_failure(payload: bytes) -> None:
-    assert failure_kind(text_event("Hel") + event("assistantResponseEvent", payload) + TAIL) is Kind.CORRUPT
+    assert failure_of(read(text_event("Hel") + event("assistantResponseEvent", payload) + TAIL)).kind is Kind.CORRUPT
 
 
 def test_nothing_follows_a_failure() -> None:
@@ -191,3 +153,93 @@ def test_a_share_of_the_context_that_cannot_be_true_raises_nothing(percentage: f
     *_, used, _ = read(text_event("Hi") + context(percentage))
     assert isinstance(used, UsageReported)
     assert 0 <= (used.usage.context or 0) <= MAX_COUNT
+
+
+RICH = b"".join(
+    (
+        event("initial-response", {}),
+        event("messageMetadataEvent", {"conversationId": "c-1", "utteranceId": "u-1"}),
+        make_reasoning(text="a"),
+        make_reasoning(text="b"),
+        make_reasoning(signature="S"),
+        text_event("é日😀", "ha", "ha"),
+        uses("A", "f"),
+        uses("B", "g", input='{"b"'),
+        uses("A", input='{"a":'),
+        uses("B", input=":[]}"),
+        uses("A", input="1}"),
+        uses("A", stop=True),
+        uses("B", stop=True),
+        text_event("done"),
+        TAIL,
+    )
+)
+
+
+UNFRAMED = b"\n".join(
+    (
+        b'{"utteranceId":"u-1","conversationId":"c-1"}',
+        b'{"text":"ab"}',
+        b'{"signature":"S"}',
+        '{"content":"é日😀"}'.encode(),
+        b'{"content":"haha","modelId":"m"}',
+        b'{"followupPrompt":{"content":"no"}}',
+        b'{"name":"f","toolUseId":"A"}',
+        b'{"name":"f","toolUseId":"A","input":"{\\"a\\":"}',
+        b'{"input":"1}"}',
+        b'{"stop":true}',
+        b'{"toolUseEvent":{"name":"g","toolUseId":"B","input":"{\\"b\\":[]}","stop":true}}',
+        b'{"content":"done"}',
+        b'{"tokenUsage":{"uncachedInputTokens":10,"cacheReadInputTokens":2,"cacheWriteInputTokens":1,"outputTokens":5}}',
+        b'{"contextUsagePercentage":2.05}',
+        b'{"unit":"credit","usage":0.0148}',
+    )
+)
+
+
+def test_a_body_of_bare_json_is_the_same_reply_as_its_frames() -> None:
+    assert join_deltas(read(UNFRAMED)) == join_deltas(read(RICH))
+    assert join_deltas(decode_whole(UNFRAMED, ISSUER, Ledger())) == join_deltas(read(RICH))
+    assert join_deltas(read(b"data: " + UNFRAMED.replace(b"\n", b"\n\ndata: "))) == join_deltas(read(RICH))
+
+
+def test_an_error_body_under_a_good_status_is_a_failure() -> None:
+    body = b'{"__type":"com.amazon#ThrottlingException","message":"slow"}'
+    assert failure_of(decode_whole(body, ISSUER, Ledger())).kind is Kind.RATE_LIMITED
+
+
+def test_a_page_that_is_no_reply_is_a_failure() -> None:
+    for body in (b"<html>no</html> and more", b"{}", b"x", b'{"odd":1}', b'{"content":"a'):
+        assert isinstance(decode_whole(body, ISSUER, Ledger())[-1], Failed)
+
+
+def test_a_text_cut_inside_an_object_is_truncation() -> None:
+    assert failure_of(read(UNFRAMED[:-1])).kind is Kind.TRUNCATED
+
+
+def test_any_cut_of_the_bytes_gives_the_same_events() -> None:
+    assert_any_cut_agrees(Reader, RICH, join_deltas)
+    assert_any_cut_agrees(Reader, UNFRAMED, join_deltas)
+
+
+def test_the_whole_body_and_the_stream_agree() -> None:
+    assert decode_whole(RICH, ISSUER, Ledger()) == read(RICH)
+
+
+def test_reading_costs_linear_time() -> None:
+    assert_linear(Reader, text_event("Hi"), 1_000)
+    assert_linear(Reader, uses("A", "f", input="x"), 1_000)
+    assert_linear(Reader, UNFRAMED, 50)
+
+
+def test_blocks_open_in_order_and_close_before_the_next_opens() -> None:
+    opened: int | None = None
+    decoded: list[Event] = read(RICH)
+    for one in decoded:
+        if isinstance(one, Opened):
+            assert opened is None
+            opened = one.block
+        elif type(one).__name__ == "Closed":
+            opened = None
+    assert opened is None
+    assert [one.block for one in decoded if isinstance(one, Opened)] == [0, 1, 2, 3, 4]

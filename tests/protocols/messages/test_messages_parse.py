@@ -21,6 +21,7 @@ from dragoman.hub.request import (
     Image,
     Inline,
     Link,
+    Part,
     Pick,
     Reasoning,
     Role,
@@ -80,9 +81,28 @@ def test_media_of_every_source_are_parts() -> None:
     ]
 
 
-def test_a_file_id_is_kept_for_its_own_vendor() -> None:
-    (part,) = parse(with_blocks({"type": "image", "source": {"type": "file", "file_id": "file_1"}})).turns[0].parts
-    assert part == Image(FileId("file_1"), "/messages/0/content/0")
+AT = "/messages/0/content/0"
+SEALED = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test", "the text")
+CALL = {"type": "tool_use", "id": "t", "name": "look", "input": {}, "caller": {"type": "direct"}}
+UNKNOWN = [
+    {"type": kind, "id": "x", "deep": {"er": [1]}}
+    for kind in ("server_tool_use", "web_search_tool_result", "container_upload", "not_yet_invented")
+]
+
+
+@each_row(
+    ("block", "part"),
+    [
+        ({"type": "image", "source": {"type": "file", "file_id": "file_1"}}, Image(FileId("file_1"), AT)),
+        (CALL, ToolCall("t", "look", "{}", AT)),  # made by the model itself
+        ({"type": "tool_result", "tool_use_id": "t"}, ToolResult("t", (), AT)),
+        ({"type": "thinking", "thinking": "hm", "signature": ""}, Thinking("hm", AT)),
+        ({"type": "redacted_thinking", "data": encode_envelope(SEALED)}, Thinking("", AT, SEALED)),
+        *((block, Foreign(str(block["type"]), block, AT)) for block in UNKNOWN),  # kept whole
+    ],
+)
+def test_each_block_is_one_part(block: object, part: Part) -> None:
+    assert parse(with_blocks(block)).turns[0].parts == (part,)
 
 
 def test_calls_and_results_keep_ids_flags_and_media() -> None:
@@ -103,37 +123,11 @@ def test_calls_and_results_keep_ids_flags_and_media() -> None:
     assert (failed.is_error, failed.content) == (True, (Text("failed", "/messages/3/content/1/content"),))
 
 
-def test_a_call_that_the_model_made_itself_adds_nothing() -> None:
-    call = {"type": "tool_use", "id": "t", "name": "look", "input": {}, "caller": {"type": "direct"}}
-    (part,) = parse(with_blocks(call)).turns[0].parts
-    assert part == ToolCall("t", "look", "{}", "/messages/0/content/0")
-
-
-def test_a_result_without_content_is_empty() -> None:
-    (part,) = parse(with_blocks({"type": "tool_result", "tool_use_id": "t"})).turns[0].parts
-    assert part == ToolResult("t", (), "/messages/0/content/0")
-
-
-def test_signatures_belong_to_anthropic_unless_they_are_our_envelope() -> None:
+def test_signatures_belong_to_anthropic() -> None:
     thinking, redacted = REQUEST.turns[3].parts[:2]
-    assert thinking == Thinking(
-        "Look it up.", "/messages/2/content/0", Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl")
-    )
+    signed = Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl")
+    assert thinking == Thinking("Look it up.", "/messages/2/content/0", signed)
     assert redacted == Thinking("", "/messages/2/content/1", Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ="))
-    foreign = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test", "the text")
-    (again,) = parse(with_blocks({"type": "redacted_thinking", "data": encode_envelope(foreign)})).turns[0].parts
-    assert again == Thinking("", "/messages/0/content/0", foreign)
-
-
-def test_unsigned_thinking_has_no_opaque_value() -> None:
-    (part,) = parse(with_blocks({"type": "thinking", "thinking": "hm", "signature": ""})).turns[0].parts
-    assert part == Thinking("hm", "/messages/0/content/0")
-
-
-@pytest.mark.parametrize("kind", ["server_tool_use", "web_search_tool_result", "container_upload", "not_yet_invented"])
-def test_blocks_that_only_messages_has_are_kept_whole(kind: str) -> None:
-    block = {"type": kind, "id": "x", "deep": {"er": [1]}}
-    assert parse(with_blocks(block)).turns[0].parts == (Foreign(kind, block, "/messages/0/content/0"),)
 
 
 def test_tools_are_functions_or_hosted() -> None:
@@ -230,13 +224,13 @@ def test_what_only_messages_has_is_recorded_in_the_ledger_of_any_other_protocol(
     }
 
 
-@pytest.mark.parametrize("protocol", ["chat", "responses", "kiro"])
+@each_row("protocol", ["chat", "responses", "kiro"])
 def test_a_compaction_is_refused_for_protocols_that_would_answer_instead(protocol: str) -> None:
     compacting = parse(minimal(compaction={"type": "summarize"}))
-    with pytest.raises(RequestError) as caught:
-        note_foreign_fields(compacting, protocol, Ledger())
-    assert caught.value.failure.at == "/compaction"
     note_foreign_fields(compacting, "messages", Ledger())
+    with pytest.raises(RequestError, match="compaction requests a compacted context") as refused:
+        note_foreign_fields(compacting, protocol, Ledger())
+    assert (refused.value.failure.kind, refused.value.failure.at) == (Kind.BAD_REQUEST, "/compaction")
 
 
 def test_why_a_context_is_not_managed_elsewhere_is_explained_correctly() -> None:
@@ -249,10 +243,6 @@ def test_why_a_context_is_not_managed_elsewhere_is_explained_correctly() -> None
 def test_defaults_and_nulls_are_no_fields() -> None:
     request = parse(minimal(speed="standard", service_tier="auto", thinking=None, temperature=None, container=None))
     assert request.ext == {}
-
-
-def test_zero_tokens_warm_the_cache() -> None:
-    assert parse(minimal(max_tokens=0)).max_tokens == 0
 
 
 def test_a_missing_cap_is_named() -> None:
@@ -271,12 +261,8 @@ def test_a_thread_is_refused_with_the_code_that_makes_the_sdk_resend_everything(
     assert msgspec.json.decode(body)["error"]["details"]["error_code"] == "thread_unsupported_request"
 
 
-@pytest.mark.parametrize("container", ["container_1", {"id": "container_1"}])
-def test_a_container_of_the_vendor_is_refused(container: object) -> None:
-    assert expect_refusal(minimal(container=container)).at == "/container"
-
-
-def test_a_container_without_an_id_is_kept() -> None:
+def test_zero_tokens_and_a_container_without_an_id_are_kept() -> None:
+    assert parse(minimal(max_tokens=0)).max_tokens == 0
     assert parse(minimal(container={"skills": []})).ext == {"container": {"skills": []}}
 
 
@@ -294,6 +280,8 @@ def test_a_container_without_an_id_is_kept() -> None:
         (minimal(tool_choice={"type": "maybe"}), "/tool_choice/type"),
         (minimal(stream="yes"), "/stream"),
         (minimal(max_tokens=-1), "/max_tokens"),
+        (minimal(container="container_1"), "/container"),
+        (minimal(container={"id": "container_1"}), "/container"),
     ],
 )
 def test_a_wrong_field_is_named(body: object, at: str) -> None:
@@ -352,11 +340,3 @@ def test_no_field_vanishes_quietly(path: tuple[str | int, ...]) -> None:
     except RequestError:
         return
     assert (built == build(REQUEST)) == (path in NO_LOSS or path == ("model",))
-
-
-def test_a_request_for_something_other_than_a_reply_goes_to_its_own_vendor_alone() -> None:
-    request = parse({**BODY, "compaction": {"type": "auto"}})
-    note_foreign_fields(request, "messages", Ledger())
-    with pytest.raises(RequestError, match="compaction requests a compacted context") as refused:
-        note_foreign_fields(request, "chat", Ledger())
-    assert (refused.value.failure.kind, refused.value.failure.at) == (Kind.BAD_REQUEST, "/compaction")
