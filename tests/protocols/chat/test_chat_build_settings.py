@@ -230,7 +230,7 @@ STOPS = ("a", "b", "c", "d", "e")
             [("/truncation", DROPPED)],
         ),
     ],
-)  # fmt: skip
+)
 def test_each_setting_is_sent_as_the_server_takes_it(target: Target, fields: Wire, sent: Wire, lost: Losses) -> None:
     assert_built(request(**fields), target, sent, lost)
 

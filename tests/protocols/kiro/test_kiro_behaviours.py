@@ -129,18 +129,11 @@ def test_09_no_input_is_an_empty_object_and_object_input_is_not_encoded_twice(cl
 
 @each_client
 def test_10_interleaved_calls_come_out_apart_in_order_and_without_overlap(client: str) -> None:
-    stream = b"".join(
-        (
-            uses("A", "f", input='{"a"'),
-            uses("B", "g", input='{"b"'),
-            uses("A", input=":1}"),
-            uses("A", stop=True),
-            uses("B", input=":2}", stop=True),
-        )
-    )
-    assert read_with_sdk(client, stream + TAIL).calls == [("A", "f", {"a": 1}), ("B", "g", {"b": 2})]
+    stream = uses("A", "f", input='{"a"') + uses("B", "g", input='{"b"') + uses("A", input=":1}")
+    stream += uses("A", stop=True) + uses("B", input=":2}", stop=True) + TAIL
+    assert read_with_sdk(client, stream).calls == [("A", "f", {"a": 1}), ("B", "g", {"b": 2})]
     if client == "messages":
-        bounds = [frame["type"] for frame in frames(client, stream + TAIL) if "block_st" in str(frame["type"])]
+        bounds = [frame["type"] for frame in frames(client, stream) if "block_st" in str(frame["type"])]
         assert bounds == ["content_block_start", "content_block_stop"] * 2
 
 
@@ -183,21 +176,15 @@ def test_14_thinking_tags_split_anywhere_are_reasoning_and_later_ones_text(clien
 
 
 @each_client
-def test_15_a_bracket_call_of_an_offered_tool_outside_of_code_is_a_call(client: str) -> None:
-    written = 'ok [Called f with args: {"s":"}]"}]'
-    received = read_with_sdk(client, text_event(*written) + TAIL, ("f",))
-    assert received.text == "ok "
-    assert [(name, arguments) for _, name, arguments in received.calls] == [("f", {"s": "}]"})]
-    assert received.stop == CALLED[client]
-    fenced = f"```\n{written}\n```"
-    for plain, tools in ((fenced, ("f",)), (written, ("g",)), (written, ())):
-        received = read_with_sdk(client, text_event(*plain) + TAIL, tools)
-        assert (received.text, received.calls, received.stop) == (plain, [], STOPPED[client])
-
-
-@each_client
-def test_15_tags_call_an_offered_tool_just_so(client: str) -> None:
-    written = 'ok <function_calls><invoke name="f"><parameter name="s">}]</parameter></invoke></function_calls>'
+@pytest.mark.parametrize(
+    "written",
+    [
+        'ok [Called f with args: {"s":"}]"}]',
+        'ok <function_calls><invoke name="f"><parameter name="s">}]</parameter></invoke></function_calls>',
+    ],
+    ids=["brackets", "tags"],
+)
+def test_15_a_written_call_of_an_offered_tool_outside_of_code_is_a_call(client: str, written: str) -> None:
     received = read_with_sdk(client, text_event(*written) + TAIL, ("f",))
     assert received.text == "ok "
     assert [(name, arguments) for _, name, arguments in received.calls] == [("f", {"s": "}]"})]

@@ -113,13 +113,8 @@ def reframe(frames: list[bytes], chance: random.Random) -> bytes:
             case 3:
                 out = out[: index + 1]
             case _:
-                name = chance.choice(
-                    ("toolUseEvent", "assistantResponseEvent", "reasoningContentEvent", "metadataEvent")
-                )
-                payload = mutate(
-                    b'{"toolUseId":"A","name":"f","input":"{\\"a\\":1}","stop":true,"content":"x"}', chance
-                )
-                out[index] = encode_message({":message-type": "event", ":event-type": name}, payload)
+                headers = {":message-type": "event", ":event-type": chance.choice(NAMES)}
+                out[index] = encode_message(headers, mutate(PAYLOAD, chance))
     return b"".join(out)
 
 

@@ -1,38 +1,34 @@
 """Thinking for Kiro: by the model's own fields where its schema has them, else by tags at the front of the prompt."""
 
-import pytest
+from collections.abc import Callable
 
 from dragoman.protocols.kiro.build_thinking import MAX_BUDGET
 from dragoman.protocols.kiro.wire import KiroOptions
 from protocols.kiro.kiro_requests import Built, ask, chat, messages, user
+from tables import each_row
 from wire_json import Json, JsonObject
 
 EFFORTS = ["low", "medium", "high", "max"]
+
+
+CLOSED = {"type": "object", "additionalProperties": False}
+ADAPTIVE_FIELDS = {"type": {"const": "adaptive"}, "display": {"enum": ["summarized", "omitted"]}}
 CLAUDE = {
-    "type": "object",
+    **CLOSED,
     "properties": {
         "thinking": {
             "oneOf": [
-                {
-                    "type": "object",
-                    "properties": {"type": {"const": "adaptive"}, "display": {"enum": ["summarized", "omitted"]}},
-                    "required": ["type"],
-                    "additionalProperties": False,
-                },
-                {
-                    "type": "object",
-                    "properties": {"type": {"const": "disabled"}},
-                    "required": ["type"],
-                    "additionalProperties": False,
-                },
+                {**CLOSED, "properties": ADAPTIVE_FIELDS, "required": ["type"]},
+                {**CLOSED, "properties": {"type": {"const": "disabled"}}, "required": ["type"]},
             ]
         },
         "output_config": {"$ref": "#/$defs/output"},
         "max_tokens": {"type": "integer", "minimum": 1, "maximum": 64000},
     },
-    "additionalProperties": False,
-    "$defs": {"output": {"type": "object", "properties": {"effort": {"enum": EFFORTS}}, "additionalProperties": False}},
+    "$defs": {"output": {**CLOSED, "properties": {"effort": {"enum": EFFORTS}}}},
 }
+
+
 GPT = {
     "type": "object",
     "properties": {"reasoning": {"type": "object", "properties": {"effort": {"enum": ["low", "medium", "high"]}}}},
@@ -74,58 +70,46 @@ def test_adaptive_thinking_is_requested_in_claudes_own_fields() -> None:
     assert not {path for path in built.approximated | built.dropped if path.startswith(("/thinking", "/output_config"))}
 
 
-def test_thinking_switched_off_is_sent_in_claudes_own_fields() -> None:
-    assert fields_of(think(CLAUDE, thinking={"type": "disabled"})) == {"thinking": {"type": "disabled"}}
-    assert fields_of(reason("none", CLAUDE)) == {"thinking": {"type": "disabled"}}
+OFF, ADAPTIVE = {"type": "disabled"}, {"type": "adaptive"}
 
 
-def test_a_budget_becomes_an_effort_where_there_are_no_budgets() -> None:
-    built = think(CLAUDE, thinking={"type": "enabled", "budget_tokens": 8000})
-    assert fields_of(built) == {"thinking": {"type": "adaptive"}, "output_config": {"effort": "medium"}}
-    assert {"/thinking", "/thinking/budget_tokens"} <= built.approximated
-
-
-def test_an_effort_alone_switches_nothing_on() -> None:
-    assert fields_of(reason("low", CLAUDE)) == {"output_config": {"effort": "low"}}
-
-
-@pytest.mark.parametrize(("effort", "sent"), [("xhigh", "max"), ("minimal", "low")])
-def test_an_effort_that_the_schema_lacks_becomes_the_nearest(effort: str, sent: str) -> None:
-    built = reason(effort, CLAUDE)
-    assert fields_of(built) == {"output_config": {"effort": sent}}
-    assert "/reasoning_effort" in built.approximated
-
-
-def test_an_effort_is_gpts_own_reasoning() -> None:
-    built = reason("high", GPT)
-    assert fields_of(built) == {"reasoning": {"effort": "high"}}
-    assert not len(built.ledger)
-    assert fields_of(reason("max", GPT)) == {"reasoning": {"effort": "high"}}
-
-
-def test_a_gpt_that_always_thinks_is_requested_as_little_as_possible() -> None:
-    built = think(GPT, thinking={"type": "disabled"})
-    assert fields_of(built) == {"reasoning": {"effort": "low"}}
-    assert "/thinking" in built.approximated
-
-
-def test_a_gpt_that_may_think_as_it_likes_gets_no_fields() -> None:
-    built = think(GPT, thinking={"type": "adaptive"})
-    assert fields_of(built) is None
+@each_row(
+    ("build", "fields", "approximated"),
+    [
+        (lambda: think(CLAUDE, thinking=OFF), {"thinking": OFF}, set()),
+        (lambda: reason("none", CLAUDE), {"thinking": OFF}, {"/reasoning_effort"}),
+        (
+            lambda: think(CLAUDE, thinking={"type": "enabled", "budget_tokens": 8000}),  # there are no budgets
+            {"thinking": ADAPTIVE, "output_config": {"effort": "medium"}},
+            {"/thinking", "/thinking/budget_tokens"},
+        ),
+        (
+            lambda: reason("low", CLAUDE),
+            {"output_config": {"effort": "low"}},
+            {"/reasoning_effort"},
+        ),  # it switches nothing on
+        (lambda: reason("xhigh", CLAUDE), {"output_config": {"effort": "max"}}, {"/reasoning_effort"}),
+        (lambda: reason("minimal", CLAUDE), {"output_config": {"effort": "low"}}, {"/reasoning_effort"}),
+        (lambda: reason("high", GPT), {"reasoning": {"effort": "high"}}, set()),
+        (lambda: reason("max", GPT), {"reasoning": {"effort": "high"}}, {"/reasoning_effort"}),
+        (lambda: think(GPT, thinking=OFF), {"reasoning": {"effort": "low"}}, {"/thinking"}),  # it always thinks
+        (lambda: think(GPT, thinking=ADAPTIVE), None, {"/thinking"}),  # it may think as it likes
+    ],
+)
+def test_thinking_is_requested_in_the_models_own_fields(
+    build: Callable[[], Built], fields: Json, approximated: set[str]
+) -> None:
+    built = build()
+    assert fields_of(built) == fields
     assert built.current["content"] == "hi"
-    assert "/thinking" in built.approximated
+    assert built.approximated == approximated
 
 
 def test_fields_that_the_schema_refuses_give_way_to_tags() -> None:
-    strange = {"type": "object", "properties": {"thinking": {"type": "string"}}}
-    built = think(strange, thinking={"type": "adaptive"})
-    assert fields_of(built) is None
-    assert built.current["content"].startswith("<thinking_mode>adaptive</thinking_mode>")
-
-
-def test_a_schema_that_is_none_is_never_satisfied() -> None:
-    broken = {"properties": {"thinking": {"type": "nonsense"}}}
-    assert fields_of(think(broken, thinking={"type": "adaptive"})) is None
+    for kind in ("string", "nonsense"):
+        built = think({"type": "object", "properties": {"thinking": {"type": kind}}}, thinking=ADAPTIVE)
+        assert fields_of(built) is None
+        assert built.current["content"].startswith("<thinking_mode>adaptive</thinking_mode>")
 
 
 def test_without_fields_tags_open_the_prompt() -> None:
@@ -133,6 +117,19 @@ def test_without_fields_tags_open_the_prompt() -> None:
     tags = "<thinking_mode>enabled</thinking_mode><max_thinking_length>2000</max_thinking_length>"
     assert built.current["content"] == f"{tags}\n\nS\n\nhi"
     assert "/thinking" in built.approximated
+
+
+@each_row(
+    ("build", "budget"),
+    [
+        (lambda: reason("high"), 4000),
+        (lambda: reason("high", budgets={"high": 7000}), 7000),
+        (lambda: reason("high", budgets={"high": 50_000}), MAX_BUDGET),
+        (lambda: think(thinking={"type": "enabled", "budget_tokens": 31_999}), MAX_BUDGET),
+    ],
+)
+def test_an_effort_becomes_a_budget_within_bounds(build: Callable[[], Built], budget: int) -> None:
+    assert f"<max_thinking_length>{budget}<" in build().current["content"]
 
 
 def test_tags_stand_in_the_first_message_only() -> None:
@@ -143,14 +140,6 @@ def test_tags_stand_in_the_first_message_only() -> None:
     assert built.current["content"] == "2"
 
 
-def test_an_effort_becomes_a_budget_within_bounds() -> None:
-    assert "<max_thinking_length>4000<" in reason("high").current["content"]
-    assert "<max_thinking_length>7000<" in reason("high", budgets={"high": 7000}).current["content"]
-    assert f"<max_thinking_length>{MAX_BUDGET}<" in reason("high", budgets={"high": 50_000}).current["content"]
-    capped = think(thinking={"type": "enabled", "budget_tokens": 31_999})
-    assert f"<max_thinking_length>{MAX_BUDGET}<" in capped.current["content"]
-
-
 def test_tags_are_never_written_twice() -> None:
     written = "<thinking_mode>enabled</thinking_mode><max_thinking_length>9</max_thinking_length>"
     for fields in ({"system": f"{written} S"}, {"system": "S"}):
@@ -159,16 +148,11 @@ def test_tags_are_never_written_twice() -> None:
         assert built.body.count(b"<thinking_mode>") == 1
 
 
-def test_an_effort_alone_of_a_client_with_a_switch_writes_no_tags() -> None:
-    built = think(output_config={"effort": "high"})
-    assert built.current["content"] == "hi"
-    assert "/output_config/effort" in built.dropped
-
-
-def test_switched_off_writes_no_tags_and_loses_nothing() -> None:
-    built = think(thinking={"type": "disabled"})
-    assert built.current["content"] == "hi"
-    assert "/thinking" not in {loss.path for loss in built.ledger}
+def test_an_effort_alone_of_a_client_with_a_switch_or_switched_off_writes_no_tags() -> None:
+    alone, off = think(output_config={"effort": "high"}), think(thinking=OFF)
+    assert alone.current["content"] == off.current["content"] == "hi"
+    assert "/output_config/effort" in alone.dropped
+    assert "/thinking" not in {loss.path for loss in off.ledger}
 
 
 def test_how_thinking_is_requested_is_configured() -> None:
