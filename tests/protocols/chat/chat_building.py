@@ -9,7 +9,7 @@ from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Document, Image, Inline, Part, Request, Role, Text, ToolCall, ToolResult, Turn
-from dragoman.protocols.chat.build import build
+from dragoman.protocols.chat import PROTOCOL
 from narrowing import expect_all
 from wire_json import JsonObject
 
@@ -41,7 +41,8 @@ def request(*turns: Turn, protocol: str = "messages", **fields: object) -> Reque
 
 def build_body(expected: Request, target: Target = OPENAI) -> tuple[Wire, Losses]:
     ledger = Ledger()
-    body = msgspec.json.decode(build(expected, target, ledger))
+    assert PROTOCOL.upstream is not None
+    body = msgspec.json.decode(PROTOCOL.upstream.build(expected, target, ledger))
     return body, [(loss.path, loss.how) for loss in ledger]
 
 
