@@ -201,9 +201,9 @@ def test_a_failed_tool_stays_failed_and_an_empty_result_has_text() -> None:
     assert "/messages/2/content/0" in built.invented
 
 
-def send_call(arguments: str, asked: str = "1", returned: str = "r") -> Built:
-    question, call = Turn(Role.USER, (Text(asked),)), Turn(Role.ASSISTANT, (ToolCall("c", "f", arguments, "/call"),))
-    return send(Request("chat", "m", (question, call, Turn(Role.USER, (ToolResult("c", (Text(returned),)),)))))
+def send_call(arguments: str, question: str = "1", returned: str = "r") -> Built:
+    first, call = Turn(Role.USER, (Text(question),)), Turn(Role.ASSISTANT, (ToolCall("c", "f", arguments, "/call"),))
+    return send(Request("chat", "m", (first, call, Turn(Role.USER, (ToolResult("c", (Text(returned),)),)))))
 
 
 def test_arguments_that_are_no_object_are_sent_inside_one() -> None:

@@ -70,24 +70,24 @@ def words(*texts: str) -> list[object]:
     return [{"type": "text", "text": text} for text in texts]
 
 
-def asked(content: object) -> JsonObject:
+def by_user(content: object) -> JsonObject:
     return {"role": "user", "content": content}
 
 
-def answered(content: object) -> JsonObject:
+def by_model(content: object) -> JsonObject:
     return {"role": "assistant", "content": content}
 
 
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aW1n"}}
-GO = asked("go")
-CALLED = answered([use_of("a")])
+GO = by_user("go")
+CALLED = by_model([use_of("a")])
 
 
 def test_leading_instructions_become_the_system_prompt() -> None:
     developer = turn(Role.DEVELOPER, "Be kind.", at="/messages/1")
     built, lost = build_body(chat((system("Be brief."), developer, user("hi"))))
     assert built["system"] == "Be brief.\n\nBe kind."
-    assert built["messages"] == [asked("hi")]
+    assert built["messages"] == [by_user("hi")]
     assert "/messages/1" not in lost
 
 
@@ -106,39 +106,39 @@ def test_instructions_with_a_breakpoint_are_blocks() -> None:
             (user("go"), assistant("yes", call("a"), call("b")), user(result("a")), user(result("b")), user("?")),
             [
                 GO,
-                answered([*words("yes"), use_of("a"), use_of("b")]),
-                asked([result_of("a"), result_of("b"), *words("?")]),
+                by_model([*words("yes"), use_of("a"), use_of("b")]),
+                by_user([result_of("a"), result_of("b"), *words("?")]),
             ],
             {},
         ),
         (  # after text
             (user("go"), assistant(call("a")), user("wait", result("a"))),
-            [GO, CALLED, asked([result_of("a"), *words("wait")])],
+            [GO, CALLED, by_user([result_of("a"), *words("wait")])],
             {},
         ),
         (  # late
             (user("go"), assistant(call("a"), call("b")), user(result("b")), assistant("hm"), user(result("a"))),
-            [GO, answered([use_of("a"), use_of("b")]), asked([result_of("a"), result_of("b")]), answered("hm")],
+            [GO, by_model([use_of("a"), use_of("b")]), by_user([result_of("a"), result_of("b")]), by_model("hm")],
             {},
         ),
         (  # missing
             (user("go"), assistant(call("a")), user("never mind")),
-            [GO, CALLED, asked([result_of("a", "[no result]", is_error=True), *words("never mind")])],
+            [GO, CALLED, by_user([result_of("a", "[no result]", is_error=True), *words("never mind")])],
             {"/messages/1/tool_calls/0": INVENTED},
         ),
         (  # missing at the end
             (user("go"), assistant(call("a"))),
-            [GO, CALLED, asked([result_of("a", "[no result]", is_error=True)])],
+            [GO, CALLED, by_user([result_of("a", "[no result]", is_error=True)])],
             {"/messages/1/tool_calls/0": INVENTED},
         ),
         (  # twice
             (user("go"), assistant(call("a")), user(result("a", "old"), result("a", "new", "/messages/3"))),
-            [GO, CALLED, asked([result_of("a", "new")])],
+            [GO, CALLED, by_user([result_of("a", "new")])],
             {"/messages/2": DROPPED},
         ),
         (  # without a call
             (user("go", result("ghost", "boo")),),
-            [asked(words("go", "[result of ghost]", "boo"))],
+            [by_user(words("go", "[result of ghost]", "boo"))],
             {"/messages/2": APPROXIMATED},
         ),
         (  # ids of any alphabet
@@ -149,19 +149,19 @@ def test_instructions_with_a_breakpoint_are_blocks() -> None:
             ),
             [
                 GO,
-                answered([use_of("a_b"), use_of("a_b-2"), use_of("call")]),
-                asked([result_of("a_b", "1"), result_of("a_b-2", "2"), result_of("call", "3")]),
+                by_model([use_of("a_b"), use_of("a_b-2"), use_of("call")]),
+                by_user([result_of("a_b", "1"), result_of("a_b-2", "2"), result_of("call", "3")]),
             ],
             {},
         ),
         (  # an id that is used again
             (user("go"), assistant(call("a")), user(result("a", "1")), assistant(call("a")), user(result("a", "2"))),
-            [GO, CALLED, asked([result_of("a", "1")]), answered([use_of("a-2")]), asked([result_of("a-2", "2")])],
+            [GO, CALLED, by_user([result_of("a", "1")]), by_model([use_of("a-2")]), by_user([result_of("a-2", "2")])],
             {},
         ),
         (  # nothing
             (user("go"), assistant(call("a")), user(result("a", ""))),
-            [GO, CALLED, asked([{"type": "tool_result", "tool_use_id": "a"}])],
+            [GO, CALLED, by_user([{"type": "tool_result", "tool_use_id": "a"}])],
             {},
         ),
         (  # an image
@@ -170,7 +170,7 @@ def test_instructions_with_a_breakpoint_are_blocks() -> None:
                 assistant(call("a")),
                 user(ToolResult("a", (Text("seen"), Image(Inline("image/png", "aW1n"))), "/messages/2", is_error=True)),
             ),
-            [GO, CALLED, asked([result_of("a", [*words("seen"), PICTURE], is_error=True)])],
+            [GO, CALLED, by_user([result_of("a", [*words("seen"), PICTURE], is_error=True)])],
             {},
         ),
     ],
@@ -205,34 +205,34 @@ CITED = Text("so", "/messages/1/content", (Citation("https://example.com"),))
     [
         (  # runs of one role
             (user("a"), user("b"), assistant("c"), assistant("d"), user("e")),
-            [asked(words("a", "b")), answered(words("c", "d")), asked("e")],
+            [by_user(words("a", "b")), by_model(words("c", "d")), by_user("e")],
             {},
         ),
-        ((user("a"), assistant(""), user("", "b")), [asked(words("a", "b"))], {}),
-        ((user("a"), user(" \n", at="/messages/1")), [asked("a")], {"/messages/1": DROPPED}),
+        ((user("a"), assistant(""), user("", "b")), [by_user(words("a", "b"))], {}),
+        ((user("a"), user(" \n", at="/messages/1")), [by_user("a")], {"/messages/1": DROPPED}),
         (
             (user("a"), assistant(Refusal("No.", "/messages/1/refusal")), user("b")),
-            [asked("a"), answered("No."), asked("b")],
+            [by_user("a"), by_model("No."), by_user("b")],
             {"/messages/1/refusal": APPROXIMATED},
         ),
         (
             (assistant("hello", at="/messages/0"), user("hi")),
-            [asked("(continue)"), answered("hello"), asked("hi")],
+            [by_user("(continue)"), by_model("hello"), by_user("hi")],
             {"/messages/0": INVENTED},
         ),
         (  # a prefill
             (user("a"), assistant("The answer is ")),
-            [asked("a"), answered("The answer is")],
+            [by_user("a"), by_model("The answer is")],
             {"/messages/1": APPROXIMATED},
         ),
         (
             (user("a"), assistant(CITED), user("b")),
-            [asked("a"), answered("so"), asked("b")],
+            [by_user("a"), by_model("so"), by_user("b")],
             {"/messages/1/content/annotations": DROPPED},
         ),
         (
             (user("a"), system("French."), assistant("b"), user("c")),
-            [asked(TAGGED[:2]), answered("b"), asked("c")],
+            [by_user(TAGGED[:2]), by_model("b"), by_user("c")],
             FRENCH,
         ),
     ],
@@ -242,7 +242,7 @@ def test_turns_alternate_and_have_content(turns: tuple[Turn, ...], sent: object,
 
 
 def test_instructions_alone_are_still_a_request() -> None:
-    assert build_turns(system("Be brief."))[0] == [asked("(continue)")]
+    assert build_turns(system("Be brief."))[0] == [by_user("(continue)")]
 
 
 def test_a_prefill_is_refused_where_the_model_refuses_it() -> None:
@@ -252,9 +252,9 @@ def test_a_prefill_is_refused_where_the_model_refuses_it() -> None:
 def test_later_instructions_keep_their_role_where_the_model_allows_it() -> None:
     turns = user("a"), system("French."), assistant("b"), user("c"), system("Now.")
     french, now = ({"role": "system", "content": text} for text in ("French.", "Now."))
-    assert build_turns(*turns, profile=LATER) == ([asked("a"), french, answered("b"), asked("c"), now], {})
+    assert build_turns(*turns, profile=LATER) == ([by_user("a"), french, by_model("b"), by_user("c"), now], {})
     between_users = build_turns(user("a"), system("French."), user("c"), profile=LATER)
-    assert between_users == ([asked(TAGGED)], FRENCH)
+    assert between_users == ([by_user(TAGGED)], FRENCH)
     built, _ = build_turns(user("a"), assistant("b"), system("French."), user("c"), profile=LATER)
     assert [message["role"] for message in built] == ["user", "assistant", "user"]
 
@@ -281,7 +281,7 @@ def test_thinking_returns_to_its_issuer_exactly_and_first() -> None:
 )
 def test_thinking_of_others_is_dropped_with_a_loss(opaque: Opaque | None) -> None:
     built, lost = build_turns(user("a"), assistant(Thinking("hm", "/r", opaque), "b"), user("c"))
-    assert built[1] == answered("b")
+    assert built[1] == by_model("b")
     assert lost == {"/r": DROPPED}
 
 
