@@ -18,7 +18,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations=10
 PARALLEL = -n $(PROCESSES) --dist worksteal
 test: $(DEV_STAMP) chromium
 	@$(PYTEST) $(PARALLEL) -m "not rest"
-	@echo "Not run: make test-rest, and for what they are named after test-container, test-monitoring, test-model, test-conformance." >&2
+	@echo "Not run: make test-rest, test-container, test-monitoring, test-model and test-conformance." >&2
 
 # The pure core and the configuration by themselves: no process, no socket.
 UNIT := $(addprefix tests/,hub framing passes stages observers prices protocols test_laws.py test_linear*.py test_any_*.py test_deletion.py test_config*.py)
@@ -27,7 +27,7 @@ test-fast: $(DEV_STAMP)
 
 # What is exhaustive, or slow by its nature: whole products, kills, long waits, every client installed.
 test-rest: $(DEV_STAMP) chromium
-	@$(PYTEST) $(PARALLEL) -m rest tests tests/clients/all
+	@$(PYTEST) $(PARALLEL) -m rest
 
 # $(call install,PROGRAMS,PACKAGES): Debian's packages, unless the programs are there. Fails if that is not possible.
 define install

@@ -1,4 +1,4 @@
-"""What the client tests share: installed clients, and the rule that the smoke set runs unless more is named."""
+"""What the client tests share: installed clients, and a page of what they prove."""
 
 import os
 import sys
@@ -22,13 +22,9 @@ REACTIONS: proof.Reactions = {}
 CLAIMED = proof.read(proof.PAGE.read_text() if proof.PAGE.exists() else "")
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`pytest` alone runs the smoke set; `pytest tests/clients/all` what needs every client or takes long."""
-    if collection_path == SMOKE / "test_clients_page.py" and os.environ.get(WRITE):
-        return True  # it judges the page that this run is about to write
-    if not collection_path.is_relative_to(REST):
-        return None
-    return None if any(path.is_relative_to(REST) for path in _find_named_paths(config)) else True
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out the test that judges the page which this run is about to write."""
+    return True if os.environ.get(WRITE) and collection_path == SMOKE / "test_clients_page.py" else None
 
 
 @pytest.hookimpl(tryfirst=True)

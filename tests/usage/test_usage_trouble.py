@@ -64,7 +64,12 @@ def test_a_full_disk_affects_no_stream_and_loses_no_row(way: str, tmp_path: Path
 def test_a_database_that_is_unavailable_affects_no_stream_and_loses_no_row(postgres: Postgres, tmp_path: Path) -> None:
     url = postgres.database()
     with start_upstreams(tmp_path) as rig, rig.serve(url) as served:
-        go_through(served, postgres.stop, postgres.start)
+
+        def start_later() -> None:
+            wait_until(lambda: "the client keys could not be read" in served.err)  # they are read every few seconds
+            postgres.start()
+
+        go_through(served, postgres.stop, start_later)
         wait_until(lambda: len(list_stored(url)) >= 400)
         assert list_stored(url) == name_requests(400)
         assert served.err.count("usage cannot be stored") == 1
