@@ -53,8 +53,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     GUARD.rules = make_rules(config.getoption("basetemp"))
-    if config.getoption("--in-process") and not config.getoption("numprocesses", None):
-        sys.addaudithook(refuse_to_leave_the_process)
     if "PYTEST_XDIST_WORKER" in os.environ and config.args == config.getini("testpaths"):
         config.args = rotate_folders(
             int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
@@ -101,10 +99,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"{left} cases are left to make test-rest.")
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Exclude the collected tests from garbage collection: looking through them takes longer than many a test."""
     gc.collect()
     gc.freeze()
+    if session.config.getoption("--in-process"):
+        sys.addaudithook(refuse_to_leave_the_process)  # pytest itself has started what it needs
 
 
 @pytest.hookimpl(wrapper=True)

@@ -229,12 +229,13 @@ class _Parent:
 
 def _run_worker(options: ServeOptions, links: "Links") -> None:
     from dragoman.app import App, Listening, Settings
-    from dragoman.cli.serving.worker_pool import ADOPTED, READY, notify_parent
+    from dragoman.cli.serving.worker_pool import ADOPTED, READY, accept_signals, notify_parent
 
     def ready(app: App) -> None:
         loop = asyncio.get_running_loop()
         _when_readable(loop, links.lifeline, partial(os.kill, os.getpid(), signal.SIGTERM))
         _when_readable(loop, links.replaced, app.stop_accepting)
+        accept_signals()
         notify_parent(READY)
 
     listening = Listening(options.bound.sock, ready, released=partial(os.close, links.accepting))

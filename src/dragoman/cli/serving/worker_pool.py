@@ -14,7 +14,6 @@ log = logging.getLogger(__name__)
 
 MAX_REPLACED = 5
 WINDOW_S = 60.0
-STOPPED = (0, -signal.SIGTERM)  # the latter: a worker that had no signal handler yet
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 READY = signal.SIGUSR1
 ADOPTED = signal.SIGUSR2
@@ -37,7 +36,8 @@ class Hooks(Protocol):
     def on_stopping(self, accepting: int, replace: Callable[[], None]) -> None: ...  # the workers are stopping
 
 
-Work = Callable[[int, Links], int]  # the worker's number -> an exit code
+# The worker's number -> an exit code. What the parent forwards waits until the worker calls `accept_signals`.
+Work = Callable[[int, Links], int]
 
 
 class WorkerPool:
@@ -107,7 +107,7 @@ class WorkerPool:
 
     def _replace(self, pid: int, number: int, code: int) -> None:
         if self._stopping:
-            self._code = self._code or int(code not in STOPPED)
+            self._code = self._code or int(code != 0)
             return
         now = time.monotonic()
         is_crash_loop = len(self._replaced) == MAX_REPLACED and now - self._replaced[0] < WINDOW_S
@@ -139,12 +139,17 @@ class WorkerPool:
             os.setpgrp()  # Ctrl-C reaches every process of the terminal's group; only the parent forwards it
             os.close(self._lifeline_writer)
             os.close(self._replaced_writer)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED - set(FORWARDED))
             code = self._work(number, Links(self._lifeline_reader, self._replaced_reader, self._accepting_writer))
         except KeyboardInterrupt:
             code = 0
         finally:
             os._exit(code)
+
+
+def accept_signals() -> None:
+    """Let the parent's signals reach this worker, which handles them from now on; those that waited come first."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
 
 
 def notify_parent(what: signal.Signals) -> None:
