@@ -2,15 +2,16 @@
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
-from asking import ask
+from asking import PATHS, make_body
 from fakes.upstream import End, FakeUpstream
 from gateway import provider_section
+from raw_http import dial, request_bytes
 from scripting import write_reply
 from scripting.replies import Ending, ScriptedReply, Text
 from shell import Served, Shell
@@ -24,10 +25,10 @@ def serve_with_stream(shell: Shell, settings: str = "") -> Iterator[Served]:
     """Run a gateway with one stream under way that never ends."""
     with FakeUpstream([UNENDED]) as fake:
         shell.write("dragoman.toml", f"[server]\nport = 0\n{settings}" + provider_section("chat", fake.url))
-        with shell.serve("--config", "dragoman.toml") as gateway:
-            words = {"stream": True, "key": gateway.key}
-            threading.Thread(target=ask, args=(gateway, "chat", "up/m"), kwargs=words, daemon=True).start()
-            wait_until(lambda: len(fake.calls) == 1)
+        with shell.serve("--config", "dragoman.toml") as gateway, dial(gateway.port) as client:
+            body = msgspec.json.encode(make_body("chat", "up/m", stream=True))
+            client.sendall(request_bytes(PATHS["chat"], body, key=gateway.key))
+            assert client.recv(1), "the reply has not begun"
             yield gateway
     assert "stopping now: ending 1 request (1 streamed)" in gateway.err
 
