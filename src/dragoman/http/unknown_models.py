@@ -16,7 +16,7 @@ from dragoman.hub.failure import UNKNOWN_MODEL, Kind, RequestError
 from dragoman.net.exchange import Exchange
 
 FREE = 20  # answers to one key about one model that come at once
-WINDOW_S = 10.0  # within so many seconds
+WINDOW_S = 10.0  # the time in which they are counted
 DELAY_S = 1.0  # of each further one
 MAX_WAITING = 50  # at a time; what is beyond them is answered at once
 MAX_COUNTED = 1000  # pairs of a key and a model, those of the latest requests
@@ -47,7 +47,7 @@ class RepeatCounter:
 
 
 class UnknownModelDelay:
-    """Delays the answers of this process. `clock` is monotonic, in seconds, and `sleep` waits for so many."""
+    """Delays the answers of this process. `clock` is monotonic; `clock` and `sleep` are in seconds."""
 
     def __init__(
         self,
