@@ -14,10 +14,14 @@ from cli.test_cli_serve import alive
 from shell import PATIENCE_S, PROGRAM, Shell
 from waiting import wait_until
 
-# Runs a command as a shell in a terminal would: the terminal is its controlling one.
-IN_TERMINAL = (
-    "import fcntl, os, sys, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\nos.execvp(sys.argv[1], sys.argv[1:])"
-)
+# Runs a command as a shell in a terminal would: the terminal is its controlling one, and SIGHUP is not ignored, even if
+# the tests themselves run under nohup.
+IN_TERMINAL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Terminal:
