@@ -23,8 +23,8 @@ from dragoman.accounts.usage_writer import DAY_MS
 from dragoman.admin.request_filter import parse_filter
 from dragoman.admin.usage_series import Step, read_series, read_speed
 from dragoman.store import Store, StoreError, open_store
-from dragoman.store.postgres import migrations as postgres_schema
-from dragoman.store.sqlite import migrations as sqlite_schema
+from dragoman.store import postgres_migrations as postgres_schema
+from dragoman.store import sqlite_migrations as sqlite_schema
 from dragoman.store.usage_rows import COLUMNS, GroupBy, UsageSpan, first_id
 
 ROWS = 1_000_000

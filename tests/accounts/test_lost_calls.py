@@ -8,9 +8,8 @@ import pytest
 
 from dragoman.accounts import lost_calls as memory_module
 from dragoman.accounts.lost_calls import CHECK_EVERY_S, LostCall, LostCalls
-from dragoman.store import Store, open_store
-from dragoman.store.sqlite import tables
-from dragoman.store.store import CUT_CALL_LIFE_S
+from dragoman.store import Store, cut_calls, open_store
+from dragoman.store.cut_calls import CUT_CALL_LIFE_S
 
 LOST = (LostCall("write", '{"path": "x'),)
 
@@ -102,7 +101,7 @@ def test_the_store_is_queried_rarely_while_nothing_was_lost(tmp_path: Path) -> N
 
 
 def limit_cut_calls(monkeypatch: pytest.MonkeyPatch, total: int, per_tenant: int = 200) -> None:
-    for module in (memory_module, tables):
+    for module in (memory_module, cut_calls):
         monkeypatch.setattr(module, "MAX_CUT_CALLS", total)
         monkeypatch.setattr(module, "MAX_CUT_CALLS_PER_TENANT", per_tenant)
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import apsw
 import asyncpg
 
-from dragoman.store.postgres import migrations as postgres_schema
-from dragoman.store.sqlite import migrations as sqlite_schema
+from dragoman.store import postgres_migrations as postgres_schema
+from dragoman.store import sqlite_migrations as sqlite_schema
 from dragoman.store.usage_rows import COLUMNS
 
 Values = Sequence[object]

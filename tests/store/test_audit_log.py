@@ -5,7 +5,7 @@ import asyncio
 from msgspec.structs import replace
 
 from dragoman.store import open_store
-from dragoman.store.store import AuditRow, hash_audit_row
+from dragoman.store.audit import AuditRow, hash_audit_row
 from store.rows import NOON_MS
 
 

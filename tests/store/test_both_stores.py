@@ -8,11 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.store import Store, open_store
-from dragoman.store.postgres import tables as postgres_tables
+from dragoman.store import Store, cut_calls, open_store
+from dragoman.store.client_keys import KeyId, KeyRow, NameTaken, Rotation
+from dragoman.store.cut_calls import CUT_CALL_LIFE_S
 from dragoman.store.rollup import SumQuery
-from dragoman.store.sqlite import tables as sqlite_tables
-from dragoman.store.store import CUT_CALL_LIFE_S, KeyId, KeyRow, NameTaken, Rotation
 from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSpan
 from store.rows import EVER, NOON_MS, row, row_at
 from store.stories import on_both_stores, open_at, run_with_store
@@ -158,9 +157,8 @@ async def test_a_cut_call_is_recalled_until_it_expires(store: Store) -> None:
 
 
 def limit_cut_calls(monkeypatch: pytest.MonkeyPatch, total: int, per_tenant: int = 200) -> None:
-    for tables in (sqlite_tables, postgres_tables):
-        monkeypatch.setattr(tables, "MAX_CUT_CALLS", total)
-        monkeypatch.setattr(tables, "MAX_CUT_CALLS_PER_TENANT", per_tenant)
+    monkeypatch.setattr(cut_calls, "MAX_CUT_CALLS", total)
+    monkeypatch.setattr(cut_calls, "MAX_CUT_CALLS_PER_TENANT", per_tenant)
 
 
 def test_the_number_of_cut_calls_is_bounded(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import asyncpg
 import pytest
 
 from dragoman.store import StoreError, make_store, open_store
-from dragoman.store.postgres import connection
-from dragoman.store.postgres.migrations import MIGRATIONS, VERSION_TABLE
+from dragoman.store import postgres as driver
+from dragoman.store.postgres_migrations import MIGRATIONS, VERSION_TABLE
 from postgres import PASSWORD, URL_PASSWORD, Postgres
 from store.rows import EVER, row
 
@@ -53,7 +53,7 @@ def test_a_server_that_starts_later_is_used(postgres: Postgres) -> None:
 def test_a_server_that_hangs_causes_a_timeout(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(url: str) -> None:
         store = await open_store(url)
-        monkeypatch.setattr(connection, "WORK_TIMEOUT_S", 0.5)
+        monkeypatch.setattr(driver, "WORK_TIMEOUT_S", 0.5)
         frozen = await asyncio.to_thread(postgres.freeze, url)
         assert frozen
         try:
@@ -63,7 +63,7 @@ def test_a_server_that_hangs_causes_a_timeout(postgres: Postgres, monkeypatch: p
             assert time.monotonic() - began < 20
         finally:
             postgres.thaw(frozen)
-        monkeypatch.setattr(connection, "WORK_TIMEOUT_S", 60.0)
+        monkeypatch.setattr(driver, "WORK_TIMEOUT_S", 60.0)
         await store.append_usage([row(1), row(2)])
         assert await store.read_usage_rows(EVER) == (row(1), row(2))
         await store.close()

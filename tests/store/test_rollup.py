@@ -15,10 +15,10 @@ from dragoman.store.rollup import (
     SUMS,
     DaysPart,
     MovedPart,
-    Part,
     RollupPart,
     RowsPart,
     SumQuery,
+    TimePart,
     cover,
     find_bucket,
     roll_up,
@@ -186,7 +186,7 @@ def test_two_gateways_may_count_at_once(store_url: str) -> None:
         (SumQuery(5, 5), []),
     ],
 )
-def test_a_time_is_covered_with_the_longest_slots(query: SumQuery, parts: list[Part]) -> None:
+def test_a_time_is_covered_with_the_longest_slots(query: SumQuery, parts: list[TimePart]) -> None:
     assert list(cover(query)) == parts
 
 

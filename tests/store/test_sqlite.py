@@ -10,16 +10,15 @@ from pathlib import Path
 import apsw
 import pytest
 
-from dragoman.store import StoreError, make_store, open_store
-from dragoman.store.sqlite.migrations import MIGRATIONS
-from dragoman.store.sqlite.store import SqliteStore
+from dragoman.store import Store, StoreError, make_store, open_store
+from dragoman.store.database import Session
+from dragoman.store.sqlite_migrations import MIGRATIONS
 from store.rows import row
 
 
 @asynccontextmanager
-async def open_at(path: Path) -> AsyncIterator[SqliteStore]:
+async def open_at(path: Path) -> AsyncIterator[Store]:
     store = await open_store(f"sqlite:///{path}")
-    assert isinstance(store, SqliteStore)
     try:
         yield store
     finally:
@@ -36,15 +35,21 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def insert(connection: apsw.Connection) -> None:
-    connection.execute(
-        "INSERT INTO client_keys (id, name, digest, prefix, last4, created_at) VALUES (?, ?, ?, ?, ?, ?)",
-        ("key_1", "one", b"digest", "dgm_", "last", 1),
-    )
+INSERT = "INSERT INTO client_keys (id, name, digest, prefix, last4, created_at) VALUES ($1, $2, $3, $4, $5, $6)"
+KEY = ("key_1", "one", b"digest", "dgm_", "last", 1)
 
 
-def count(connection: apsw.Connection) -> int:
-    return int(connection.execute("SELECT count(*) FROM client_keys").get)
+async def insert(session: Session) -> None:
+    await session.execute(INSERT, *KEY)
+
+
+async def count(store: Store) -> int:
+    return await read(store, "SELECT count(*) FROM client_keys")
+
+
+async def read(store: Store, statement: str) -> int:
+    [found] = await store.database.read(lambda session: session.fetch(int, statement))
+    return found
 
 
 def test_file_and_directory_are_accessible_to_their_owner_only(tmp_path: Path) -> None:
@@ -52,7 +57,7 @@ def test_file_and_directory_are_accessible_to_their_owner_only(tmp_path: Path) -
 
     async def scenario() -> None:
         async with open_at(path) as store:
-            await store.write(insert)
+            await store.database.write(insert)
             names = {file.name for file in path.parent.iterdir()}
             assert names == {"dragoman.db", "dragoman.db-wal", "dragoman.db-shm"}
             assert {mode(file) for file in path.parent.iterdir()} == {0o600}
@@ -76,8 +81,8 @@ def test_a_file_that_others_could_read_is_made_private(tmp_path: Path) -> None:
 def test_the_store_uses_write_ahead_logging_and_normal_synchronisation(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with open_at(tmp_path / "dragoman.db") as store:
-            assert await store.read(lambda connection: connection.pragma("journal_mode")) == "wal"
-            assert await store.read(lambda connection: connection.pragma("synchronous")) == 1
+            assert await store.database.read(lambda session: session.fetch(str, "PRAGMA journal_mode")) == ["wal"]
+            assert await read(store, "PRAGMA synchronous") == 1
 
     asyncio.run(scenario())
 
@@ -86,8 +91,7 @@ def test_the_schema_is_created_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         for _ in range(2):
             async with open_at(tmp_path / "dragoman.db") as store:
-                version = await store.read(lambda connection: connection.pragma("user_version"))
-                assert version == len(MIGRATIONS)
+                assert await read(store, "PRAGMA user_version") == len(MIGRATIONS)
 
     asyncio.run(scenario())
 
@@ -98,7 +102,7 @@ def test_cut_calls_that_name_no_tenant_are_dropped_and_everything_else_stays(tmp
         for step in MIGRATIONS[:3]:
             older.execute(step)
         older.execute("PRAGMA user_version = 3")
-        insert(older)
+        older.execute(INSERT, KEY)
         older.execute("INSERT INTO cut_calls (digest, lost, expires_at) VALUES (x'01', x'02', 9999999999)")
 
     async def scenario() -> None:
@@ -106,7 +110,7 @@ def test_cut_calls_that_name_no_tenant_are_dropped_and_everything_else_stays(tmp
             assert not await store.has_cuts(0)
             await store.remember_cut("a", b"\x01", b"lost", 1000)
             assert await store.recall_cut("a", (b"\x01",), 1001) == b"lost"
-            assert await store.read(count) == 1
+            assert await count(store) == 1
 
     asyncio.run(scenario())
 
@@ -150,19 +154,19 @@ def test_an_unknown_scheme_is_refused() -> None:
 
 
 def test_a_failed_write_is_rolled_back_and_the_store_stays_usable(tmp_path: Path) -> None:
-    def insert_and_fail(connection: apsw.Connection) -> None:
-        insert(connection)
+    async def insert_and_fail(session: Session) -> None:
+        await insert(session)
         raise LookupError("changed my mind")
 
     async def scenario() -> None:
         async with open_at(tmp_path / "dragoman.db") as store:
             with pytest.raises(LookupError):
-                await store.write(insert_and_fail)
-            assert await store.read(count) == 0
-            await store.write(insert)
+                await store.database.write(insert_and_fail)
+            assert await count(store) == 0
+            await store.database.write(insert)
             with pytest.raises(StoreError, match="UNIQUE"):
-                await store.write(insert)
-            assert await store.read(count) == 1
+                await store.database.write(insert)
+            assert await count(store) == 1
 
     asyncio.run(scenario())
 
@@ -170,16 +174,16 @@ def test_a_failed_write_is_rolled_back_and_the_store_stays_usable(tmp_path: Path
 def test_the_event_loop_runs_while_the_store_waits_for_a_lock(tmp_path: Path) -> None:
     path = tmp_path / "dragoman.db"
 
-    async def scenario(store: SqliteStore) -> None:
+    async def scenario(store: Store) -> None:
         other = apsw.Connection(str(path))  # not with sqlite3, whose locks apsw does not see here
         other.execute("BEGIN IMMEDIATE")
-        writing = asyncio.create_task(store.write(insert))
+        writing = asyncio.create_task(store.database.write(insert))
         for _ in range(30):
             await asyncio.sleep(0.01)
         assert not writing.done()
         other.execute("COMMIT")
         await writing
-        assert await store.read(count) == 1
+        assert await count(store) == 1
         other.close()
 
     async def run() -> None:
@@ -194,7 +198,7 @@ def test_the_version_changes_with_the_keys_only(tmp_path: Path) -> None:
         path = tmp_path / "dragoman.db"
         async with open_at(path) as mine, open_at(path) as theirs:
             before = await mine.version()
-            await theirs.write(insert)
+            await theirs.database.write(insert)
             after = await mine.version()
             assert after != before
             await theirs.append_usage([row(1)])

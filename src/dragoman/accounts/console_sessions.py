@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.accounts.keys import KeyId, Keyring
-from dragoman.store.store import SessionRow
+from dragoman.store.console_sessions import SessionRow
 
 LINK_S = 60
 IDLE_S = 12 * 3600

@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from dragoman.config import Secret, is_placeholder
 from dragoman.store import Store, StoreError
-from dragoman.store.store import KeyId as KeyId
-from dragoman.store.store import KeyRow as KeyRow
-from dragoman.store.store import LiveKey, Rotation
-from dragoman.store.store import NameTaken as NameTaken
+from dragoman.store.client_keys import KeyId as KeyId
+from dragoman.store.client_keys import KeyRow as KeyRow
+from dragoman.store.client_keys import LiveKey, Rotation
+from dragoman.store.client_keys import NameTaken as NameTaken
 
 
 class Scope(StrEnum):

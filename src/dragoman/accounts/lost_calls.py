@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dragoman.hub.request import Refusal, Request, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.store import Store, StoreError
-from dragoman.store.store import CUT_CALL_LIFE_S, MAX_CUT_CALLS, MAX_CUT_CALLS_PER_TENANT
+from dragoman.store.cut_calls import CUT_CALL_LIFE_S, MAX_CUT_CALLS, MAX_CUT_CALLS_PER_TENANT
 
 SHOWN_CHARACTERS = 500
 LOOK_BACK = 6  # turns that may follow the truncated reply

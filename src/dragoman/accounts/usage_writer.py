@@ -14,7 +14,7 @@ from dragoman.hub.usage import MAX_COUNT, MAX_CREDITS, Source, Usage
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
 from dragoman.store import Store, StoreError
-from dragoman.store.store import AUDIT_DAYS
+from dragoman.store.audit import AUDIT_DAYS
 from dragoman.store.usage_rows import NUMBER_BITS, UsageRow, make_id
 
 MAX_PENDING = 10_000

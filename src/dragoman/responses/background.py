@@ -38,9 +38,9 @@ from dragoman.store.response_rows import (
     ResponseRow,
     Run,
     RunEvents,
-    RunStore,
     StoredEvents,
 )
+from dragoman.store.runs import Runs
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ Execute = Callable[[ActiveRun, KeptCall], Awaitable[None]]
 class BackgroundRuns:
     """Queues, runs, follows and cancels background responses."""
 
-    def __init__(self, service: ResponseService, runs: RunStore, settings: Callable[[], ResponsesSettings]) -> None:
+    def __init__(self, service: ResponseService, runs: Runs, settings: Callable[[], ResponsesSettings]) -> None:
         self._service = service
         self._runs = runs
         self._settings = settings

@@ -23,7 +23,8 @@ from dragoman.protocols.responses.state_items import (
     type_of,
 )
 from dragoman.protocols.responses.wire import Item
-from dragoman.store.response_rows import DIGEST_BYTES, ItemRow, ResponseRow, ResponseStore, split_digests
+from dragoman.store.response_rows import DIGEST_BYTES, ItemRow, ResponseRow, split_digests
+from dragoman.store.responses import Responses
 
 MAX_ITEMS = 20_000  # of one context
 ID_BYTES = 24
@@ -118,7 +119,7 @@ def restore(row: ItemRow) -> ContextItem:
     return ContextItem(item, row)
 
 
-async def load_chain(store: ResponseStore, row: ResponseRow) -> tuple[ContextItem, ...]:
+async def load_chain(store: Responses, row: ResponseRow) -> tuple[ContextItem, ...]:
     """Return the context and the output of a response. Raises RequestError if an item is gone."""
     digests = split_digests(row.context + row.output)
     found = await store.load_items(row.owner, digests)
@@ -134,7 +135,7 @@ def _after_compaction(items: tuple[ContextItem, ...]) -> tuple[ContextItem, ...]
 
 
 async def read_context(
-    store: ResponseStore, owner: str, raw: dict[str, Json], now: int, memory: Memory = NO_MEMORY
+    store: Responses, owner: str, raw: dict[str, Json], now: int, memory: Memory = NO_MEMORY
 ) -> Context:
     """Return the context of a request; raises RequestError if it refers to something that its owner does not have.
 
@@ -189,7 +190,7 @@ def _find_keeper(earlier: Sequence[ContextItem], items: Sequence[ContextItem]) -
 
 
 async def resolve_items(
-    store: ResponseStore, owner: str, earlier: Sequence[ContextItem], items: Sequence[Item]
+    store: Responses, owner: str, earlier: Sequence[ContextItem], items: Sequence[Item]
 ) -> tuple[ContextItem, ...]:
     """Replace references by what they name, and complete reasoning items that came back without their opaque part."""
     referenced = [str(item.get("id")) for item in items if type_of(item) == REFERENCE or lacks_opaque(item)]

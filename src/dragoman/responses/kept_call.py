@@ -21,7 +21,8 @@ from dragoman.protocols.responses.state_items import ItemIdReader, find_item_ids
 from dragoman.protocols.responses.wire import ENCRYPTED
 from dragoman.responses.context import Context, ContextItem, digest_item, mint, restore
 from dragoman.store import StoreError
-from dragoman.store.response_rows import ConversationLock, ItemRow, ResponseRow, ResponseStore
+from dragoman.store.response_rows import ConversationLock, ItemRow, ResponseRow
+from dragoman.store.responses import Responses
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ EXTEND_EVERY_S = 20.0
 class ConversationLease:
     """Holds the lock of one conversation, and extends it until it is released."""
 
-    def __init__(self, store: ResponseStore, owner: str, conversation: str) -> None:
+    def __init__(self, store: Responses, owner: str, conversation: str) -> None:
         self._store = store
         self._owner = owner
         self._conversation = conversation
@@ -91,7 +92,7 @@ class KeptCall:
 
     def __init__(
         self,
-        store: ResponseStore | None,  # None in a replay: nothing is written
+        store: Responses | None,  # None in a replay: nothing is written
         terms: Terms,
         raw: dict[str, Json],
         context: Context,

@@ -26,7 +26,9 @@ from dragoman.responses.context import (
 )
 from dragoman.responses.kept_call import ConversationLease, KeptCall, Terms
 from dragoman.store import Store, StoreError
-from dragoman.store.response_rows import Bounds, ItemRow, ResponseRow, ResponseStore, RunStore, split_digests
+from dragoman.store.response_rows import Bounds, ItemRow, ResponseRow, split_digests
+from dragoman.store.responses import Responses
+from dragoman.store.runs import Runs
 
 T = TypeVar("T")
 
@@ -53,7 +55,7 @@ class ResponseService:
     """The responses that the gateway keeps."""
 
     def __init__(self, store: Store, settings: Callable[[], ResponsesSettings]) -> None:
-        self.store: ResponseStore = store.responses
+        self.store: Responses = store.responses
         self._settings = settings
         self._left_alone_until = 0.0
         self.counts = {"kept": 0, "not_kept": 0}
@@ -240,7 +242,7 @@ async def remove_old_responses_forever(
         await asyncio.sleep(every_s)
 
 
-async def remove_old_events(runs: RunStore) -> int:
+async def remove_old_events(runs: Runs) -> int:
     """Remove the events of background responses that ended some time ago; return of how many. The responses stay."""
     removed = 0
     while count := await runs.remove_events(int(time.time()) - EVENTS_KEPT_S, REMOVE_BATCH):
@@ -249,7 +251,7 @@ async def remove_old_events(runs: RunStore) -> int:
     return removed
 
 
-async def remove_old_responses(store: ResponseStore, settings: ResponsesSettings) -> int:
+async def remove_old_responses(store: Responses, settings: ResponsesSettings) -> int:
     """Remove all that is too old or too much; return how many responses."""
     bounds = Bounds(settings.max_per_key, int(settings.max_mb_per_key * MB), int(settings.max_mb * MB))
     removed = 0

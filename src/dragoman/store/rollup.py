@@ -6,7 +6,7 @@ key that made the request.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from operator import add, attrgetter, neg
 from typing import Literal
@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import astuple, fields, replace
 
-from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSum, add_sums, first_id, time_of_id
+from dragoman.store.usage_rows import COLUMNS, SLOT_MS, GroupBy, UsageRow, UsageSum, add_sums, time_of_id
 
 HOUR_MS = 4 * SLOT_MS
 DAY_MS = 24 * HOUR_MS
@@ -101,7 +101,7 @@ class RowsPart(Struct, frozen=True):
     until_ms: int
 
 
-Part = RollupPart | DaysPart | MovedPart | RowsPart
+TimePart = RollupPart | DaysPart | MovedPart | RowsPart
 
 
 def roll_up(rows: Iterable[UsageRow], sign: int = 1) -> Rollup:
@@ -147,7 +147,7 @@ def find_dimension(by: GroupBy, key: str | None) -> tuple[Dimension, str]:
             return by, owner
 
 
-def cover(query: SumQuery) -> Iterator[Part]:
+def cover(query: SumQuery) -> Iterator[TimePart]:
     """Cover the time of a query with as few slots as its steps allow."""
     levels = [level for level in LEVELS if query.step_ms % level == 0 and query.offset_ms % level == 0]
     if not query.step_ms:
@@ -158,44 +158,13 @@ def cover(query: SumQuery) -> Iterator[Part]:
         yield from _cover(query.since_ms, query.until_ms, levels)
 
 
-def start_of_step(query: SumQuery, part: Part) -> str:
+def start_of_step(query: SumQuery, part: TimePart) -> str:
     """Return the SQL expression, over `began_ms`, of the quarter of an hour in which the step begins."""
     if not query.step_ms:
         return f"{query.since_ms // SLOT_MS:d}"
     step, offset = query.step_ms, query.offset_ms
     later = -offset if isinstance(part, DaysPart) and offset < 0 else 0  # the day begins before the UTC day does
     return f"((began_ms + {later + offset:d}) / {step:d} * {step:d} - {offset:d}) / {SLOT_MS:d}"
-
-
-class SumDialect(Struct, frozen=True):
-    """How a database reads sums. The statements have the places {group}, {step} and {slots}."""
-
-    select_sums: str
-    sum_rows: str  # the sums of rows that are not covered by slots
-    slots_in_range: str
-    slots_in_list: str
-    provider: str  # the provider of a group that is a route
-    list_slots: Callable[[list[tuple[int, int]]], tuple[object, ...]]  # the values of `slots_in_list`
-
-
-def build_statement(query: SumQuery, part: Part, dialect: SumDialect) -> tuple[str, tuple[object, ...]]:
-    """Return the statement that reads one part of a query, and its values."""
-    step = start_of_step(query, part)
-    if isinstance(part, RowsPart):
-        values = (first_id(part.since_ms), first_id(part.until_ms), query.key, query.by)
-        return dialect.sum_rows.format(step=step), values
-    dimension, owner = find_dimension(query.by, query.key)
-    only = query.key if dimension == "key" else None
-    group = {"provider": dialect.provider, "all": "''"}.get(query.by, "grouped")
-    slots: tuple[object, ...]
-    match part:
-        case RollupPart(level, first, end):
-            where, slots = dialect.slots_in_range, (level, first, end)
-        case DaysPart(first, end):
-            where, slots = dialect.slots_in_range, (DAY_MS, first, end)
-        case MovedPart(listed):
-            where, slots = dialect.slots_in_list, dialect.list_slots(listed)
-    return dialect.select_sums.format(group=group, step=step, slots=where), (dimension, owner, only, *slots)
 
 
 def clip(query: SumQuery, first: bytes | None, last: bytes | None) -> SumQuery:
@@ -245,7 +214,7 @@ def take_back(part: UsageSum, query: SumQuery) -> UsageSum:
     return UsageSum(group, slot + shift * DAY_MS // SLOT_MS, *map(neg, values))
 
 
-def _cover_days(query: SumQuery, levels: list[int]) -> Iterator[Part]:
+def _cover_days(query: SumQuery, levels: list[int]) -> Iterator[TimePart]:
     """Cover days that are not UTC's with those that are, and the hours by which they differ."""
     first, end = -(-query.since_ms // DAY_MS), query.until_ms // DAY_MS
     if end - first < 2:

@@ -135,15 +135,14 @@ def add_sums(first: UsageSum, second: UsageSum) -> UsageSum:
 
 MAX_PAGE = 100
 MAX_EXAMINED = 10_000  # rows, for one page: a search for something rare continues on the next page
-QUERY_TIMEOUT_S = 2.0
-MAX_QUERIES = 2  # at the same time, each on a connection that no other operation waits for
 
 ROUTE = "route"
 FIELDS = frozenset((*COLUMNS, ROUTE)) - {"id"}
 EXPRESSIONS = {ROUTE: "provider || '/' || model"}
 
 Comparison = Literal["=", "<", "<=", ">", ">=", "matches", "in"]
-Value = str | int | float | bool | tuple[str, ...]
+Single = str | int | float | bytes
+Value = Single | tuple[str, ...]
 
 
 class Condition(Struct, frozen=True):
@@ -176,16 +175,15 @@ class RequestPage(Struct, frozen=True):
 
 
 class SearchDialect(Struct, frozen=True):
-    """How a database matches patterns, and writes the place of a value."""
+    """How a database matches patterns."""
 
     matches: str
     make_pattern: Callable[[str], str]
-    place: Callable[[int], str]
 
 
 class Statement(Struct, frozen=True):
     where: str
-    values: tuple[object, ...]
+    values: tuple[Single, ...]
 
 
 def narrow(search: RequestSearch, dialect: SearchDialect) -> Statement:
@@ -216,7 +214,7 @@ def _build(
     # Ids begin with the time, so that they are all that has to be compared.
     first, end = first_id(search.since_ms), first_id(search.until_ms)
     parts = ["id >= {}", "id < {}"]
-    all_values: list[object] = [
+    all_values: list[Single] = [
         first if last is None else max(first, last),
         end if search.after is None else min(end, search.after),
     ]
@@ -226,17 +224,17 @@ def _build(
             all_values += found
     where = " AND ".join(parts)
     for place in range(1, len(all_values) + 1):
-        where = where.replace("{}", dialect.place(place), 1)
+        where = where.replace("{}", f"${place}", 1)
     return Statement(where, tuple(all_values))
 
 
-def _render(condition: Condition, dialect: SearchDialect) -> Iterator[tuple[str, list[object]]]:
+def _render(condition: Condition, dialect: SearchDialect) -> Iterator[tuple[str, list[Single]]]:
     assert condition.field in FIELDS, condition.field
     column = EXPRESSIONS.get(condition.field, condition.field)
     value = condition.value
     if isinstance(value, tuple):
         places = ", ".join(["{}"] * len(value))
-        part, values = f"({column}) IN ({places})" if value else "1 = 0", list[object](value)
+        part, values = f"({column}) IN ({places})" if value else "1 = 0", list[Single](value)
     elif condition.comparison == "matches":
         part, values = f"({column}) {dialect.matches} {{}}", [dialect.make_pattern(str(value))]
     else:

@@ -17,7 +17,7 @@ from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import RequestError
 from dragoman.net.tasks import spawn
 from dragoman.providers.models import CachedCatalogue
-from dragoman.store.store import AuditRow
+from dragoman.store.audit import AuditRow
 
 if TYPE_CHECKING:
     from dragoman.admin.configuration import ConfigReader

@@ -23,7 +23,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.store import StoreError
-from dragoman.store.store import SessionRow
+from dragoman.store.console_sessions import SessionRow
 
 if TYPE_CHECKING:
     from dragoman.http.worker_group import WorkerGroup

@@ -28,7 +28,7 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
 from dragoman.store import Store, StoreError
-from dragoman.store.store import SessionRow
+from dragoman.store.console_sessions import SessionRow
 
 if TYPE_CHECKING:
     from dragoman.http.worker_group import WorkerGroup

@@ -1,16 +1,23 @@
-"""A pool of PostgreSQL connections with the current schema, which reconnects after the server was away."""
+"""The driver of PostgreSQL: pools of connections with the current schema, which reconnect after the server was away."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 from urllib.parse import parse_qs, unquote
 
 import asyncpg
 
-from dragoman.store.postgres.migrations import MIGRATIONS, VERSION_TABLE
-from dragoman.store.store import StoreError
-from dragoman.store.usage_rows import MAX_QUERIES, QUERY_TIMEOUT_S
+from dragoman.store.database import (
+    MAX_QUERIES,
+    QUERY_TIMEOUT_S,
+    MakeRow,
+    NotUnique,
+    Operation,
+    StoreError,
+    Value,
+)
+from dragoman.store.postgres_migrations import MIGRATIONS, VERSION_TABLE
 
 T = TypeVar("T")
 Work = Callable[[asyncpg.Connection], Awaitable[T]]
@@ -21,12 +28,41 @@ WORK_TIMEOUT_S = 15.0
 MIGRATION_TIMEOUT_S = 3600.0  # with millions of rows
 CLOSE_TIMEOUT_S = 2.0
 MIGRATION_LOCK = 0x647261676F  # an arbitrary number that identifies this lock
+LOCK_SEED = 0x726573  # so that the locks of names differ from other advisory locks
 
 DATABASE_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, ValueError)
 
 
-class ConnectionPool:
-    """Runs work on pooled connections and turns database errors into StoreError."""
+class PostgresSession:
+    is_sqlite = False
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+
+    async def fetch(self, make: MakeRow[T], statement: str, *values: Value) -> list[T]:
+        return [make(*row) for row in await self._connection.fetch(rewrite(statement), *values)]
+
+    async def execute(self, statement: str, *values: Value) -> int:
+        try:
+            status: str = await self._connection.execute(rewrite(statement), *values)
+        except asyncpg.UniqueViolationError as error:
+            raise NotUnique(str(error)) from error
+        count = status.rpartition(" ")[2]  # INSERT 0 7
+        return int(count) if count.isdecimal() else 0
+
+    async def execute_many(self, statement: str, rows: Sequence[Sequence[Value]]) -> None:
+        await self._connection.executemany(rewrite(statement), rows)
+
+    async def lock(self, name: str) -> None:
+        await self._connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, $2))", name, LOCK_SEED)
+
+
+def rewrite(statement: str) -> str:
+    return statement.replace("@row", "place")
+
+
+class PostgresDatabase:
+    """Runs each operation on a pooled connection, with a timeout; several gateways may share the database."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -40,12 +76,17 @@ class ConnectionPool:
         """The URL without user and password, even if special characters of the password are not escaped."""
         return "postgresql://" + self._url.partition("://")[2].rpartition("@")[2].partition("?")[0]
 
-    async def run(self, work: Work[T]) -> T:
-        return await self._run(work, is_query=False)
+    async def open(self) -> None:
+        await self._run(_do_nothing, is_query=False)
 
-    async def query(self, work: Work[T]) -> T:
-        """Run work that only reads, on a connection for queries; raises StoreError after QUERY_TIMEOUT_S."""
-        return await self._run(work, is_query=True)
+    async def read(self, operation: Operation[T]) -> T:
+        return await self._run(lambda connection: operation(PostgresSession(connection)), is_query=False)
+
+    async def write(self, operation: Operation[T]) -> T:
+        return await self._run(partial(_in_transaction, operation=operation), is_query=False)
+
+    async def query(self, operation: Operation[T]) -> T:
+        return await self._run(lambda connection: operation(PostgresSession(connection)), is_query=True)
 
     async def _run(self, work: Work[T], *, is_query: bool) -> T:
         try:
@@ -100,12 +141,20 @@ class ConnectionPool:
         return message
 
 
+async def _in_transaction(connection: asyncpg.Connection, operation: Operation[T]) -> T:
+    async with connection.transaction():
+        return await operation(PostgresSession(connection))
+
+
+async def _do_nothing(connection: asyncpg.Connection) -> None: ...
+
+
 async def _with_connection(pool: asyncpg.Pool, work: Work[T]) -> T:
     connection = await pool.acquire(timeout=CONNECT_TIMEOUT_S)
     try:
         return await work(connection)
     except BaseException as error:
-        if not isinstance(error, asyncpg.PostgresError):
+        if not isinstance(error, (asyncpg.PostgresError, NotUnique)):
             connection.terminate()  # interrupted in the middle of an operation, its state is unknown
         raise
     finally:

@@ -1,0 +1,212 @@
+"""Background responses that have not ended, and their events."""
+
+# ruff: noqa: S608 - only names of our own columns are put into statements
+
+from collections.abc import Sequence
+
+from dragoman.store.database import Part, Session, fetch_among, find, reads, writes
+from dragoman.store.response_rows import (
+    Ending,
+    EventChunk,
+    FinishedRun,
+    ItemRow,
+    QueuedRun,
+    ResponseRow,
+    Run,
+    RunEvents,
+    StoredEvents,
+)
+from dragoman.store.responses import COLUMNS, Save, extend_conversation, has_conversation, save_response
+from dragoman.store.stored_items import add_items, add_references
+
+ADD_RUN = """
+    INSERT INTO dragoman.background_runs (owner, id, conversation, request, last_event, token, lease_until)
+    VALUES ($1, $2, $3, $4, $5, '', 0)
+"""
+ADD_EVENTS = """
+    INSERT INTO dragoman.response_events (owner, id, first, last, body, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (owner, id, first) DO NOTHING
+"""
+QUEUED = """
+    SELECT owner, id FROM dragoman.background_runs WHERE token = '' AND owner NOT IN (
+        SELECT owner FROM dragoman.background_runs WHERE token <> '' GROUP BY owner HAVING count(*) >= $1
+    ) ORDER BY @row LIMIT $2
+"""
+CLAIM = """
+    UPDATE dragoman.background_runs AS queued SET token = $3, lease_until = $4
+    WHERE owner = $1 AND id = $2 AND token = '' AND (
+        SELECT count(*) FROM dragoman.background_runs AS running WHERE running.owner = $1 AND running.token <> ''
+    ) < $5 RETURNING request
+"""
+END = """
+    DELETE FROM dragoman.background_runs WHERE owner = $1 AND id = $2
+    AND ($3::bigint IS NULL OR (token <> '' AND lease_until <= $3)) RETURNING last_event
+"""
+ENDED_EVENTS = """
+    SELECT owner, id FROM dragoman.response_events AS events GROUP BY owner, id HAVING max(created_at) < $1
+        AND NOT EXISTS (
+            SELECT 1 FROM dragoman.background_runs AS run WHERE run.owner = events.owner AND run.id = events.id
+        )
+    LIMIT $2
+"""
+
+
+class Runs(Part):
+    """Background responses that have not ended, and events. Every operation may raise StoreError.
+
+    What changes a response locks its owner; adding events only locks the rows of their runs.
+    """
+
+    @writes
+    async def queue_run(
+        self, session: Session, row: ResponseRow, items: Sequence[ItemRow], run: QueuedRun, most: int
+    ) -> bool:
+        """Add a queued response with its items; False if its owner has `most` that have not ended."""
+        await session.lock(row.owner)
+        counting = "SELECT count(*) FROM dragoman.background_runs WHERE owner = $1"
+        [unfinished] = await session.fetch(int, counting, row.owner)
+        if unfinished >= most or not await save_response(session, Save(row, items)):
+            return False
+        await session.execute(ADD_RUN, row.owner, row.id, row.conversation, run.request, run.last_event)
+        if run.events:
+            chunk = EventChunk(0, run.last_event, run.events)
+            await _add_chunk(session, row.owner, row.id, chunk, row.created_at)
+        return True
+
+    async def claim_runs(self, tokens: Sequence[str], until: int, per_owner: int) -> tuple[Run, ...]:
+        """Take the oldest queued responses, one for each token, with a lease until then. They are then in progress.
+
+        Those of an owner of which `per_owner` run are left.
+        """
+        runs: list[Run] = []
+        # More than there are tokens, as other processes take some of them. Reading takes no lock.
+        for owner, id in await self._list_queued(per_owner, 2 * len(tokens)):
+            if len(runs) == len(tokens):
+                break
+            run = await self._claim(owner, id, tokens[len(runs)], until, per_owner)
+            if run is not None:
+                runs.append(run)
+        return tuple(runs)
+
+    @reads
+    async def _list_queued(self, session: Session, per_owner: int, limit: int) -> list[tuple[str, str]]:
+        return await session.fetch(_make_pair, QUEUED, per_owner, limit)
+
+    @writes
+    async def _claim(self, session: Session, owner: str, id: str, token: str, until: int, per_owner: int) -> Run | None:
+        await session.lock(owner)
+        request = await find(session, bytes, CLAIM, owner, id, token, until, per_owner)
+        if request is None:  # another process was faster
+            return None
+        beginning = (
+            f"UPDATE dragoman.responses SET status = 'in_progress' WHERE owner = $1 AND id = $2 RETURNING {COLUMNS}"
+        )
+        [row] = await session.fetch(ResponseRow, beginning, owner, id)
+        return Run(row, token, request)
+
+    @writes
+    async def extend_claims(self, session: Session, tokens: Sequence[str], until: int) -> frozenset[str]:
+        """Extend the leases of these claims; return those whose response has not been ended by others."""
+        statement = "UPDATE dragoman.background_runs SET lease_until = $1 WHERE token IN ({among}) RETURNING token"
+        return frozenset(await fetch_among(session, str, statement, tokens, until))
+
+    @reads
+    async def find_claims(self, session: Session, tokens: Sequence[str]) -> frozenset[str]:
+        """Return those of these claims whose response has not been ended by others."""
+        statement = "SELECT token FROM dragoman.background_runs WHERE token IN ({among})"
+        return frozenset(await fetch_among(session, str, statement, tokens))
+
+    @writes
+    async def add_events(self, session: Session, events: Sequence[RunEvents], now: int) -> None:
+        """Add events of claimed responses; those of responses that others have ended are left out."""
+        statement = "UPDATE dragoman.background_runs SET last_event = $2 WHERE token = $1 RETURNING owner, id"
+        for one in events:
+            found = await find(session, _make_pair, statement, one.token, one.chunk.last)
+            if found is not None:
+                await _add_chunk(session, *found, one.chunk, now)
+
+    @writes
+    async def finish_run(self, session: Session, finished: FinishedRun, now: int) -> bool:
+        """Store how a claimed response has ended; False if others have ended it."""
+        row = finished.row
+        await session.lock(row.owner)
+        removing = "DELETE FROM dragoman.background_runs WHERE owner = $1 AND id = $2 AND token = $3"
+        if not await session.execute(removing, row.owner, row.id, finished.token):
+            return False
+        reading = f"SELECT {COLUMNS} FROM dragoman.responses WHERE owner = $1 AND id = $2"
+        [queued] = await session.fetch(ResponseRow, reading, row.owner, row.id)
+        known = {*queued.digests}
+        added = await add_items(session, row.owner, finished.items)
+        await add_references(session, row.owner, [digest for digest in row.digests if digest not in known])
+        ending = (
+            "UPDATE dragoman.responses SET status = $3, route = $4, head = $5, output = $6, bytes = bytes + $7"
+            " WHERE owner = $1 AND id = $2"
+        )
+        await session.execute(ending, row.owner, row.id, row.status, row.route, row.head, row.output, added)
+        for chunk in finished.chunks:
+            await _add_chunk(session, row.owner, row.id, chunk, now)
+        if finished.appended and await has_conversation(session, row.owner, row.conversation):
+            await extend_conversation(session, row.owner, row.conversation, (), finished.appended)
+        return True
+
+    @writes
+    async def end_run(self, session: Session, owner: str, id: str, ending: Ending, now: int) -> bool:
+        """End a response without a reply; False if it has ended already."""
+        await session.lock(owner)
+        last = await find(session, int, END, owner, id, ending.expired_at)
+        if last is None:
+            return False
+        statement = "UPDATE dragoman.responses SET status = $3, head = $4 WHERE owner = $1 AND id = $2"
+        await session.execute(statement, owner, id, ending.status, ending.head)
+        if ending.make_event is not None:
+            chunk = EventChunk(last + 1, last + 1, ending.make_event(last + 1))
+            await _add_chunk(session, owner, id, chunk, now)
+        return True
+
+    @reads
+    async def list_lost_runs(self, session: Session, now: int, limit: int) -> tuple[Run, ...]:
+        """Return responses whose lease has ended: the process that ran them has."""
+        lost = (
+            "SELECT owner, id, token, request FROM dragoman.background_runs"
+            " WHERE token <> '' AND lease_until <= $1 LIMIT $2"
+        )
+        reading = f"SELECT {COLUMNS} FROM dragoman.responses WHERE owner = $1 AND id = $2"
+        runs: list[Run] = []
+        for owner, id, token, request in await session.fetch(_make_claim, lost, now, limit):
+            runs += [Run(row, token, request) for row in await session.fetch(ResponseRow, reading, owner, id)]
+        return tuple(runs)
+
+    @reads
+    async def load_events(self, session: Session, owner: str, id: str, after: int, limit: int) -> StoredEvents:
+        """Return at most `limit` chunks with events whose number is greater than `after`, in order."""
+        running = "SELECT 1 FROM dragoman.background_runs WHERE owner = $1 AND id = $2"
+        statement = (
+            "SELECT first, last, body FROM dragoman.response_events WHERE owner = $1 AND id = $2 AND last > $3"
+            " ORDER BY first LIMIT $4"
+        )
+        # In this order: a response that has ended has all its events.
+        is_running = await find(session, int, running, owner, id) is not None
+        chunks = await session.fetch(EventChunk, statement, owner, id, after, limit)
+        return StoredEvents(tuple(chunks), is_running)
+
+    @writes
+    async def remove_events(self, session: Session, before: int, limit: int) -> int:
+        """Remove the events of at most `limit` responses that have ended before this time; return how many."""
+        ended = await session.fetch(_make_pair, ENDED_EVENTS, before, limit)
+        await session.execute_many("DELETE FROM dragoman.response_events WHERE owner = $1 AND id = $2", ended)
+        return len(ended)
+
+
+async def _add_chunk(session: Session, owner: str, id: str, chunk: EventChunk, now: int) -> None:
+    if chunk.body:
+        await session.execute(ADD_EVENTS, owner, id, chunk.first, chunk.last, chunk.body, now)
+    else:
+        await session.execute("DELETE FROM dragoman.response_events WHERE owner = $1 AND id = $2", owner, id)
+
+
+def _make_pair(owner: str, id: str) -> tuple[str, str]:
+    return owner, id
+
+
+def _make_claim(owner: str, id: str, token: str, request: bytes) -> tuple[str, str, str, bytes]:
+    return owner, id, token, request

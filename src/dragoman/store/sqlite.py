@@ -1,0 +1,258 @@
+"""The driver of SQLite: a file that is private to its owner, in write-ahead mode."""
+
+import asyncio
+import os
+import re
+import stat
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+import apsw
+
+from dragoman.store.database import (
+    MAX_QUERIES,
+    QUERY_TIMEOUT_S,
+    MakeRow,
+    NotUnique,
+    Operation,
+    Session,
+    StoreError,
+    Value,
+)
+from dragoman.store.sqlite_migrations import MIGRATIONS
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS = 5_000
+INSTRUCTIONS = 10_000  # of SQLite's virtual machine, between two looks at the clock
+# No two threads use a connection at the same time, so that SQLite needs no lock for each value that is bound.
+OPEN_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
+
+REWRITES = (  # of PostgreSQL's words
+    (r"\$(\d+)", r"?\1"),
+    (r"\bdragoman\.", ""),  # the schema
+    (r"::[a-z]+(?: precision)?", ""),  # types of values
+    (r"@row\b", "rowid"),
+    (r"\bgreatest\(", "max("),
+    (r"\bleast\(", "min("),
+    (r"\bstrpos\(", "instr("),
+    (r"\bjson_array_elements\(", "json_each("),
+    (r" FOR UPDATE SKIP LOCKED", ""),  # a writer is alone
+)
+
+
+@lru_cache(maxsize=512)
+def rewrite(statement: str) -> str:
+    for words, ours in REWRITES:
+        statement = re.sub(words, ours, statement)
+    return statement
+
+
+class SqliteSession:
+    """Runs statements at once, on the thread that it is used on: its coroutines never wait."""
+
+    is_sqlite = True
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    async def fetch(self, make: MakeRow[T], statement: str, *values: Value) -> list[T]:
+        return [make(*row) for row in self._run(statement, values)]
+
+    async def execute(self, statement: str, *values: Value) -> int:
+        self._run(statement, values)
+        return self._connection.changes()
+
+    async def execute_many(self, statement: str, rows: Sequence[Sequence[Value]]) -> None:
+        self._connection.executemany(rewrite(statement), rows)
+
+    async def lock(self, name: str) -> None:
+        """Do nothing: a transaction has the write lock from its start."""
+
+    def _run(self, statement: str, values: tuple[Value, ...]) -> apsw.Cursor:
+        try:
+            return self._connection.execute(rewrite(statement), values)
+        except apsw.ConstraintError as error:
+            raise NotUnique(f"{self._connection.filename}: {error}") from error
+
+
+class SqliteDatabase:
+    """Reads on one thread and writes on another, so that neither the disk nor a writer blocks the event loop.
+
+    Queries of the admin API have threads and connections of their own, made when the first one is run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writer = _Worker(path, "store")
+        self._reader = _Worker(path, "store reader")
+        self._query_threads = ThreadPoolExecutor(max_workers=MAX_QUERIES, thread_name_prefix="store query")
+        self._query_connections: SimpleQueue[apsw.Connection] = SimpleQueue()  # those that are not in use
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    async def open(self) -> None:
+        await self._writer.run(lambda connection: None)
+
+    async def close(self) -> None:
+        self._query_threads.shutdown()
+        while not self._query_connections.empty():
+            self._query_connections.get().close()
+        await self._reader.close()
+        await self._writer.close()
+
+    async def read(self, operation: Operation[T]) -> T:
+        if not self._writer.is_connected:
+            await self.open()  # before the reader connects, so that one connection migrates
+        return await self._reader.run(lambda connection: complete(operation(SqliteSession(connection))))
+
+    async def write(self, operation: Operation[T]) -> T:
+        return await self._writer.run(lambda connection: _in_transaction(connection, operation))
+
+    async def query(self, operation: Operation[T]) -> T:
+        if not self._writer.is_connected:
+            await self.open()
+        return await asyncio.get_running_loop().run_in_executor(self._query_threads, self._query, operation)
+
+    def _query(self, operation: Operation[T]) -> T:
+        deadline = time.monotonic() + QUERY_TIMEOUT_S
+        try:
+            connection = self._query_connection()
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, INSTRUCTIONS)
+            try:
+                return complete(operation(SqliteSession(connection)))
+            finally:
+                self._query_connections.put(connection)
+        except apsw.InterruptError as error:
+            raise StoreError(f"{self.path}: the query took longer than {QUERY_TIMEOUT_S:g} s") from error
+        except (apsw.Error, OSError) as error:
+            raise StoreError(f"{self.path}: {error}") from error
+
+    def _query_connection(self) -> apsw.Connection:
+        try:
+            return self._query_connections.get_nowait()
+        except Empty:
+            return connect(self.path)
+
+
+class _Worker:
+    """A thread with a connection, which it makes when it is first used."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._connection: apsw.Connection | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    async def run(self, work: Callable[[apsw.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown()
+
+    def _run(self, work: Callable[[apsw.Connection], T]) -> T:
+        try:
+            if self._connection is None:
+                self._connection = connect(self._path)
+            return work(self._connection)
+        except (apsw.Error, OSError) as error:
+            raise StoreError(f"{self._path}: {error}") from error
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def complete(operation: Awaitable[T]) -> T:
+    """Run an operation to its end on this thread; with a session of SQLite it never waits."""
+    steps = operation.__await__()
+    try:
+        next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise RuntimeError("an operation of the store waited for something else than its session")
+
+
+def _in_transaction(connection: apsw.Connection, operation: Operation[T]) -> T:
+    """Run an operation in a transaction that takes the write lock first.
+
+    A transaction that upgrades from reading to writing may fail without waiting for the busy timeout.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        result = complete(operation(SqliteSession(connection)))
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return result
+
+
+def connect(path: Path) -> apsw.Connection:
+    """Open a connection to a file with the current schema; both are made if they are missing."""
+    _make_private(path)
+    connection = apsw.Connection(str(path), flags=OPEN_FLAGS)
+    try:
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.pragma("synchronous", "NORMAL")
+        connection.pragma("foreign_keys", True)
+        _use_write_ahead_log(connection)
+        _migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make_private(path: Path) -> None:
+    """Make directory and file accessible to their owner only; SQLite's WAL files inherit the mode."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        # By path, not by descriptor: closing a descriptor would drop the locks of other connections in this process.
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            path.chmod(0o600)
+
+
+def _use_write_ahead_log(connection: apsw.Connection) -> None:
+    """Switch to WAL.
+
+    If two processes do so at the same time, SQLite reports busy to one of them without waiting for the busy timeout.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            connection.pragma("journal_mode", "WAL")
+            return
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _migrate(connection: apsw.Connection) -> None:
+    async def apply(_session: Session) -> None:
+        done = int(connection.pragma("user_version"))
+        for number, statements in enumerate(MIGRATIONS[done:], start=done + 1):
+            connection.execute(statements)
+            connection.pragma("user_version", number)
+
+    done = int(connection.pragma("user_version"))
+    if done > len(MIGRATIONS):
+        raise StoreError(f"{connection.filename} was written by a newer version of dragoman")
+    if done < len(MIGRATIONS):
+        _in_transaction(connection, apply)

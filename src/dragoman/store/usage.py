@@ -1,0 +1,245 @@
+"""Usage: the rows of requests, the search among them, and their sums."""
+
+# ruff: noqa: S608 - only names of our own columns are put into statements
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import astuple, replace
+
+from dragoman.store.database import Part, Session, Value, fetch_among, find, insert, list_places, queries, reads, writes
+from dragoman.store.rollup import (
+    DAY_MS,
+    MAX_SUM,
+    SUM_KEY,
+    SUMS,
+    TTFT_KEY,
+    DaysPart,
+    MovedPart,
+    RollupPart,
+    RowsPart,
+    SumQuery,
+    TimePart,
+    add_ttft_counts,
+    clip,
+    cover,
+    cover_ttft,
+    find_dimension,
+    merge,
+    roll_up,
+    start_of_step,
+    take_back,
+    widen,
+)
+from dragoman.store.usage_rows import (
+    COLUMNS,
+    MAX_EXAMINED,
+    RequestPage,
+    RequestSearch,
+    SearchDialect,
+    UsageRow,
+    UsageSpan,
+    UsageSum,
+    filter_all,
+    first_id,
+    make_page,
+    narrow,
+)
+
+STREAM = COLUMNS.index("stream")
+ALL = ", ".join(COLUMNS)
+REMOVE = f"""
+    DELETE FROM dragoman.usage WHERE id IN (
+        SELECT id FROM dragoman.usage WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+    ) RETURNING {ALL}
+"""
+SELECT_IDS = "SELECT id FROM dragoman.usage WHERE id IN ({among})"
+SELECT_SPAN = f"""
+    SELECT {ALL} FROM dragoman.usage WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3) ORDER BY id
+"""
+NEWEST_FIRST = "ORDER BY id DESC"
+EDGE = "SELECT id FROM dragoman.usage"  # min(id) would need PostgreSQL 18: id is a bytea
+EDGES = f"SELECT ({EDGE} ORDER BY id LIMIT 1), ({EDGE} ORDER BY id DESC LIMIT 1)"
+IS_FREE = "SELECT NOT EXISTS (SELECT 1 FROM dragoman.usage WHERE id >= $1 AND id < $2)"
+
+INCREASED = ", ".join(f"{name} = least(old.{name}::numeric + excluded.{name}, {MAX_SUM})" for name in SUMS)
+ADD_SUMS = f"""
+    INSERT INTO dragoman.usage_sums AS old ({SUM_KEY}, {", ".join(SUMS)}) VALUES ({list_places(5 + len(SUMS))})
+    ON CONFLICT ({SUM_KEY}) DO UPDATE SET {INCREASED}
+"""
+ADD_TTFT = f"""
+    INSERT INTO dragoman.usage_ttft AS old ({TTFT_KEY}, requests) VALUES ({list_places(6)})
+    ON CONFLICT ({TTFT_KEY}) DO UPDATE SET requests = old.requests + excluded.requests
+"""
+REMOVE_EMPTY = f"DELETE FROM dragoman.usage_sums WHERE ({SUM_KEY}) = ({list_places(5)}) AND requests <= 0"
+REMOVE_EMPTY_TTFT = f"DELETE FROM dragoman.usage_ttft WHERE ({TTFT_KEY}) = ({list_places(5)}) AND requests <= 0"
+TOTALS = ", ".join(f"sum({name})::{'double precision' if name == 'credits' else 'bigint'}" for name in SUMS)
+SELECT_SUMS = f"""
+    SELECT {{group}} AS grouped_by, {{step}} AS step, {TOTALS}
+    FROM (SELECT *, slot * level AS began_ms FROM dragoman.usage_sums
+          WHERE dimension = $1 AND owner = $2 AND ($3::text IS NULL OR grouped = $3) AND {{slots}}) AS found
+    GROUP BY grouped_by, step
+"""
+SLOTS_IN_RANGE = "level = $4 AND slot >= $5 AND slot < $6"
+SLOTS_IN_LIST = """
+    (level, slot) IN (SELECT (value ->> 0)::bigint, (value ->> 1)::bigint FROM json_array_elements($4::json))
+"""
+PROVIDER = "substr(grouped, 1, strpos(grouped, '/') - 1)"  # of a group that is a route
+SELECT_TTFT = """
+    SELECT route, bucket, sum(requests)::bigint FROM dragoman.usage_ttft
+    WHERE owner = $1 AND level = $2 AND slot >= $3 AND slot < $4 GROUP BY route, bucket
+"""
+SUM_ROWS = """
+    SELECT CASE $4::text WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
+            WHEN 'provider' THEN provider ELSE '' END AS grouped_by,
+        {step} AS step,
+        count(*),
+        count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'),
+        coalesce(sum(input_tokens), 0)::bigint,
+        coalesce(sum(cache_read_tokens), 0)::bigint, coalesce(sum(cache_write_tokens), 0)::bigint,
+        coalesce(sum(output_tokens), 0)::bigint, coalesce(sum(reasoning_tokens), 0)::bigint,
+        coalesce(sum(credits), 0)::double precision, coalesce(sum(cost_nano_usd), 0)::bigint,
+        count(cost_nano_usd), count(usage_source),
+        count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0)::bigint,
+        sum(duration_ms)::bigint, sum(web_searches)::bigint, sum(web_fetches)::bigint,
+        coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0)::bigint,
+        coalesce(sum(duration_ms - ttft_ms)
+            FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)::bigint
+    FROM (SELECT *, time_ms AS began_ms FROM dragoman.usage
+          WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3)) AS found
+    GROUP BY grouped_by, step
+"""
+
+
+class Usage(Part):
+    @writes
+    async def append_usage(self, session: Session, rows: Sequence[UsageRow]) -> None:
+        """Add all rows or none. A row whose id exists already is not changed, nor counted again."""
+        await session.lock("usage")  # two gateways may append the same row; their sums would wait for each other anyway
+        unique = {row.id: row for row in reversed(rows)}
+        existing = {*await fetch_among(session, bytes, SELECT_IDS, list(unique))}
+        added = [unique[id] for id in reversed(unique) if id not in existing]
+        await insert(session, f"dragoman.usage ({ALL})", [astuple(row) for row in added])
+        rollup = roll_up(added)
+        await session.execute_many(ADD_SUMS, [(*astuple(key), *values) for key, values in rollup.sums])
+        await session.execute_many(ADD_TTFT, [(*astuple(key), number) for key, number in rollup.ttft])
+
+    @writes
+    async def remove_usage(self, session: Session, before_ms: int, limit: int) -> int:
+        """Remove at most `limit` requests that began before this time, oldest first; return how many."""
+        removed = await _fetch_rows(session, REMOVE, first_id(before_ms), limit)
+        rollup = roll_up(removed, sign=-1)
+        await session.execute_many(ADD_SUMS, [(*astuple(key), *values) for key, values in rollup.sums])
+        await session.execute_many(REMOVE_EMPTY, [astuple(key) for key, _ in rollup.sums])
+        await session.execute_many(ADD_TTFT, [(*astuple(key), number) for key, number in rollup.ttft])
+        await session.execute_many(REMOVE_EMPTY_TTFT, [astuple(key) for key, _ in rollup.ttft])
+        return len(removed)
+
+    @reads
+    async def read_usage_rows(self, session: Session, span: UsageSpan) -> tuple[UsageRow, ...]:
+        """Return the requests that began in this span, oldest first."""
+        ids = first_id(span.since_ms), first_id(span.until_ms)
+        return await _fetch_rows(session, SELECT_SPAN, *ids, span.key)
+
+    @queries
+    async def read_usage_sums(self, session: Session, query: SumQuery) -> tuple[UsageSum, ...]:
+        """Return the sums of the requests that began in this time."""
+        return merge(await _read_parts(session, query))
+
+    @queries
+    async def read_ttft_counts(self, session: Session, query: SumQuery) -> dict[str, dict[int, int]]:
+        """Return the number of requests by route and bucket (store/rollup.py) of the time to the first token.
+
+        All quarters of an hour that the time touches are counted.
+        """
+        found = [await session.fetch(_make_ttft, SELECT_TTFT, *slots) for slots in cover_ttft(query)]
+        return add_ttft_counts(row for rows in found for row in rows)
+
+    @queries
+    async def search_requests(self, session: Session, search: RequestSearch) -> RequestPage:
+        """Return a page of requests."""
+        dialect = GLOB if session.is_sqlite else LIKE
+        last = await _find_last_examined(session, search, dialect) if search.conditions else None
+        found = filter_all(search, last, dialect)
+        statement = f"SELECT {ALL} FROM dragoman.usage WHERE {found.where} {NEWEST_FIRST} LIMIT {search.limit:d}"
+        return make_page(search, await _fetch_rows(session, statement, *found.values), last)
+
+
+async def _find_last_examined(session: Session, search: RequestSearch, dialect: SearchDialect) -> bytes | None:
+    found = narrow(search, dialect)
+    statement = f"SELECT id FROM dragoman.usage WHERE {found.where} {NEWEST_FIRST} LIMIT 1 OFFSET {MAX_EXAMINED}"
+    return await find(session, bytes, statement, *found.values)
+
+
+async def _fetch_rows(session: Session, statement: str, *values: Value) -> tuple[UsageRow, ...]:
+    rows = await session.fetch(UsageRow, statement, *values)
+    return tuple(replace(row, stream=bool(row.stream)) for row in rows) if session.is_sqlite else tuple(rows)
+
+
+async def _read_parts(session: Session, query: SumQuery) -> list[UsageSum]:
+    sums: list[UsageSum] = []
+    for part in cover(await _fit(session, query)):
+        statement, values = build_statement(query, part)
+        found = await session.fetch(UsageSum, statement, *values)
+        sums += found
+        if isinstance(part, MovedPart):
+            sums += [take_back(moved, query) for moved in found]
+    return sums
+
+
+async def _fit(session: Session, query: SumQuery) -> SumQuery:
+    """Return the query with no more time than there are rows, and whole quarters of an hour where no row is between."""
+    [(first, last)] = await session.fetch(_make_edges, EDGES)
+    query = clip(query, first, last)
+    if query.since_ms >= query.until_ms:
+        return query
+    whole = widen(query)
+    [before] = await session.fetch(bool, IS_FREE, first_id(whole.since_ms), first_id(query.since_ms))
+    [after] = await session.fetch(bool, IS_FREE, first_id(query.until_ms), first_id(whole.until_ms))
+    return replace(
+        query,
+        since_ms=whole.since_ms if before else query.since_ms,
+        until_ms=whole.until_ms if after else query.until_ms,
+    )
+
+
+def build_statement(query: SumQuery, part: TimePart) -> tuple[str, tuple[Value, ...]]:
+    """Return the statement that reads one part of a query, and its values."""
+    step = start_of_step(query, part)
+    if isinstance(part, RowsPart):
+        return SUM_ROWS.format(step=step), (first_id(part.since_ms), first_id(part.until_ms), query.key, query.by)
+    dimension, owner = find_dimension(query.by, query.key)
+    only = query.key if dimension == "key" else None
+    group = {"provider": PROVIDER, "all": "''"}.get(query.by, "grouped")
+    slots: tuple[Value, ...]
+    match part:
+        case RollupPart(level, first, end):
+            where, slots = SLOTS_IN_RANGE, (level, first, end)
+        case DaysPart(first, end):
+            where, slots = SLOTS_IN_RANGE, (DAY_MS, first, end)
+        case MovedPart(listed):
+            where, slots = SLOTS_IN_LIST, (msgspec.json.encode(listed).decode(),)
+    return SELECT_SUMS.format(group=group, step=step, slots=where), (dimension, owner, only, *slots)
+
+
+def _make_glob(text: str) -> str:
+    return text.replace("[", "[[]").replace("?", "[?]")
+
+
+def _make_like(text: str) -> str:
+    return re.sub(r"([\\%_])", r"\\\1", text).replace("*", "%")
+
+
+GLOB, LIKE = SearchDialect("GLOB", _make_glob), SearchDialect("LIKE", _make_like)
+
+
+def _make_ttft(route: str, bucket: int, requests: int) -> tuple[str, int, int]:
+    return route, bucket, requests
+
+
+def _make_edges(first: bytes | None, last: bytes | None) -> tuple[bytes | None, bytes | None]:
+    return first, last
