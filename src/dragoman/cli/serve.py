@@ -229,18 +229,17 @@ class _Parent:
 
 def _run_worker(options: ServeOptions, links: "Links") -> None:
     from dragoman.app import App, Listening, Settings
-    from dragoman.cli.serving.worker_pool import ADOPTED, READY, accept_signals, notify_parent
+    from dragoman.cli.serving.worker_pool import accept_signals, announce_adopted, announce_ready
 
     def ready(app: App) -> None:
         loop = asyncio.get_running_loop()
         _when_readable(loop, links.lifeline, partial(os.kill, os.getpid(), signal.SIGTERM))
         _when_readable(loop, links.replaced, app.stop_accepting)
         accept_signals()
-        notify_parent(READY)
+        announce_ready(links)
 
     listening = Listening(options.bound.sock, ready, released=partial(os.close, links.accepting))
-    adopted = partial(notify_parent, ADOPTED)
-    settings = Settings(options.reload, options.take_stamp, options.stamp, adopted)
+    settings = Settings(options.reload, options.take_stamp, options.stamp, announce_adopted)
     _run_loop(options, settings, listening)
 
 

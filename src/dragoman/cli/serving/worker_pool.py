@@ -3,29 +3,51 @@
 import logging
 import os
 import signal
+import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from msgspec import Struct
 
 log = logging.getLogger(__name__)
 
-MAX_REPLACED = 5
+MIN_EARLY_DEATHS = 5
 WINDOW_S = 60.0
+EARLY_S = 10.0  # a worker that dies so soon after it was ready, or before, may do so each time
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 READY = signal.SIGUSR1
 ADOPTED = signal.SIGUSR2
 HANDLED = {signal.SIGCHLD, READY, ADOPTED, *FORWARDED}
+_PID = struct.Struct("q")
 
 
 class Links(Struct, frozen=True):
-    """A worker's pipes to its parent; nothing is written to them, each side only closes its end."""
+    """A worker's pipes to its parent; nothing is written to most of them, each side only closes its end."""
 
     lifeline: int  # end of file when the parent is gone: the worker stops
     replaced: int  # end of file when a new gateway accepts connections: the worker stops accepting
     accepting: int  # closed by the worker when it has stopped accepting
+    ready: int  # the worker writes its process id when it accepts connections: equal signals are merged into one
+
+
+class EarlyDeaths:
+    """Decides whether workers fail at their start again and again; those that served for a while do not count."""
+
+    def __init__(self, workers: int) -> None:
+        self.limit = max(MIN_EARLY_DEATHS, workers)  # all workers may die of one cause at the same time
+        self._times: deque[float] = deque(maxlen=self.limit)
+
+    def exceed_limit(self, now: float, ready_at: float | None) -> bool:
+        """Record a death. `ready_at` is when the worker was ready, None if it never was; times are in seconds."""
+        if ready_at is not None and now - ready_at >= EARLY_S:
+            return False
+        if len(self._times) == self.limit and now - self._times[0] < WINDOW_S:
+            return True
+        self._times.append(now)
+        return False
 
 
 class Hooks(Protocol):
@@ -53,13 +75,16 @@ class WorkerPool:
         self._work = work
         self._hooks = hooks
         self._alive: dict[int, int] = {}  # pid -> number; the one that replaces a worker has its number
-        self._replaced: deque[float] = deque(maxlen=MAX_REPLACED)
+        self._ready_at: dict[int, float] = {}  # pid -> when the worker was ready
+        self._early_deaths = EarlyDeaths(size)
         self._ready = False
         self._stopping = False
         self._code = 0
         self._lifeline_reader, self._lifeline_writer = os.pipe()
         self._replaced_reader, self._replaced_writer = os.pipe()
         self._accepting_reader, self._accepting_writer = os.pipe()
+        self._ready_reader, self._ready_writer = os.pipe()
+        os.set_blocking(self._ready_reader, False)
 
     def run(self) -> int:
         """Run until all workers have ended. Return 0 if they were stopped, 1 if they could not be kept alive."""
@@ -74,6 +99,7 @@ class WorkerPool:
         if number == signal.SIGCHLD:
             self._reap()
         elif number == READY:
+            self._note_ready()
             if not self._ready and not self._stopping:
                 self._ready = True
                 self._hooks.on_ready()
@@ -96,7 +122,18 @@ class WorkerPool:
         os.close(self._accepting_writer)
         self._hooks.on_stopping(self._accepting_reader, lambda: os.close(self._replaced_writer))
 
+    def _note_ready(self) -> None:
+        for pid in self._read_ready():
+            self._ready_at[pid] = time.monotonic()
+
+    def _read_ready(self) -> Iterator[int]:
+        with suppress(BlockingIOError):
+            while True:
+                for (pid,) in _PID.iter_unpack(os.read(self._ready_reader, 64 * _PID.size)):
+                    yield pid
+
     def _reap(self) -> None:
+        self._note_ready()
         while self._alive:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -109,17 +146,16 @@ class WorkerPool:
         if self._stopping:
             self._code = self._code or int(code != 0)
             return
-        now = time.monotonic()
-        is_crash_loop = len(self._replaced) == MAX_REPLACED and now - self._replaced[0] < WINDOW_S
+        is_crash_loop = self._early_deaths.exceed_limit(time.monotonic(), self._ready_at.pop(pid, None))
         if not self._ready or is_crash_loop:
             if self._ready:
-                log.error("workers keep failing (%d within %.0f s): stopping", MAX_REPLACED + 1, WINDOW_S)
+                limit = self._early_deaths.limit + 1
+                log.error("workers keep failing at their start (%d within %.0f s): stopping", limit, WINDOW_S)
             self._code = 1
             self._forward(signal.SIGTERM)
             self._begin_stopping()
             return
         log.error("worker %d ended with exit code %d: starting another", pid, code)
-        self._replaced.append(now)
         self._start_worker(number)
 
     def _forward(self, number: signal.Signals | int) -> None:
@@ -140,7 +176,8 @@ class WorkerPool:
             os.close(self._lifeline_writer)
             os.close(self._replaced_writer)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED - set(FORWARDED))
-            code = self._work(number, Links(self._lifeline_reader, self._replaced_reader, self._accepting_writer))
+            links = Links(self._lifeline_reader, self._replaced_reader, self._accepting_writer, self._ready_writer)
+            code = self._work(number, links)
         except KeyboardInterrupt:
             code = 0
         finally:
@@ -152,6 +189,12 @@ def accept_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
 
 
-def notify_parent(what: signal.Signals) -> None:
-    """Tell the parent that this worker accepts connections (READY), or has adopted an edited file (ADOPTED)."""
-    os.kill(os.getppid(), what)
+def announce_ready(links: Links) -> None:
+    """Tell the parent that this worker accepts connections."""
+    os.write(links.ready, _PID.pack(os.getpid()))
+    os.kill(os.getppid(), READY)
+
+
+def announce_adopted() -> None:
+    """Tell the parent that this worker has adopted an edited configuration."""
+    os.kill(os.getppid(), ADOPTED)
