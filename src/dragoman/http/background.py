@@ -52,10 +52,10 @@ class BackgroundApi:
         self.runs = runs
         self.infer: Infer | None = None  # runs what answers a request with a model; set with the routes
 
-    def start(self, has_room: Callable[[], bool]) -> None:
-        """Take queued responses from now on, while there is room for requests."""
+    def start(self, find_room: Callable[[], int]) -> None:
+        """Take queued responses from now on, while there is room for requests; `find_room` returns for how many."""
         assert self.infer is not None
-        self.runs.start(partial(self._execute, self.infer), has_room)
+        self.runs.start(partial(self._execute, self.infer), find_room)
 
     async def is_left_to_upstream(self, call: Call, state: KeptCall) -> bool:
         """Return whether the upstream runs the response itself, since it keeps it; raises RequestError."""

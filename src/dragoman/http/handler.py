@@ -114,9 +114,9 @@ class RequestHandler:
         self.parked_runs.join_group(group)
         self.routes = RouteTable(self._table())
 
-    def has_room(self) -> bool:
-        """Return whether one more request may be answered."""
-        return self.under_way < self._gateway.runtime.config.server.max_requests
+    def find_room(self) -> int:
+        """Return how many more requests may be answered at the same time; negative after the limit was lowered."""
+        return self._gateway.runtime.config.server.max_requests - self.under_way
 
     def _table(self) -> Iterator[Route]:
         for path, handler in (

@@ -52,6 +52,7 @@ RETRY_AFTER_S = 5.0
 DRAIN_CHECK_S = 0.05
 BATCH = 100
 CLAIMED_AT_ONCE = 20
+ROOM_CHECK_S = 0.1  # while requests of clients have taken the room that a response was claimed for
 INTERRUPTED = Failure(
     Kind.SHUTDOWN,
     "The response was interrupted: the process that ran it ended, or lost the database. It is not run again; send the "
@@ -82,6 +83,7 @@ class ActiveRun:
         self.output = output
         self.exchange: Exchange | None = None
         self.task: asyncio.Task[None] | None = None
+        self.is_waiting = True  # until it is executed, and counts as a request
         self.is_finishing = False
         self.is_ended_elsewhere = False  # cancelled, deleted or counted as interrupted
         self.changed = asyncio.Event()  # set when there are new events or it has ended, then replaced
@@ -112,7 +114,7 @@ class BackgroundRuns:
         self._runs = runs
         self._settings = settings
         self._execute: Execute | None = None
-        self._has_room: Callable[[], bool] = lambda: True
+        self._find_room: Callable[[], int] = lambda: CLAIMED_AT_ONCE
         self._active: dict[tuple[str, str], ActiveRun] = {}
         self._is_taking = False
         self._is_failing = False
@@ -183,9 +185,12 @@ class BackgroundRuns:
 
     # Running
 
-    def start(self, execute: Execute, has_room: Callable[[], bool]) -> None:
-        """Take queued responses from now on. `execute` answers one, and raises RequestError if that fails."""
-        self._execute, self._has_room, self._is_taking = execute, has_room, True
+    def start(self, execute: Execute, find_room: Callable[[], int]) -> None:
+        """Take queued responses from now on, while there is room for requests: `find_room` returns for how many.
+
+        `execute` answers one, and raises RequestError if that fails.
+        """
+        self._execute, self._find_room, self._is_taking = execute, find_room, True
         loops = (self._take_queued, self._watch_claims, self._store_events)
         self._loops = [spawn(_repeat(loop), name="background responses") for loop in loops]
 
@@ -227,12 +232,16 @@ class BackgroundRuns:
                 await self._wake.wait()
 
     async def _take_all(self) -> None:
+        """Claim what there is room for, and leave the rest to other processes or to later."""
         settings = self._settings()
-        while self._is_taking and self._has_room():
-            room = min(CLAIMED_AT_ONCE, settings.max_background - len(self._active))
-            tokens = [secrets.token_hex(16) for _ in range(room)]
+        while self._is_taking:
+            waiting = sum(active.is_waiting for active in self._active.values())
+            free = min(settings.max_background - len(self._active), self._find_room() - waiting)
+            if free < 1:
+                return
+            tokens = [secrets.token_hex(16) for _ in range(min(CLAIMED_AT_ONCE, free))]
             until = int(now() + settings.background_lease_s)
-            runs = await self._runs.claim_runs(tokens, until, settings.max_background_per_key) if tokens else ()
+            runs = await self._runs.claim_runs(tokens, until, settings.max_background_per_key)
             for run in runs:
                 self._begin(run)
             if not runs:
@@ -255,6 +264,9 @@ class BackgroundRuns:
         try:
             fields = msgspec.json.decode(active.request.fields, type=dict[str, Json])
             active.state = await self._service.ask(self._service.restore_call(active.row, fields))
+            while self._find_room() < 1:
+                await asyncio.sleep(ROOM_CHECK_S)
+            active.is_waiting = False
             await self._execute(active, active.state)
         except asyncio.CancelledError:
             pass  # the gateway stops, or the response has been ended elsewhere
