@@ -264,7 +264,7 @@ class BackgroundRuns:
         try:
             fields = msgspec.json.decode(active.request.fields, type=dict[str, Json])
             active.state = await self._service.ask(self._service.restore_call(active.row, fields))
-            while self._find_room() < 1:
+            while self._find_room() < 1:  # noqa: ASYNC110 (requests of clients end without an event)
                 await asyncio.sleep(ROOM_CHECK_S)
             active.is_waiting = False
             await self._execute(active, active.state)
