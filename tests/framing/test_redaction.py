@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.framing.eventstream import EventStreamFramer, Message, update_checksums
-from dragoman.framing.redaction import WINDOW, mask, mask_fields, mask_url, redact
+from dragoman.framing.redaction import MAX_PATH, WINDOW, mask, mask_fields, mask_url, redact, redact_path
 from dragoman.framing.sse import Broken
 from fakes.eventstream import event
 from tables import each_row
 
 SHAPED = [
-    *("sk-fake-0123456789", "dgm_fake-client-key", "ksk_fake0123456789", "ghp_fake0123456789"),
+    *("sk-fake-0123456789", "dgm_fake-client-key", "dga_fake-admin-token", "ksk_fake0123456789", "ghp_fake0123456789"),
     *("AIzaFAKE0123456789abcdefgh", "AKIAFAKEFAKEFAKEFAKE", "xoxb-fake-0123456789"),
     *("aoaFAKE-access-token-0123456789", "eyJfakefakefake.eyJfakefakefake.fake"),
 ]
@@ -122,3 +122,24 @@ def test_escapes_do_not_hide_a_secret(secret: str, slashes: str, every: int) -> 
 @pytest.mark.parametrize("text", [r'{"a":"\u0022 body"}', r"\u007f\u0041", r"no \u0073ecret here"])
 def test_escapes_that_hide_no_secret_stay_as_they_are(text: str) -> None:
     assert redact(text) == text
+
+
+@each_row(
+    ("path", "shown"),
+    [
+        ("/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1beta/models/gemini-2.5-flash-preview-09-2025:countTokens",) * 2,
+        ("/responses/resp_0123456789abcdef0123456789abcdef",) * 2,
+        ("/openai/deployments/claude-sonnet-4-5-20250929-fast/chat",) * 2,
+        ("/v1/dgm_fakefakefake/models", "/v1/***/models"),
+        ("/api/v1/keys/dga_fakefakefake", "/api/v1/keys/***"),
+        ("/v1/messages?key=fake&beta=true", "/v1/messages?key=***&beta=true"),
+        ("/token=fake/x", "/token=***/x"),
+        ("/hooks;sig=fake;v=1", "/hooks;sig=***;v=1"),
+        ("/webhook/Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5", "/webhook/***"),
+        ("/" + "a" * 200, "/" + "a" * (MAX_PATH - 2) + "…"),
+        ("/x" * 49 + "/dgm_" + "fake" * 600, "/x" * 49 + "/…"),
+    ],
+)
+def test_a_path_in_a_log_line_is_short_and_has_no_secrets(path: str, shown: str) -> None:
+    assert redact_path(path) == shown

@@ -1,9 +1,10 @@
-"""Heads that differ only in their content-length are parsed once; every check still holds for each of them."""
+"""Heads that differ only in their length and credential are parsed once; every check still holds for each of them."""
 
 import pytest
 
 from dragoman.net.errors import HeadRejected
 from dragoman.net.request_head import parse_head
+from tables import each_row
 
 MAX_FIELDS = 100
 
@@ -55,3 +56,46 @@ def test_an_upgrade_with_a_body_is_read_like_one_without_the_cache() -> None:
     long = head("connection: upgrade", "upgrade: websocket", "content-length: 5", "x: " + "a" * 5000)
     known, unknown = parse_head(raw, MAX_FIELDS), parse_head(long, MAX_FIELDS)
     assert (known.upgrade, known.keep_alive, known.length) == (unknown.upgrade, unknown.keep_alive, unknown.length)
+
+
+def test_a_remembered_head_serves_another_client_with_its_own_credentials() -> None:
+    first = parse_head(head("content-length: 5", "Authorization: Bearer one", "x-api-key: k1 ", "cookie: a=b"), 9)
+    other = parse_head(head("content-length: 7", "Authorization: Bearer two", "x-api-key: k2 ", "cookie: c=d"), 9)
+    assert first.lasting is not None
+    assert first.lasting is other.lasting
+    assert first.fields[2:] == [(b"authorization", b"Bearer one"), (b"x-api-key", b"k1"), (b"cookie", b"a=b")]
+    assert other.fields[1:] == [
+        (b"content-length", b"7"),
+        (b"authorization", b"Bearer two"),
+        (b"x-api-key", b"k2"),
+        (b"cookie", b"c=d"),
+    ]
+    assert other.by_name == dict(other.fields)
+
+
+@each_row(
+    "lines",
+    [
+        ("x-api-key:1", "authorization: Bearer a"),
+        ("authorization: Bearer a", "x-api-key: 1\t"),
+        ("authorization:", "x-api-key: b"),
+        ("authorization: \xe9", "x-api-key: 1"),
+        ("AUTHORIZATION: Bearer a", "Authorization: Bearer b"),
+        ("x-api-key: 1", "x-goog-api-key: 2", "cookie: 1"),
+        ("x-session-token: 1", "x-api-key: 2"),
+        ("x-api-key: 1", "x-api-key: 2", "x-api-key: 1"),
+    ],
+)
+def test_credentials_are_read_alike_whether_the_head_is_remembered_or_not(lines: tuple[str, ...]) -> None:
+    long = parse_head(head("content-length: 5", *lines, "x: " + "a" * 5000), MAX_FIELDS)
+    for _ in range(2):
+        read = parse_head(head("content-length: 5", *lines), MAX_FIELDS)
+        assert read.fields == long.fields[:-1]
+        assert read.by_name is None or read.by_name == dict(reversed(read.fields))
+        assert (read.length, read.method, read.path, read.query) == (5, "POST", "/v1/messages", "beta=true")
+
+
+def test_a_head_with_another_credential_has_no_lasting_fields() -> None:
+    assert parse_head(head("content-length: 5", "x-session-token: fake"), MAX_FIELDS).lasting is None
+    with_key = head("content-length: 5", line="POST /v1beta/models/m:countTokens?key=fake HTTP/1.1")
+    assert parse_head(with_key, MAX_FIELDS).lasting is None

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from msgspec import Struct
 
 from dragoman.accounts.credential import CredentialError, Table, TokenRejected, encode_table, read_bytes, replace_file
+from dragoman.config.urls import split_url
 from dragoman.hub.failure import Kind
 
 
@@ -182,7 +183,7 @@ class _Listener:
             writer.close()
 
     def _judge(self, head: bytes) -> tuple[bytes, bytes]:
-        target = urlsplit((head.split(b" ", 2)[1:2] or [b"/"])[0].decode("latin-1"))
+        target = split_url((head.split(b" ", 2)[1:2] or [b"/"])[0].decode("latin-1"))
         fields = {name: values[-1] for name, values in parse_qs(target.query).items()}
         ours = hmac.compare_digest(fields.get("state", "").encode(), self._proof.state.encode())
         if target.path != self._callback.path or not ours:

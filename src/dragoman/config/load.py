@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -57,6 +56,7 @@ from dragoman.config.tree import (
     read_section,
     table_at,
 )
+from dragoman.config.urls import split_url
 
 FILE_NAME = "dragoman.toml"
 SECTIONS = (
@@ -259,7 +259,7 @@ def _default_store(store: StoreSettings, home: Path, environ: Mapping[str, str])
 
 def _has_address(url: str) -> bool:
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
         return parts.port != 0 and len(parts.path) > 1
     except ValueError:
         return False

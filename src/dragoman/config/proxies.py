@@ -5,11 +5,12 @@ import ipaddress
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from msgspec import Struct
 
 from dragoman.config.problems import ConfigError, Problem
+from dragoman.config.urls import split_url
 
 ProxyKind = Literal["http", "https", "socks5", "socks5h"]
 
@@ -50,11 +51,14 @@ class Proxy(Struct, frozen=True):
         return b"Basic " + base64.b64encode(f"{self.user}:{self.password}".encode())
 
 
-@lru_cache(maxsize=64)
 def parse_proxy(url: str) -> Proxy:
     """Parse a proxy's URL; raises ValueError, whose message never contains the URL."""
+    return _parse_proxy(url) if "@" in url else _find_parsed_proxy(url)  # a password is not remembered
+
+
+def _parse_proxy(url: str) -> Proxy:
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
         host = parts.hostname
     except ValueError:
         raise ValueError("the proxy's address is not a valid URL") from None
@@ -72,6 +76,9 @@ def parse_proxy(url: str) -> Proxy:
     if max(len((user or "").encode()), len(password.encode())) > 255:
         raise ValueError("a proxy's user and password must be at most 255 bytes each")
     return Proxy(cast(ProxyKind, kind), host, port, user, password)
+
+
+_find_parsed_proxy = lru_cache(maxsize=64)(_parse_proxy)
 
 
 class EnvironmentProxies(Struct, frozen=True):

@@ -12,15 +12,15 @@ from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
 from dragoman.flow.offered_tools import EarlierRounds, choose_plan, declares_server_tool, offer_tools
 from dragoman.flow.ports import MediaFetcher
-from dragoman.framing.known_secrets import Secrets, list_secrets
+from dragoman.framing.known_secrets import Secrets
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Hosted, Request
 from dragoman.hub.server_tools import ServerToolUse
-from dragoman.net.client import OutgoingRequest
-from dragoman.net.headers import JSON, Header, Headers, LastingFields, names_in_connection
+from dragoman.net.client import OutgoingRequest, join_fields
+from dragoman.net.headers import CREDENTIAL_FIELDS, JSON, Header, Headers, LastingFields, names_in_connection
 from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.passes.adapt_turns import find_links, inline_links
@@ -39,7 +39,7 @@ KEPT_BACK = frozenset(
         b"content-type accept-encoding connection keep-alive proxy-connection te trailer transfer-encoding upgrade "
         b"expect origin referer forwarded via user-agent x-request-id"
     ).split()
-) | frozenset(KEY_PLACES.headers)
+) | frozenset((*KEY_PLACES.headers, *CREDENTIAL_FIELDS))
 NOTHING: frozenset[bytes] = frozenset()
 KEPT_BACK_PREFIXES = (b"x-dragoman-", b"x-forwarded-", b"x-real-", b"cf-", b"sec-")
 
@@ -186,6 +186,7 @@ class _Message(Struct, frozen=True):
     path: str
     query: str
     request: Callable[[], Request]  # parsed only where the provider's own headers depend on it
+    is_lasting: bool = True  # the headers contain no secret of a client
 
 
 async def _pass_unchanged(
@@ -202,7 +203,7 @@ async def _pass_unchanged(
             body = await run_off_loop(len(passing), partial(upstream.put_model, passing, route.model))
     path, query = upstream.locate(route.model, call.stream).path, client_query(call.query)
     headers = client_headers(call.headers, call.is_owner, provider, upstream)
-    message = _Message(body, headers, path, query, call.request)
+    message = _Message(body, headers, path, query, call.request, call.headers.lasting is not None)
     out, secrets = await _address(message, call, provider, protocol, number)
     return Passthrough(
         route=route,
@@ -249,11 +250,12 @@ async def _translate(
         raise RequestError(strict_refusal(ledger))
     headers = _headers_for(request, upstream)
     location = upstream.locate(route.model, request.stream or upstream.always_streams)
-    query = location.query
+    query, is_lasting = location.query, True
     if request.protocol == protocol.name == call.protocol.name:  # headers such as betas belong to the body
         headers = client_headers(call.headers, call.is_owner, provider, upstream)
+        is_lasting = call.headers.lasting is not None
         query = _merge_queries(query, client_query(call.query))
-    return request, tools, _Message(body, headers, location.path, query, lambda: request)
+    return request, tools, _Message(body, headers, location.path, query, lambda: request, is_lasting)
 
 
 async def _address(
@@ -266,12 +268,13 @@ async def _address(
     if provider.requests.headers is not None:
         described = provider.requests.headers(message.request, call.headers, Attempt(call.uuid, number, call.tenant))
     own = (JSON, IDENTITY, *provider.endpoint.headers, *described, *credentials)
-    fields = join_fields(own, message.headers)
+    join = provider.auth.latest_fields.join if message.is_lasting else join_fields
+    fields = join(own, message.headers)
     path, query = provider.endpoint.paths.get(protocol.name, message.path), message.query
     base = provider.endpoint.urls.get(protocol.name, provider.endpoint.url)
     url = f"{base}{path}?{query}" if query else base + path
     out = OutgoingRequest("POST", url, fields, message.body)
-    return out, list_secrets(credentials, provider.auth.secrets)
+    return out, provider.auth.secret_forms.find(credentials, provider.auth.secrets)
 
 
 async def authorize(provider: Provider, protocol: str) -> tuple[Header, ...]:
@@ -280,13 +283,6 @@ async def authorize(provider: Provider, protocol: str) -> tuple[Header, ...]:
         return await provider.auth.authorize(protocol)
     except ConfigError as error:
         raise RequestError(_missing_credential(provider, error)) from error
-
-
-@lru_cache(maxsize=256)
-def join_fields(own: tuple[Header, ...], others: tuple[Header, ...]) -> tuple[Header, ...]:
-    """Return our own fields and those of the others that have another name."""
-    names = dict(own)
-    return (*own, *[field for field in others if field[0] not in names])
 
 
 def _missing_credential(provider: Provider, error: ConfigError) -> Failure:
@@ -326,21 +322,34 @@ def client_headers(headers: Headers, is_owner: bool, provider: Provider, upstrea
     # Only the owner may choose which organisation of the upstream account pays. Another client's choice would be
     # refused, and the refusal would count against the gateway's credential.
     kept_back = NOTHING if is_owner else ACCOUNT_CHOICES
-    return _select_fields(headers.lasting, kept_back, provider.requests.forwards_header, upstream.required_headers)
+    if headers.lasting is None:
+        forwards, required = provider.requests.forwards_header, upstream.required_headers
+        return _select_fields(headers.fields, kept_back, forwards, required)
+    return _select_lasting(headers.lasting, kept_back, provider.requests.forwards_header, upstream.required_headers)
 
 
 @lru_cache(maxsize=256)
-def _select_fields(
+def _select_lasting(
     sent: LastingFields,
     kept_back: frozenset[bytes],
     forwards: Callable[[bytes], bool],
     required: tuple[Header, ...],
 ) -> tuple[Header, ...]:
-    """Return which of these headers of a client are forwarded; a client sends the same ones again and again."""
-    of_connection = names_in_connection(Headers(list(sent.fields)))
+    """Do the same for fields that a client sends again and again."""
+    return _select_fields(sent.fields, kept_back, forwards, required)
+
+
+def _select_fields(
+    sent: Sequence[Header],
+    kept_back: frozenset[bytes],
+    forwards: Callable[[bytes], bool],
+    required: tuple[Header, ...],
+) -> tuple[Header, ...]:
+    """Return which of these headers of a client are forwarded."""
+    of_connection = names_in_connection(Headers(list(sent)))
     kept = [
         field
-        for field in sent.fields
+        for field in sent
         if field[0] not in KEPT_BACK
         and field[0] not in kept_back
         and field[0] not in of_connection

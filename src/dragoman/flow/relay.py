@@ -17,7 +17,7 @@ from dragoman.flow.credential_rotation import available_targets
 from dragoman.flow.failures import AllTargetsFailed, attribute_failure
 from dragoman.flow.form_upload import FormUpload
 from dragoman.flow.policy import Limits, Policy, SecondChances
-from dragoman.flow.prepare import IDENTITY, Passthrough, authorize, client_headers, client_query, join_fields
+from dragoman.flow.prepare import IDENTITY, Passthrough, authorize, client_headers, client_query
 from dragoman.flow.reply_bounds import ReplyDeadline, timeouts_for
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers
@@ -26,13 +26,13 @@ from dragoman.flow.step import Ask, Completed, Finish, GiveUp, NoReply, TurnEnd,
 from dragoman.flow.upstream import connection_failure, send
 from dragoman.framing.fields import read_call_head
 from dragoman.framing.jsonscan import replace_model
-from dragoman.framing.known_secrets import StreamRedactor, list_secrets, redact_known
+from dragoman.framing.known_secrets import StreamRedactor, redact_known
 from dragoman.framing.multipart import is_form
 from dragoman.hub.events import Ended, Started, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import EVENT_STREAM
 from dragoman.hub.usage import Usage
-from dragoman.net.client import ConnectionLost, IncomingResponse, OutgoingRequest, UpstreamTimeout
+from dragoman.net.client import ConnectionLost, IncomingResponse, OutgoingRequest, UpstreamTimeout, join_fields
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.tasks import run_off_loop
@@ -240,7 +240,7 @@ class _Turns:
             upstream=UPSTREAM,
             out=await call.make_request(url, own, route.model, provider),
             options=options,
-            secrets=list_secrets(credentials, provider.auth.secrets),
+            secrets=provider.auth.secret_forms.find(credentials, provider.auth.secrets),
             owner=call.is_owner,
         )
 

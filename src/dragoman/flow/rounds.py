@@ -18,7 +18,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.prepare import Prepared, Translated
 from dragoman.flow.response_writer import OpenReply
-from dragoman.framing.known_secrets import list_secrets
+from dragoman.framing.known_secrets import SecretForms, list_secrets
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, HostedBlock, Opened, Stop, ToolReturned
 from dragoman.hub.outcome import CANCELLED, OK, ToolRun
 from dragoman.hub.request import Hosted, Json, Part, Request, Text, ToolResult
@@ -205,7 +205,7 @@ class _Runner:
         call: Call,
     ) -> None:
         self._call = call
-        self._secrets = (*prepared.secrets, *list_secrets((), plan.secrets))
+        self._secrets = SecretForms((*prepared.secrets, *list_secrets((), plan.secrets)))
         self._reads_documents = prepared.upstream.reads_documents
         self._tools = tools
         self._plan = plan

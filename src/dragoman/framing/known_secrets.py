@@ -7,7 +7,7 @@ last form costs time only where a text contains such an escape of an ASCII chara
 import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property
 from urllib.parse import quote_from_bytes
 
 import msgspec
@@ -25,14 +25,37 @@ _PARTIAL_ESCAPES = tuple(MARK[:count] for count in range(1, len(MARK)))
 _PARTIAL_ESCAPE = re.compile(r"\\+(?:u(?:0(?:0[2-7]?)?)?)?\Z")
 
 
-@lru_cache(maxsize=256)
-def list_secrets(credentials: tuple[tuple[bytes, bytes], ...], others: tuple[bytes, ...] = ()) -> Secrets:
+class SecretForms(Secrets):
+    """All forms of some secrets, and what finds them; both are freed with the last request that uses them."""
+
+    @cached_property
+    def finder(self) -> "SecretFinder":
+        return SecretFinder(self)
+
+
+def list_secrets(credentials: tuple[tuple[bytes, bytes], ...], others: tuple[bytes, ...] = ()) -> SecretForms:
     """Return all forms of the secrets in credential headers (without the scheme) and in `others`."""
     words = (*(value.rpartition(b" ")[2] for _, value in credentials), *others)
-    return tuple(form for word in words if len(word) >= SHORTEST for form in _encoded_forms(word))
+    return SecretForms(form for word in words if len(word) >= SHORTEST for form in _encoded_forms(word))
 
 
-@lru_cache(maxsize=256)
+class LatestForms:
+    """Remembers the forms of the secrets that are in use; those of a credential that was replaced are forgotten."""
+
+    __slots__ = ("_forms", "_made_of")
+
+    def __init__(self) -> None:
+        self._made_of: tuple[object, object] = ((), ())
+        self._forms = SecretForms()
+
+    def find(self, credentials: tuple[tuple[bytes, bytes], ...], others: tuple[bytes, ...]) -> SecretForms:
+        """Return what `list_secrets` returns."""
+        made_of = (credentials, others)
+        if made_of != self._made_of:
+            self._made_of, self._forms = made_of, list_secrets(credentials, others)
+        return self._forms
+
+
 def _encoded_forms(word: bytes) -> Secrets:
     """Return the word unchanged, and as it appears in JSON, URLs and base64."""
     forms = {
@@ -146,9 +169,8 @@ class SecretFinder:
         return len(text) - place(len(plain) - partial)
 
 
-@lru_cache(maxsize=256)
 def make_finder(secrets: Secrets) -> SecretFinder:
-    return SecretFinder(secrets)
+    return secrets.finder if isinstance(secrets, SecretForms) else SecretFinder(secrets)
 
 
 def _occurrences(text: str, forms: tuple[str, ...]) -> Iterator[Span]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 MASK = "***"
 SHORTEST = 8  # a shorter word is not a secret, and would be found everywhere
 _KNOWN_PREFIX = re.compile(
-    rb"(?:sk|pk|rk)-|(?:dgm|ksk|ghp|gho|ghu|ghs|ghr|github_pat|hf|gsk|xai)_|AIza|AKIA|xox[abps]-|ao[ar]|eyJ"
+    rb"(?:sk|pk|rk)-|(?:dgm|dga|ksk|ghp|gho|ghu|ghs|ghr|github_pat|hf|gsk|xai)_|AIza|AKIA|xox[abps]-|ao[ar]|eyJ"
 )
 _MASK_CHARACTERS = (
     bytes(
@@ -25,7 +25,7 @@ _MASK_CHARACTERS = (
 
 _BY_FORM = r"""(?<![A-Za-z0-9])(?:
             (?:sk|pk|rk)-[A-Za-z0-9_-]{8,}
-          | (?:dgm|ksk|ghp|gho|ghu|ghs|ghr|github_pat|hf|gsk|xai)_[A-Za-z0-9_-]{8,}
+          | (?:dgm|dga|ksk|ghp|gho|ghu|ghs|ghr|github_pat|hf|gsk|xai)_[A-Za-z0-9_-]{8,}
           | AIza[A-Za-z0-9_-]{20,}
           | AKIA[A-Z0-9]{16}
           | xox[abps]-[A-Za-z0-9-]{8,}
@@ -69,6 +69,7 @@ MARKS = (
         "pk-",
         "rk-",
         "dgm_",
+        "dga_",
         "ksk_",
         "ghp_",
         "gho_",
@@ -94,6 +95,11 @@ _CREDENTIAL_FIELD = re.compile(
 _QUERY = re.compile(
     rf"([?&](?:key|{_LABELS}|token|sig|signature|x-amz-signature|x-amz-credential)=)[^&#]*", re.VERBOSE | re.IGNORECASE
 )
+
+MAX_PATH = 100  # characters of a path in a log line
+_PATH_VALUE = re.compile(rf"((?:^|[/?&;])(?:key|{_LABELS}|token|sig|signature)=)[^/?&;\#]+", re.VERBOSE | re.IGNORECASE)
+# Letters and digits mixed, as in no word. Ids have a prefix and an underscore before them, names of models hyphens.
+_RANDOM_WORD = re.compile(r"(?<![A-Za-z0-9_])(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{20,}")
 
 # A long text is searched in windows, so that other threads can run in between.
 WINDOW = 16 * 1024
@@ -146,9 +152,19 @@ def mask_lines(lines: Sequence[str], secrets: Iterable[bytes] = ()) -> list[str]
     return list(lines) if masked is text else masked.split("\n")
 
 
+def names_credential(field: str) -> bool:
+    """Return whether header fields of this name contain a credential."""
+    return _CREDENTIAL_FIELD.search(field) is not None
+
+
+def has_secret_parameter(query: str) -> bool:
+    """Return whether a query, without its question mark, has a parameter for a credential."""
+    return _QUERY.search(f"?{query}") is not None
+
+
 def mask_fields(fields: Iterable[Field], secrets: Sequence[bytes] = ()) -> tuple[Field, ...]:
     """Mask header fields. Fields that contain a credential, by their name, keep only its scheme."""
-    named = [(name, _scheme_of(value) if _CREDENTIAL_FIELD.search(name) else value) for name, value in fields]
+    named = [(name, _scheme_of(value) if names_credential(name) else value) for name, value in fields]
     values = mask_lines([value for _, value in named], secrets)
     return tuple((name, value) for (name, _), value in zip(named, values, strict=True))
 
@@ -156,6 +172,12 @@ def mask_fields(fields: Iterable[Field], secrets: Sequence[bytes] = ()) -> tuple
 def mask_url(url: str, secrets: Sequence[bytes] = ()) -> str:
     """Mask a URL, or a query with its question mark."""
     return mask_text(_QUERY.sub(rf"\1{MASK}", url), secrets)
+
+
+def redact_path(path: str) -> str:
+    """Return the path of a request for a log line: without what may be a secret, and not longer than MAX_PATH."""
+    shown = _RANDOM_WORD.sub(MASK, redact(_PATH_VALUE.sub(rf"\1{MASK}", path[: 20 * MAX_PATH])))
+    return shown if len(shown) <= MAX_PATH else shown[: MAX_PATH - 1] + "…"
 
 
 def _scheme_of(value: str) -> str:

@@ -19,6 +19,7 @@ from dragoman.flow.failures import respond_with_failure
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
+from dragoman.framing.redaction import redact_path
 from dragoman.http.api.table import AdminApi
 from dragoman.http.api.wire import PREFIX as API
 from dragoman.http.api.wire import PRIVATE, use_api_errors
@@ -163,7 +164,7 @@ class RequestHandler:
         except RequestError as refused:
             self._gateway.refused += 1
             if not refused.observed:
-                log.info("%s refused: %s", path, refused.failure.kind.value)
+                log.info("%s refused: %s", redact_path(path), refused.failure.kind.value)
             await self.unknown_models.hold_back(refused, exchange, self._key)
             self._refuse(exchange, path, refused, request_id)
         except ClientDisconnected:
@@ -171,7 +172,7 @@ class RequestHandler:
         except RequestRejected as rejected:
             self._refuse(exchange, path, RequestError(transport_failure(rejected)), request_id)
         except Exception as bug:
-            log.error("%s failed: %s", path, describe_fault(bug))
+            log.error("%s failed: %s", redact_path(path), describe_fault(bug))
             if exchange.started:
                 exchange.abort()
                 return
@@ -226,7 +227,7 @@ class RequestHandler:
         if key is not None:
             await self._dispatch_with_key(exchange, path, request_id, found, key, via_console=True)
             return
-        had_key = bool(find_keys(exchange.headers.lasting, exchange.query))
+        had_key = bool(find_keys(exchange))
         await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
         raise RequestError(key_failure(exchange), observed=True)  # by the backoff, which logs many in one line
 
@@ -254,7 +255,7 @@ class RequestHandler:
 
     def _key(self, exchange: Exchange) -> KeyId | None:
         """Return the id of the valid key that the request carries; None if it carries none."""
-        for presented in find_keys(exchange.headers.lasting, exchange.query):
+        for presented in find_keys(exchange):
             key = self._keyring.check(presented)
             if key is not None:
                 exchange.mark_authenticated()

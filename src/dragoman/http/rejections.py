@@ -18,12 +18,13 @@ from functools import lru_cache
 from dragoman.config.settings import is_loopback
 from dragoman.flow.reply_bounds import no_room_failure
 from dragoman.flow.response_headers import id_headers
+from dragoman.framing.redaction import redact_path
 from dragoman.http.routes import client_at, plain_path
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.errors import BodyTooLarge, BufferBudgetExceeded, RequestRejected
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import JSON, Header, Headers, LastingFields
-from dragoman.protocols import PROTOCOLS, find_client_keys
+from dragoman.net.headers import JSON, Header, Headers
+from dragoman.protocols import PROTOCOLS, find_presented_keys
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,8 @@ class AuthBackoff:
 
     def _log(self, source: str, path: str) -> None:
         if self._summary is None:
-            log.info("%s: rejected a request from %s without a valid API key; further ones are counted", path, source)
+            shown = redact_path(path)
+            log.info("%s: rejected a request from %s without a valid API key; further ones are counted", shown, source)
             self._summary = asyncio.get_running_loop().call_later(LOG_EVERY_S, self._summarise)
             return
         self._rejected += 1
@@ -158,15 +160,14 @@ def _source_of(address: str) -> str:
     return str(ipaddress.ip_network((parsed, 64), strict=False)) if not parsed.is_loopback else str(parsed)
 
 
-@lru_cache(maxsize=256)
-def find_keys(sent: LastingFields, query: str) -> tuple[bytes, ...]:
-    """Return the keys that a request carries; a client sends the same ones again and again."""
-    return find_client_keys(sent.fields, query)
+def find_keys(exchange: Exchange) -> tuple[bytes, ...]:
+    """Return the keys that a request carries. They are not remembered: a revoked key would stay in memory."""
+    return find_presented_keys(exchange.headers.get, exchange.query)
 
 
 def key_failure(exchange: Exchange) -> Failure:
     """Return what is wrong with the key of a request that is not authenticated."""
-    if not find_keys(exchange.headers.lasting, exchange.query):
+    if not find_keys(exchange):
         return Failure(Kind.AUTH, "No API key was given: send it as a bearer token or in x-api-key.")
     return Failure(Kind.AUTH, "The API key is not valid here; `dragoman keys create` makes one.")
 

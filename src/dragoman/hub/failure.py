@@ -46,6 +46,18 @@ class Failure(Struct, frozen=True):
     should_retry: bool | None = None  # what the upstream advises
 
 
+def describe_cause(error: BaseException, without_text: str = "") -> str:
+    """Return what an exception says, never an empty text: `str` of a bare TimeoutError is one.
+
+    An OSError says what the system says, without its number and the name of the file. `without_text` is returned for
+    an exception that says nothing; else its type is.
+    """
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip()
+    if text or without_text:
+        return text or without_text
+    return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+
+
 class RequestError(Exception):
     """A failure that is known before anything was sent to the client."""
 

@@ -4,14 +4,14 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Protocol
 
 import msgspec
 
 from dragoman.config.proxies import Proxy
 from dragoman.net.bodies import BodySink, read_chunks, stream_chunks
-from dragoman.net.dial import DialOptions, ParsedUrl, apply_environment_proxies, connect, parse_url
+from dragoman.net.dial import DialOptions, ParsedUrl, apply_environment_proxies, connect, may_hold_secret, parse_url
 from dragoman.net.encoding import StreamDecompressor, make_decoders
 from dragoman.net.errors import ConnectionLost, InvalidEncoding, InvalidResponse, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import Header, Headers
@@ -68,6 +68,40 @@ class OutgoingRequest(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         # Headers, query and body hold secrets.
         return f"OutgoingRequest({self.method} {parse_url(self.url)!r}, {self.length} bytes)"
+
+
+class JoinedFields(tuple[Header, ...]):
+    """Fields of a request that may be sent more than once: what is made of them is freed with them."""
+
+    @cached_property
+    def lines(self) -> bytes:
+        return _format_fields(self)
+
+
+def join_fields(own: tuple[Header, ...], others: tuple[Header, ...]) -> JoinedFields:
+    """Return our own fields, and those of the others that have another name."""
+    names = dict(own)
+    return JoinedFields((*own, *[field for field in others if field[0] not in names]))
+
+
+class LatestFields:
+    """Remembers the fields of the latest request: clients send the same again and again.
+
+    Not more than that: a credential that was replaced is forgotten with the next request.
+    """
+
+    __slots__ = ("_joined", "_others", "_own")
+
+    def __init__(self) -> None:
+        self._own: tuple[Header, ...] = ()
+        self._others: tuple[Header, ...] = ()
+        self._joined = JoinedFields()
+
+    def join(self, own: tuple[Header, ...], others: tuple[Header, ...]) -> JoinedFields:
+        """Return what `join_fields` returns. The others must not contain a client's secret."""
+        if own != self._own or others != self._others:
+            self._own, self._others, self._joined = own, others, join_fields(own, others)
+        return self._joined
 
 
 class IncomingResponse(Protocol):
@@ -286,40 +320,60 @@ async def _upload(connection: UpstreamConnection, upload: Upload, timeout_s: flo
 
 def write_head(out: OutgoingRequest, target: ParsedUrl, proxy: Proxy | None) -> bytes:
     """Return the head of a request; raises ValueError, without the value, if a field contains a line break or NUL."""
-    fields = _format_fields(out.headers)
+    fields = out.headers.lines if isinstance(out.headers, JoinedFields) else _format_fields(out.headers)
     length = b"content-length: %d\r\n" % out.length if out.length or out.method in _WITH_BODY else b""
     return _encode_request_line(out.method, target, proxy) + fields + length + b"\r\n"
 
 
-@lru_cache(maxsize=256)
 def _format_fields(headers: tuple[Header, ...]) -> bytes:
-    """The same client sends the same fields again and again."""
-    lines = [b"%b: %b\r\n" % field for field in headers if not _is_ours(field[0])]
-    fields = b"".join(lines)
-    if fields.count(b"\n") != len(lines) or fields.count(b"\r") != len(lines) or b"\0" in fields:
+    if not headers:
+        return b""
+    names: tuple[bytes, ...]
+    values: tuple[bytes, ...]
+    names, values = zip(*headers, strict=True)
+    template = _make_template(names)
+    if template is None:
+        return _format_fields(tuple(field for field in headers if not _is_ours(field[0])))
+    fields = template % values
+    if fields.count(b"\n") != len(headers) or fields.count(b"\r") != len(headers) or b"\0" in fields:
         raise ValueError(f"the value of header {_find_invalid_header(headers)} holds a line break or NUL")
     return fields
+
+
+@lru_cache(maxsize=256)
+def _make_template(names: tuple[bytes, ...]) -> bytes | None:
+    """Return the lines of these fields with `%b` for the values, which may be secret; None if one of them is ours."""
+    if True in map(_is_ours, names):
+        return None
+    return b"".join([name.replace(b"%", b"%%") + b": %b\r\n" for name in names])
 
 
 def _find_invalid_header(headers: tuple[Header, ...]) -> str:
     return next(name.decode("latin-1") for name, value in headers if any(bad in value for bad in (b"\r", b"\n", b"\0")))
 
 
-@lru_cache(maxsize=512)
 def _encode_request_line(method: str, target: ParsedUrl, proxy: Proxy | None) -> bytes:
     """Return the request line and the fields that depend only on the URL and the proxy."""
+    forwarded = proxy is not None and proxy.forwards(target.scheme)
+    write = _write_request_line if may_hold_secret(target.path) else _find_request_line
+    head = write(method, target, forwarded)
+    secret = proxy.authorization() if proxy is not None and forwarded else None
+    return head if secret is None else head + b"proxy-authorization: " + secret + b"\r\n"
+
+
+def _write_request_line(method: str, target: ParsedUrl, forwarded: bool) -> bytes:
     verb = method.encode()
     if not _TOKEN.fullmatch(verb):
         raise ValueError("the method is not a token")
-    forwarded = proxy is not None and proxy.forwards(target.scheme)
     path = f"{target.scheme}://{target.authority}{target.path}" if forwarded else target.path
-    head = b"%b %b HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % (
+    return b"%b %b HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % (
         verb,
         path.encode("ascii"),
         target.authority.encode("ascii"),
     )
-    secret = proxy.authorization() if proxy is not None and forwarded else None
-    return head if secret is None else head + b"proxy-authorization: " + secret + b"\r\n"
+
+
+_find_request_line = lru_cache(maxsize=512)(_write_request_line)
 
 
 @lru_cache(maxsize=1024)

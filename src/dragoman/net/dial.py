@@ -8,11 +8,13 @@ import ssl
 from asyncio.sslproto import _SSLProtocolTransport
 from functools import lru_cache
 from typing import TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 import msgspec
 
 from dragoman.config.proxies import EnvironmentProxies, Proxy, parse_proxy
+from dragoman.config.urls import split_url
+from dragoman.hub.failure import describe_cause
 from dragoman.net.errors import ConnectionLost, UpstreamTimeout
 from dragoman.net.proxy import ProxyRefused, connect_to_proxy, open_tunnel
 
@@ -20,6 +22,7 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 _PRINTABLE = re.compile(r"[!-~]+")
 _PORTS = {"http": 80, "https": 443}
+_LONGEST_KEPT_QUERY = 32  # characters: `?alt=sse`, `?api-version=2024-10-21`
 
 
 class DialOptions(msgspec.Struct, frozen=True):
@@ -71,13 +74,22 @@ class ParsedUrl(msgspec.Struct, frozen=True):
         return f"Target({self.scheme}://{self.where})"
 
 
-@lru_cache(maxsize=512)
+def may_hold_secret(url: str) -> bool:
+    """Return whether a URL has so long a query that it may be a signature or a key: it is not remembered."""
+    at = url.find("?")
+    return at >= 0 and len(url) - at > _LONGEST_KEPT_QUERY
+
+
 def parse_url(url: str) -> ParsedUrl:
     """Parse a URL; raises ValueError, without quoting the URL, if it cannot be requested."""
+    return _parse_url(url) if may_hold_secret(url) else _find_parsed_url(url)
+
+
+def _parse_url(url: str) -> ParsedUrl:
     # urlsplit would silently drop line breaks and tabs and so change the URL.
     if not _PRINTABLE.fullmatch(url):
         raise ValueError("a URL must be printable ASCII without spaces")
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme not in _PORTS or not parts.hostname:
         raise ValueError("a URL must be http:// or https:// with a host")
     if parts.username is not None:
@@ -86,6 +98,9 @@ def parse_url(url: str) -> ParsedUrl:
     if parts.query:
         path += "?" + parts.query
     return ParsedUrl(parts.scheme, parts.hostname, _port_of(parts), path)
+
+
+_find_parsed_url = lru_cache(maxsize=512)(_parse_url)
 
 
 def _port_of(parts: SplitResult) -> int:
@@ -183,7 +198,7 @@ async def _secure(
 def _describe_error(error: OSError) -> str:
     # asyncio rewrites strerror, and a resolver's error numbers are not the system's.
     if isinstance(error, socket.gaierror) or not error.errno:
-        return error.strerror or str(error)
+        return describe_cause(error)
     return os.strerror(error.errno)
 
 
@@ -202,5 +217,5 @@ def find_bind_error(host: str, port: int) -> str | None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((host, port))
     except OSError as error:
-        return error.strerror
+        return describe_cause(error)
     return None

@@ -22,8 +22,18 @@ def first_values(fields: Sequence[Header]) -> dict[bytes, bytes]:
     return dict(reversed(fields))
 
 
+# Fields with a client's own credential. They are for this gateway and never forwarded.
+CREDENTIAL_FIELDS = frozenset(
+    (b"authorization", b"proxy-authorization", b"cookie", b"x-api-key", b"x-goog-api-key", b"x-dragoman-console")
+)
+
+
 class LastingFields(Struct, frozen=True, cache_hash=True):
-    """The fields of many messages, but for the value of content-length: a key for what is computed once for them."""
+    """The fields of many messages: a key for what is computed once for them.
+
+    They have neither the value of content-length nor those of CREDENTIAL_FIELDS: what is remembered for later requests
+    contains no secret.
+    """
 
     fields: tuple[Header, ...]
 
@@ -31,21 +41,15 @@ class LastingFields(Struct, frozen=True, cache_hash=True):
 class Headers:
     """The fields of one message in their order; a name may occur more than once. `get` returns its first value."""
 
-    __slots__ = ("_lasting", "fields", "get")
+    __slots__ = ("fields", "get", "lasting")
 
     def __init__(
         self, fields: list[Header], lasting: LastingFields | None = None, by_name: dict[bytes, bytes] | None = None
     ) -> None:
         self.fields = fields
-        self._lasting = lasting
+        self.lasting = lasting  # None: there is no key for these fields
         # The dictionary's own method, not one of ours: a request looks up a dozen names.
         self.get: Callable[[bytes], bytes | None] = (by_name or first_values(fields)).get
-
-    @property
-    def lasting(self) -> LastingFields:
-        if self._lasting is None:
-            self._lasting = LastingFields(tuple(self.fields))
-        return self._lasting
 
     def __contains__(self, name: bytes) -> bool:
         return self.get(name) is not None

@@ -8,13 +8,19 @@ import httptools
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.framing.redaction import has_secret_parameter, names_credential
 from dragoman.net.errors import HeadRejected
-from dragoman.net.headers import Header, LastingFields, first_values
+from dragoman.net.headers import CREDENTIAL_FIELDS, Header, LastingFields, first_values
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])(?::[0-9]{1,5})?")
 _METHOD = re.compile(rb"[A-Z][A-Z_-]{0,31}")
 _MAX_LENGTH_DIGITS = 18
-_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([1-9][0-9]{0,17})\r\n")
+_LENGTH = re.compile(rb"[1-9][0-9]{0,17}")
+# The values that differ between requests, or are secret: they are cut out of a head, and the rest is looked up.
+_CUT_FIELDS = CREDENTIAL_FIELDS | {b"content-length"}
+_CUT = re.compile(rb"(\r\n(?i:" + b"|".join(sorted(_CUT_FIELDS)) + rb"): *)([!-~][ -~]*)(?=\r\n)")
+_INSTEAD = b"1"  # of a value that was cut out
+_CUT_OUT = frozenset((name, _INSTEAD) for name in _CUT_FIELDS)
 _MAX_KEPT_BYTES = 4096  # of a head
 # Fields that decide framing or routing may occur once: a proxy in front could use the other one.
 _SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding"})
@@ -25,7 +31,7 @@ class RequestHead(Struct):
     """A request line and its fields, with the framing of the body."""
 
     fields: list[Header] = []
-    lasting: LastingFields | None = None  # the fields of all heads that differ in length alone; None: not made yet
+    lasting: LastingFields | None = None  # the fields of all heads that differ in length and credential alone
     by_name: dict[bytes, bytes] | None = None  # the first value of each field; None: not made yet
     method: str = ""
     path: str = ""
@@ -50,23 +56,70 @@ class RequestHead(Struct):
 def parse_head(raw: bytes, max_fields: int) -> RequestHead:
     """Parse a head that ends with its only empty line; raises HeadRejected.
 
-    The requests of a client often differ in nothing but their length, so that the rest of the head is looked up.
+    Requests often differ in nothing but their length and their key, so that the rest of the head is looked up.
     """
-    found = _LENGTH.search(raw) if len(raw) <= _MAX_KEPT_BYTES else None
-    if found is None:
+    if len(raw) > _MAX_KEPT_BYTES or raw.find(b"ength: ") < 0:
         return _parse(raw, max_fields)
-    known, by_name, place = _parse_known(raw[: found.start(1)] + b"1" + raw[found.end(1) :], max_fields)
-    fields, length = known.fields.copy(), found[1]
-    fields[place] = (b"content-length", length)
-    return replace(known, fields=fields, by_name={**by_name, b"content-length": length}, length=int(length))
+    pieces = _CUT.split(raw)  # what stands before a value, the name of its field, the value, and so on
+    values = pieces[2::3]
+    pieces[2::3] = [_INSTEAD] * len(values)
+    known: _KnownHead | None
+    try:
+        known = _parse_known(b"".join(pieces), max_fields)
+    except _NotKept as parsed:
+        known = parsed.head
+    return (known and _restore(known, values)) or _parse(raw, max_fields)
+
+
+class _KnownHead(Struct, frozen=True):
+    """A head whose secrets and length were cut out."""
+
+    head: RequestHead
+    by_name: dict[bytes, bytes]  # the first value of each field
+    cut: tuple[tuple[int, bytes], ...]  # place and name of each field whose value was cut out, the last one first
+
+
+class _NotKept(Exception):
+    """A head that is not remembered: there may be a secret in what is left of it, or it has no length.
+
+    `head` is None if one of the values that should have been cut out is left.
+    """
+
+    def __init__(self, head: _KnownHead | None) -> None:
+        self.head = head
 
 
 @lru_cache(maxsize=256)
-def _parse_known(raw: bytes, max_fields: int) -> tuple[RequestHead, dict[bytes, bytes], int]:
-    """Return a head with a content-length, the first value of each field, and the place of that field."""
+def _parse_known(raw: bytes, max_fields: int) -> _KnownHead:
+    """Parse a head without secrets and length; raises _NotKept with what was parsed, or HeadRejected."""
     head = _parse(raw, max_fields)
+    cut = [(place, field[0]) for place, field in enumerate(head.fields) if field in _CUT_OUT]
+    known = _KnownHead(head, first_values(head.fields), tuple(reversed(cut)))
+    rest = [field[0] for field in head.fields if field not in _CUT_OUT]
+    if not _CUT_FIELDS.isdisjoint(rest):
+        raise _NotKept(None)
+    others = [name.decode("latin-1") for name in rest]
+    if not head.length or any(map(names_credential, others)) or has_secret_parameter(head.query):
+        raise _NotKept(known)
     head.lasting = LastingFields(tuple(head.fields))
-    return head, first_values(head.fields), [name for name, _ in head.fields].index(b"content-length")
+    return known
+
+
+def _restore(known: _KnownHead, values: list[bytes]) -> RequestHead | None:
+    """Return the head with its own values; None if something else than whole values was cut out."""
+    if len(known.cut) != len(values):
+        return None
+    fields, by_name, length = known.head.fields.copy(), known.by_name.copy(), known.head.length
+    for (place, name), value in zip(known.cut, reversed(values), strict=True):
+        if value[-1] == 32:  # a space
+            value = value.rstrip()
+        fields[place] = (name, value)
+        by_name[name] = value  # of several, the first one's comes last
+        if name == b"content-length":
+            if not _LENGTH.fullmatch(value):
+                return None
+            length = int(value)
+    return replace(known.head, fields=fields, by_name=by_name, length=length)
 
 
 def _parse(raw: bytes, max_fields: int) -> RequestHead:

@@ -1,6 +1,6 @@
 """The registry of protocols. A new one is a folder and a line here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import unquote_to_bytes
 
 from dragoman.hub.deferred import replace_when_called
@@ -43,7 +43,11 @@ def find_client_keys(fields: Sequence[Header], query: str) -> tuple[bytes, ...]:
 
     Some clients send two, one of them for another server: either may be the right one.
     """
-    header = dict(reversed(fields)).get
+    return find_presented_keys(dict(reversed(fields)).get, query)
+
+
+def find_presented_keys(header: Callable[[bytes], bytes | None], query: str) -> tuple[bytes, ...]:
+    """Return the same, from a function that returns the first value of a header field."""
     found: list[bytes] = []
     authorization = header(b"authorization")
     if authorization is not None:

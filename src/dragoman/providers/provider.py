@@ -10,10 +10,11 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.accounts.pool import CredentialChooser, Pool
+from dragoman.framing.known_secrets import LatestForms
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
@@ -21,7 +22,7 @@ from dragoman.hub.ports import Stage
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Request
 from dragoman.net.bodies import BodySink, stream_chunks
-from dragoman.net.client import DialOptions, OutgoingRequest
+from dragoman.net.client import DialOptions, LatestFields, OutgoingRequest
 from dragoman.net.client import IncomingResponse as IncomingResponse
 from dragoman.net.client import SendRequest as SendRequest
 from dragoman.net.headers import Header, Headers
@@ -117,6 +118,8 @@ class Auth(Struct, frozen=True):
     login_command: str = ""  # run it if the credential stays rejected; empty: the api_key must be replaced
     expires_at: Callable[[], float | None] = lambda: None  # when the token in use expires; None: not known, or never
     secrets: tuple[bytes, ...] = ()  # besides the credential: those in configured headers and in the proxy's URL
+    secret_forms: LatestForms = field(default_factory=LatestForms)  # of the credential in use, and of the above
+    latest_fields: LatestFields = field(default_factory=LatestFields)  # with the credential
 
 
 class Catalogue(Struct, frozen=True):

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
+from dragoman.config.urls import split_url
 from dragoman.hub.request import Document, Part, Request, Role, Text, ToolCall, ToolResult, UrlSources
 from dragoman.passes.earlier_uses import ReadUses
 from dragoman.passes.server_tools import write_result
@@ -76,7 +77,7 @@ class DomainRules(Struct, frozen=True):
 
 def _matches_any(url: str, entries: Iterable[str]) -> bool:
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
         host = parts.hostname
     except ValueError:
         return False

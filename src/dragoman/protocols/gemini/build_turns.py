@@ -346,7 +346,7 @@ class _MediaBuilder:
 
     def _find_type(self, part: Image | Document | Audio, url: str) -> str:
         """Return the type of a linked file, which Gemini wants, from its name or by its kind."""
-        found = _TYPES_BY_SUFFIX.get(urlsplit(url).path.rpartition(".")[2].lower())
+        found = _TYPES_BY_SUFFIX.get(urlsplit(url.partition("?")[0]).path.rpartition(".")[2].lower())
         if found is not None:
             return found
         guessed = "image/jpeg" if isinstance(part, Image) else "application/pdf"
