@@ -18,6 +18,7 @@ from dragoman.accounts.keys import Keyring
 from dragoman.accounts.lost_calls import LostCalls
 from dragoman.accounts.usage_writer import UsageWriter, remove_old_usage_forever
 from dragoman.admin.configuration import ConfigReader
+from dragoman.admin.settled_file import read_settled
 from dragoman.config import Config, ConfigError, Problem
 from dragoman.config.load import Stamp
 from dragoman.config.proxies import read_proxies
@@ -273,11 +274,11 @@ class App:
         pricing = _pricing(self.gateway.runtime.config) if self.usage is None else self.usage.pricing
         return pricing.cost_nano(outcome)
 
-    def reload(self) -> None:
-        """Read the configuration again; an invalid one is logged and changes nothing."""
+    def reload(self, text: str | None = None) -> None:
+        """Read the configuration again, of this text or else of the file; an invalid one is logged, nothing more."""
         assert self.settings is not None
         try:
-            config = self.settings.read()
+            config = self.settings.read(text=text)
             self.adopt(config)
             for warning in config.warnings:
                 log.warning("%s", warning)
@@ -348,7 +349,9 @@ async def run(app: App, settings: Settings, listen: Listening, *, ends_with_term
     app.settings = settings
     seen = settings.take_stamp()
     if seen != settings.stamp:  # it was changed during the start
-        app.reload()
+        settled = await read_settled(settings.take_stamp)
+        seen = settled.stamp
+        app.reload(settled.text)
     await app.start(listen.sock)
     loop = asyncio.get_running_loop()
     signals: list[float] = []  # seconds to accept connections, for each stop signal received
@@ -369,25 +372,34 @@ async def run(app: App, settings: Settings, listen: Listening, *, ends_with_term
 
     loop.add_signal_handler(signal.SIGTERM, stop, ACCEPT_WHILE_STOPPING_S)
     loop.add_signal_handler(signal.SIGINT, stop, 0.0)
-    loop.add_signal_handler(signal.SIGHUP, hang_up if ends_with_terminal else app.reload)
+    must_reload = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, hang_up if ends_with_terminal else must_reload.set)
     listen.ready(app)
-    spawn(_watch_configuration(app, settings, seen), name="configuration watch")
+    spawn(_watch_configuration(app, settings, seen, must_reload), name="configuration watch")
     await stopping.wait()
     await app.stop(signals[0], listen)
 
 
-async def _watch_configuration(app: App, settings: Settings, seen: Stamp) -> None:
-    """Reload the configuration when its file changes, a file appears that takes precedence, or a user signs in."""
+async def _watch_configuration(app: App, settings: Settings, seen: Stamp, must_reload: asyncio.Event) -> None:
+    """Reload the configuration when its file changes, a file appears that takes precedence, or a user signs in.
+
+    `must_reload` makes it read the file again at once, whether it has changed or not.
+    """
     while True:
-        await asyncio.sleep(RELOAD_POLL_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RELOAD_POLL_S):
+                await must_reload.wait()
         now = settings.take_stamp()
-        if now == seen:
+        if now == seen and not must_reload.is_set():
             continue
-        if now.file is None and seen.file is not None:
+        if now.file is None and seen.file is not None and not must_reload.is_set():
             log.warning("%s was removed; the running configuration stays in use", seen.file[0])
-        else:
-            app.reload()
-        seen = now
+            seen = now
+            continue
+        settled = await read_settled(settings.take_stamp)
+        must_reload.clear()  # a signal meanwhile came before the last read
+        seen = settled.stamp
+        app.reload(settled.text)
 
 
 def _pricing(config: Config) -> Pricing:
