@@ -1,14 +1,15 @@
 """Lost tool calls are shared between workers, bounded, and expire."""
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from dragoman.accounts import lost_calls as memory_module
-from dragoman.accounts.lost_calls import CHECK_EVERY_S, LostCall, LostCalls
-from dragoman.store import Store, cut_calls, open_store
+from dragoman.accounts.lost_calls import CHECK_EVERY_S, STORE_RETRY_S, LostCall, LostCalls
+from dragoman.store import Store, StoreError, cut_calls, open_store
 from dragoman.store.cut_calls import CUT_CALL_LIFE_S
 
 LOST = (LostCall("write", '{"path": "x'),)
@@ -147,3 +148,36 @@ def test_a_tenant_neither_recalls_nor_evicts_calls_of_another(
             await store.close()
 
     asyncio.run(scenario())
+
+
+class StoreThatIsAway:
+    """A store that fails, or hangs, until `error` is None."""
+
+    error: Exception | None = TimeoutError()  # without a text, as asyncio.timeout raises it
+
+    async def has_cuts(self, now: int) -> bool:
+        if self.error is not None:
+            raise self.error
+        return False
+
+
+async def test_an_outage_of_the_store_is_logged_once_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    clock, store = Clock(), StoreThatIsAway()
+    memory = LostCalls(cast(Store, store), clock)  # it has what is used here
+    caplog.set_level(logging.INFO)
+
+    async def recall_many() -> list[str]:
+        """Recall in several requests at once, again and again; return what is logged."""
+        caplog.clear()
+        for _ in range(3):
+            clock.now += STORE_RETRY_S + CHECK_EVERY_S
+            await asyncio.gather(*(memory.recall("a", (b"one",)) for _ in range(5)))
+        return [record.getMessage() for record in caplog.records]
+
+    start = "lost tool calls are not shared for a while: "
+    assert await recall_many() == [start + "the store gave no answer within 30 s"]
+    assert await recall_many() == []
+    store.error = None
+    assert await recall_many() == ["lost tool calls are shared again"]
+    store.error = StoreError("the disk is full")
+    assert await recall_many() == [start + "the disk is full"]

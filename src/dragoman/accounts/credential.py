@@ -16,7 +16,7 @@ import msgspec
 
 from dragoman.config.problems import ConfigError
 from dragoman.config.secret import SecretSource, resolve_secret
-from dragoman.hub.failure import Kind
+from dragoman.hub.failure import Kind, describe_cause
 
 if sys.platform != "win32":  # on Windows, processes rely on the comparison before each write
     import fcntl
@@ -148,7 +148,7 @@ def _read_bounded(path: Path, remedy: str) -> bytes:
     except FileNotFoundError:
         raise CredentialError(f"{path} does not exist: {remedy}") from None
     except OSError as error:
-        raise CredentialError(f"{path} cannot be read: {error.strerror}") from error
+        raise CredentialError(f"{path} cannot be read: {describe_cause(error)}") from error
     if len(content) > MAX_BYTES:
         raise CredentialError(f"{path} is too large for a credential")
     return content
@@ -226,7 +226,7 @@ def _open_lock(path: Path) -> int | None:
     try:
         return os.open(beside.with_name(beside.name + LOCK_SUFFIX), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        log.debug("no lock beside %s: %s", path, error.strerror)
+        log.debug("no lock beside %s: %s", path, describe_cause(error))
         return None
 
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.hub.failure import describe_cause
 from dragoman.hub.request import Refusal, Request, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.store import Store, StoreError
 from dragoman.store.cut_calls import CUT_CALL_LIFE_S, MAX_CUT_CALLS, MAX_CUT_CALLS_PER_TENANT
@@ -99,6 +100,7 @@ class LostCalls:
         self._clock = clock
         self._own: OrderedDict[tuple[str, bytes], tuple[float, bytes]] = OrderedDict()
         self._left_alone_until = 0.0
+        self._is_failing = False  # the store; logged once, until it answers again
         self._others_lost = False  # or this process before a restart
         self._looked_until = 0.0
 
@@ -144,8 +146,15 @@ class LostCalls:
             return None
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                return await ask(self._store)
+                answer = await ask(self._store)
         except (StoreError, TimeoutError) as error:
             self._left_alone_until = self._clock() + STORE_RETRY_S
-            log.warning("lost tool calls are not shared for a while: %s", error or "the store is slow")
+            if not self._is_failing:
+                self._is_failing = True
+                cause = describe_cause(error, f"the store gave no answer within {STORE_TIMEOUT_S:g} s")
+                log.warning("lost tool calls are not shared for a while: %s", cause)
             return None
+        if self._is_failing:
+            self._is_failing = False
+            log.info("lost tool calls are shared again")
+        return answer

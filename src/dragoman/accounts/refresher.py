@@ -26,7 +26,7 @@ from dragoman.accounts.credential import (
 )
 from dragoman.accounts.service_client import ServerClock
 from dragoman.framing.redaction import SHORTEST, mask_text
-from dragoman.hub.failure import Failure, RequestError
+from dragoman.hub.failure import Failure, RequestError, describe_cause
 from dragoman.net.tasks import spawn
 
 log = logging.getLogger(__name__)
@@ -251,8 +251,7 @@ class CredentialRefresher(Generic[C]):
         try:
             written = await asyncio.to_thread(source.write, old, fresh)
         except (CredentialError, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            log.warning("provider %s: the renewed token is kept in memory only: %s", self._name, reason)
+            log.warning("provider %s: the renewed token is kept in memory only: %s", self._name, describe_cause(error))
             return
         if not written:
             log.info(

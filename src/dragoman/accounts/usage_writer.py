@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from dragoman.hub.failure import describe_cause
 from dragoman.hub.outcome import Outcome
 from dragoman.hub.usage import MAX_COUNT, MAX_CREDITS, Source, Usage
 from dragoman.net.tasks import spawn
@@ -82,7 +83,7 @@ class UsageWriter:
             async with asyncio.timeout(STOP_S):
                 await self._flush()
         except (StoreError, TimeoutError) as error:
-            log.error("%d rows of usage are lost: %s", self.pending, error or "no answer in time")
+            log.error("%d rows of usage are lost: %s", self.pending, describe_cause(error))
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time

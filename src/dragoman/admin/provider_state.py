@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dragoman.admin import NotFound
 from dragoman.flow.runtime import Runtime, list_known_models
-from dragoman.hub.failure import RequestError
+from dragoman.hub.failure import RequestError, describe_cause
 from dragoman.net.client import ConnectionLost, UpstreamTimeout
 from dragoman.prices import Pricing, UsdPerMillion
 from dragoman.providers.account_state import Limits, Quota
@@ -114,7 +114,7 @@ async def read_quotas(providers: Mapping[str, Provider]) -> Quotas:
         except RequestError as refused:
             report.problems[name] = refused.failure.message
         except (ConnectionLost, UpstreamTimeout, TimeoutError) as error:
-            report.problems[name] = str(error) or f"No response within {QUOTA_TIMEOUT_S:g} s."
+            report.problems[name] = describe_cause(error, f"No response within {QUOTA_TIMEOUT_S:g} s.")
 
     await asyncio.gather(*(read(name, member) for name, one in providers.items() for member in _members(one)))
     return report

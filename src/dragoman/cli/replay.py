@@ -18,6 +18,7 @@ from dragoman.cli.screen import ELLIPSIS, count, fit, remove_control, show_json
 from dragoman.cli.settings import config_option, json_option
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
+from dragoman.hub.failure import describe_cause
 from dragoman.net.headers import JSON, Header
 from dragoman.net.limits import Limits
 from dragoman.net.server import Server
@@ -108,7 +109,7 @@ async def _serve(capture: Capture, port: int) -> None:
             raise AdminError(
                 f"{where} is in use by another program. Choose another --port, or leave it out for a free one."
             ) from None
-        raise AdminError(f"Cannot listen on {where}: {error.strerror}") from None
+        raise AdminError(f"Cannot listen on {where}: {describe_cause(error)}") from None
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -88,6 +88,7 @@ def explain_error(error: BaseException) -> str:
     from dragoman.admin import AdminError
     from dragoman.config import ConfigError
     from dragoman.framing.redaction import redact
+    from dragoman.hub.failure import describe_cause
     from dragoman.net.errors import ConnectionLost, UpstreamTimeout
     from dragoman.net.tasks import describe_fault
     from dragoman.store import DriverMissing, StoreError
@@ -103,7 +104,7 @@ def explain_error(error: BaseException) -> str:
             return redact(f"The store cannot be used: {error}\n{advice} `dragoman doctor` shows more.")
         case OSError():
             place = f"{error.filename}: " if error.filename else ""
-            return redact(f"{place}{error.strerror or error}")
+            return redact(f"{place}{describe_cause(error)}")
         case _:
             return f"This is a bug in dragoman: {describe_fault(error)}"
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dragoman.framing.fields import check_model
 from dragoman.framing.multipart import FieldFinder, MalformedForm, read_boundary
-from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError, describe_cause
 from dragoman.net.bodies import UNCOUNTED_BYTES
 from dragoman.net.exchange import Exchange
 
@@ -102,7 +102,7 @@ class FormUpload:
             self._kept.seek(self._received)
             self._kept.write(piece)
         except OSError as full:
-            log.error("an upload cannot be kept in a temporary file: %s", full.strerror)
+            log.error("an upload cannot be kept in a temporary file: %s", describe_cause(full))
             message = "The gateway has no room to keep this upload (temporary files). Retry later."
             raise RequestError(Failure(Kind.BUSY, message)) from full
         self._received += len(piece)
@@ -116,7 +116,8 @@ class FormUpload:
         try:
             file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (it is closed with the form)
         except OSError as fault:  # memory does too: what is kept counts in server.max_buffered_mb
-            log.warning("an upload is kept in memory, because there is no directory for temporary files: %s", fault)
+            cause = describe_cause(fault)
+            log.warning("an upload is kept in memory, because there is no directory for temporary files: %s", cause)
             return
         file.write(begun)
         self._kept = file

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.keys import KeyId
 from dragoman.http.routes import RoutedRequest, Sender
-from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.failure import Failure, Kind, RequestError, describe_cause
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, HttpResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.exchange import Exchange
@@ -115,7 +115,7 @@ class WorkerGroup:
                 finally:
                     response.close()
         except (ConnectionLost, UpstreamTimeout, TimeoutError) as error:
-            log.debug("worker %d did not answer %s: %s", worker, name, error)
+            log.debug("worker %d did not answer %s: %s", worker, name, describe_cause(error))
             return None
         return body if response.status == 200 else None
 

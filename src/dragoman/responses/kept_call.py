@@ -10,7 +10,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from dragoman.hub.failure import BadRequest
+from dragoman.hub.failure import BadRequest, describe_cause
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import KeptReply, ReplyState
 from dragoman.hub.request import Json, Request
@@ -298,7 +298,8 @@ class KeptCall:
             async with asyncio.timeout(COMMIT_TIMEOUT_S):
                 await self._store.save_response(row, items, appended)
         except (StoreError, TimeoutError) as error:
-            log.error("a response could not be stored: %s", error or f"no answer within {COMMIT_TIMEOUT_S:g} s")
+            cause = describe_cause(error, f"no answer within {COMMIT_TIMEOUT_S:g} s")
+            log.error("a response could not be stored: %s", cause)
             return False
         return True
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from dragoman.config.settings import ResponsesSettings
-from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError, describe_cause
 from dragoman.hub.request import Json
 from dragoman.protocols.responses.encode_response import render_stored
 from dragoman.protocols.responses.state_items import TRIGGER, read_id, read_input, type_of, uses_state
@@ -58,6 +58,7 @@ class ResponseService:
         self.store: Responses = store.responses
         self._settings = settings
         self._left_alone_until = 0.0
+        self._is_failing = False  # the store; logged once, until it answers again
         self.counts = {"kept": 0, "not_kept": 0}
 
     def uses_state(self, body: bytes) -> bool:
@@ -155,12 +156,19 @@ class ResponseService:
         """Wait for the store; raises RequestError (503) if it fails."""
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                return await operation
+                answer = await operation
         except (StoreError, TimeoutError) as error:
             self._left_alone_until = time.monotonic() + STORE_RETRY_S
-            log.error("stored responses cannot be read: %s", error or f"no answer within {STORE_TIMEOUT_S:g} s")
+            if not self._is_failing:
+                self._is_failing = True
+                cause = describe_cause(error, f"no answer within {STORE_TIMEOUT_S:g} s")
+                log.error("stored responses cannot be read: %s", cause)
             message = "The store of responses cannot be reached. Try again in a moment, or send the whole input."
             raise RequestError(Failure(Kind.OVERLOADED, message, retry_after=RETRY_S)) from error
+        if self._is_failing:
+            self._is_failing = False
+            log.info("stored responses can be read again")
+        return answer
 
 
 def now() -> int:

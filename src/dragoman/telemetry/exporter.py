@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from dragoman import __version__
+from dragoman.hub.failure import describe_cause
 from dragoman.hub.outcome import Outcome
 from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics import Reading
@@ -145,7 +146,7 @@ def _setting(name: str, signal: str, environ: Mapping[str, str]) -> str:
 
 def _describe(error: object) -> str:
     if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
+        return describe_cause(error)
     return type(error).__name__ if isinstance(error, Exception) else str(error)
 
 

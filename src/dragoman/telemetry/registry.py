@@ -17,6 +17,7 @@ from zlib import crc32
 import msgspec
 
 from dragoman import __version__
+from dragoman.hub.failure import describe_cause
 from dragoman.hub.outcome import OutcomeObserver
 from dragoman.net.tasks import describe_fault, spawn
 from dragoman.observers import metrics_catalogue as catalogue
@@ -193,7 +194,9 @@ class MetricsRegistry:
         try:
             self._slot.publish(self.readings())
         except OSError as error:
-            self._warn_once(f"/metrics shows one worker only, because its readings cannot be shared: {error}")
+            self._warn_once(
+                f"/metrics shows one worker only, because its readings cannot be shared: {describe_cause(error)}"
+            )
             return False
         return True
 

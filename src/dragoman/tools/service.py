@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from dragoman.hub.failure import describe_cause
 from dragoman.hub.server_tools import ToolErrorCode, ToolFailure
 from dragoman.net.client import (
     ConnectionLost,
@@ -35,13 +36,13 @@ class Service(Struct, frozen=True):
             return await self._exchange(out, timeout_s)
         except ConnectionLost as fault:
             if fault.sent:
-                return self.fail(f"the connection broke: {fault}")
+                return self.fail(f"the connection broke: {describe_cause(fault)}")
         except (UpstreamTimeout, SizeLimitExceeded, ValueError) as fault:
-            return self.fail(str(fault))
+            return self.fail(describe_cause(fault))
         try:
             return await self._exchange(out, timeout_s)
         except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
-            return self.fail(str(fault))
+            return self.fail(describe_cause(fault))
 
     def fail(self, why: str, code: ToolErrorCode = ToolErrorCode.UNAVAILABLE) -> ToolFailure:
         return ToolFailure(code, f"{self.name}: {why}")

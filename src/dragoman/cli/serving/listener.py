@@ -19,6 +19,7 @@ from dragoman.admin.configuration import base_url
 from dragoman.admin.gateway_process import find_process
 from dragoman.admin.running_gateway import read_version
 from dragoman.config import Server
+from dragoman.hub.failure import describe_cause
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Predecessor:
             try:
                 self._connection.sendall(READY)
             except OSError as error:
-                log.debug("the previous gateway has ended already: %s", error)
+                log.debug("the previous gateway has ended already: %s", describe_cause(error))
 
 
 class Bound(Struct, frozen=True):
@@ -128,7 +129,9 @@ def _resolve(server: Server) -> tuple[socket.AddressFamily, tuple[str, int]]:
     try:
         found = socket.getaddrinfo(host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise AdminError(f'server.host "{server.host}" is not an address of this machine: {error.strerror}') from error
+        raise AdminError(
+            f'server.host "{server.host}" is not an address of this machine: {describe_cause(error)}'
+        ) from error
     # localhost means 127.0.0.1 to most clients, whatever the resolver puts first.
     family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return family, (str(address[0]), int(address[1]))
@@ -153,7 +156,7 @@ def _explain(server: Server, error: OSError) -> str:
         case errno.EADDRNOTAVAIL:
             return f'server.host "{server.host}" is not an address of this machine; 127.0.0.1 always is.'
         case _:
-            return f"Cannot listen on {where}: {error.strerror}"
+            return f"Cannot listen on {where}: {describe_cause(error)}"
 
 
 class Offer:
@@ -174,7 +177,7 @@ class Offer:
             try:
                 self._control.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
             except OSError as error:
-                log.debug("the hand-over was closed already: %s", error)
+                log.debug("the hand-over was closed already: %s", describe_cause(error))
             self._control.close()
         self._listening.close()
 
@@ -197,7 +200,7 @@ class Offer:
             socket.send_fds(connection, [GREETING], [self._listening.fileno()])
             self.is_taken = connection.recv(len(READY)) == READY
         except (OSError, ValueError) as error:
-            log.warning("the listening socket could not be handed over: %s", error)
+            log.warning("the listening socket could not be handed over: %s", describe_cause(error))
         finally:
             self.is_starting = False
 
@@ -245,7 +248,7 @@ def _open_control(address: Address) -> socket.socket | None:
         control.bind(_control_name(address))
         control.listen()
     except OSError as error:
-        log.warning("a new gateway cannot take over the connections of this one: %s", error)
+        log.warning("a new gateway cannot take over the connections of this one: %s", describe_cause(error))
         control.close()
         return None
     return control

@@ -20,6 +20,7 @@ from dragoman.admin.gateway_process import forget_gateway, note_gateway
 from dragoman.config import Config, ProviderConfig, Secret
 from dragoman.config.discovery import data_directory, home_directory
 from dragoman.config.settings import find_console_state, is_loopback
+from dragoman.hub.failure import describe_cause
 from dragoman.store import Store, StoreError, make_store
 
 NO_VALID_KEY = (
@@ -75,7 +76,7 @@ class Startup:
         try:
             _write_stdout(render_banner(self._config, self._target, self._keys))
         except OSError as error:
-            log.warning("the banner could not be written to stdout: %s", error.strerror)
+            log.warning("the banner could not be written to stdout: %s", describe_cause(error))
             if self._keys.created is not None:
                 log.warning("so the new client key is lost; `dragoman keys create` makes another")
 

@@ -15,6 +15,7 @@ from dragoman.flow.capture.format import Capture
 from dragoman.flow.capture.masking import mask_capture
 from dragoman.flow.capture.memory_bounds import MemoryBudget
 from dragoman.flow.capture.recording import Recording
+from dragoman.hub.failure import describe_cause
 from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import describe_fault
 from dragoman.protocols import find_client_keys
@@ -159,7 +160,7 @@ class CaptureWriter:
             self._dropped += 1
             if not self._failing:
                 self._failing = True
-                cause = error.strerror if isinstance(error, OSError) else describe_fault(error)
+                cause = describe_cause(error) if isinstance(error, OSError) else describe_fault(error)
                 log.error("captures cannot be written to %s: %s", job.directory.path, cause)
         else:
             self._written += 1

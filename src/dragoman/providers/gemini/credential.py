@@ -14,7 +14,7 @@ from dragoman.accounts.credential import CredentialError, Source, TokenRejected,
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.config.discovery import home_directory
 from dragoman.config.settings import GeminiProviderConfig
-from dragoman.hub.failure import Kind
+from dragoman.hub.failure import Kind, describe_cause
 from dragoman.net.headers import Header
 
 TOKEN_URL = "https://oauth2.googleapis.com/token"
@@ -84,7 +84,7 @@ class CredentialsFile:
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_File)
         except OSError as error:
-            raise CredentialError(f"{self._path} cannot be read: {error.strerror}. {REMEDY}") from error
+            raise CredentialError(f"{self._path} cannot be read: {describe_cause(error)}. {REMEDY}") from error
         except (msgspec.DecodeError, RecursionError) as error:
             raise CredentialError(f"{self._path} is no credentials file. {REMEDY}") from error
         if found.type == "authorized_user" and found.refresh_token:
