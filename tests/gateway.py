@@ -35,8 +35,10 @@ class Running:
         environ: Mapping[str, str] | None = None,
         stored: Sequence[str] = (),  # names of client keys to create in a store of its own
         member: GroupMember | None = None,  # of several workers
+        store_url: str = "",  # of that store; empty: a file in the directory
     ) -> None:
         self._member = member
+        self._store_url = store_url or f"sqlite:///{directory}/store.db"
         self._toml = toml
         self._stored = stored
         self.keys: dict[str, str] = {}  # the stored keys by name
@@ -55,7 +57,7 @@ class Running:
 
         async def start() -> None:
             has_store = self._stored or self._member is not None
-            self._store = await open_store(f"sqlite:///{self._directory}/store.db") if has_store else None
+            self._store = await open_store(self._store_url) if has_store else None
             keyring = Keyring(self._store, Secret(KEY))
             for name in self._stored:
                 self.keys[name] = (await keyring.create(name)).secret.reveal()
@@ -157,9 +159,13 @@ class Running:
 
 @contextmanager
 def running(
-    toml: str, directory: Path, environ: Mapping[str, str] | None = None, stored: Sequence[str] = ()
+    toml: str,
+    directory: Path,
+    environ: Mapping[str, str] | None = None,
+    stored: Sequence[str] = (),
+    store_url: str = "",
 ) -> Iterator[Running]:
-    with Running(toml, directory, environ, stored) as gateway:
+    with Running(toml, directory, environ, stored, store_url=store_url) as gateway:
         yield gateway
 
 
