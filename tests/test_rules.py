@@ -3,9 +3,11 @@
 from pathlib import Path
 
 from tools.rules.documents import NAMED_FILE, find_missing_anchors, find_missing_files, find_missing_links
+from tools.rules.exceptions import find_truth_tests
 from tools.rules.protocol_names import find_names
 from tools.rules.purity import find_impure
 from tools.rules.sizes import find_long
+from tools.rules.threats import find_gaps
 from tools.rules.words import find_participles, find_private_words
 
 PRIVATE_WORDS = {
@@ -36,6 +38,12 @@ PROTOCOL_NAMES = {
     '"""Chat and Messages are protocols."""\nresponses = read("the messages")': [],
     "from dragoman.protocols import PROTOCOLS": [],
 }
+TRUTH_TESTS = {
+    "try: ...\nexcept OSError as error:\n    log(error or 'slow')": ["3: error"],
+    "try: ...\nexcept OSError as bad:\n    x = str(bad) or 'slow'": ["3: bad"],
+    "try: ...\nexcept OSError as error:\n    x = error.strerror or error": [],
+    "def f(error=None):\n    return error or 'none'": [],
+}
 FUNCTIONS = "def _shown(): ...\n\nclass A:\n    @property\n    def sent(self): ...\n\n    def held(self): ...\n"
 
 
@@ -53,6 +61,11 @@ def test_impure_calls_and_protocol_names_are_found() -> None:
         assert list(find_names(source)) == names, source
 
 
+def test_an_exception_that_is_tested_for_truth_is_found() -> None:
+    for source, places in TRUTH_TESTS.items():
+        assert list(find_truth_tests(source)) == places, source
+
+
 def test_a_long_function_is_found() -> None:
     assert list(find_long("def f():\n" + "    x = 1\n" * 60, "module.py")) == ["module.py:1 f: 61 lines, at most 60"]
     assert list(find_long("def f():\n" + "    x = 1\n" * 59, "module.py")) == []
@@ -65,3 +78,21 @@ def test_a_dead_link_and_a_missing_file_are_found(tmp_path: Path) -> None:
     (tmp_path / "here.md").write_text("## Part one\n")
     assert find_missing_anchors(tmp_path / "page.md", "[a](here.md#part-one) [b](here.md#part)") == ["here.md#part"]
     assert find_missing_files(tmp_path, NAMED_FILE.findall(text)) == ["tests/gone.py"]
+
+
+def test_a_threat_without_code_or_test_and_a_name_of_nothing_are_found(tmp_path: Path) -> None:
+    (tmp_path / "code.py").touch()
+    (tmp_path / "test_it.py").write_text("def test_this() -> None: ...\n\nasync def test_that() -> None: ...\n")
+    head = "| threat | code | test |\n|---|---|---|\n"
+    rows = {
+        "| a | `code.py` | `test_it.py::test_this`, `test_it.py::test_that` |": [],
+        "| a | `code.py` | none yet |": ["no code or no test is named: a"],
+        "| a | `gone.py` | `test_it.py::test_other` |": [
+            "gone.py does not exist",
+            "test_it.py::test_other does not exist",
+        ],
+        "| a | `code.py` | `test_it.py` |": ["test_it.py does not exist"],
+        "| a | `code.py` |": ["not a row of three columns: | a | `code.py` |"],
+    }
+    for row, gaps in rows.items():
+        assert list(find_gaps(tmp_path, head + row)) == gaps, row

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tools.rules import documents, protocol_names, purity, sizes, words
+from tools.rules import documents, exceptions, protocol_names, purity, sizes, threats, words
 
 RULES: tuple[Callable[[Path], Iterator[str]], ...] = (
     sizes.find_problems,
@@ -12,13 +12,15 @@ RULES: tuple[Callable[[Path], Iterator[str]], ...] = (
     purity.find_problems,
     protocol_names.find_problems,
     documents.find_problems,
+    exceptions.find_problems,
+    threats.find_problems,
 )
 
 
 def main() -> int:
     root = Path(__file__).parents[2]
     problems = [problem for find_problems in RULES for problem in find_problems(root)]
-    print("\n".join(problems) or "Sizes, words, purity, protocol names and documents are in order.")
+    print("\n".join(problems) or "All rules are kept.")
     return 1 if problems else 0
 
 
