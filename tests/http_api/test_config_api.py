@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import asking
+from dragoman.accounts.keys import Scope
 from gateway import Running, running
-from http_api.rig import ECHO
+from http_api.rig import ECHO, make_token
 
 PATH = "/api/v1/config/file"
 CHECK = "/api/v1/config/check"
@@ -47,8 +48,6 @@ def test_a_checked_text_reports_problems_with_their_lines_and_changes_nothing(ga
     assert bad["ok"] is False
     [problem] = bad["problems"]
     assert (problem["line"], problem["key"]) == (8, "server.prot")
-    unset = asking.send(gateway, "POST", CHECK, body={"text": text.replace('"<hidden 1>"', '"env:NOT_SET"')}).json
-    assert "NOT_SET is not set" in unset["problems"][0]["message"]
     assert (tmp_path / "dragoman.toml").read_text() == TOML
 
 
@@ -76,3 +75,22 @@ def test_a_write_needs_the_version_and_a_valid_text(gateway: Running, tmp_path: 
     unknown = write(gateway, read.json["text"] + '# "<hidden 7>"', read.headers["etag"])
     assert (unknown.status, unknown.json["error"]["field"]) == (400, "text")
     assert (tmp_path / "dragoman.toml").read_text() == TOML
+
+
+def test_a_program_and_a_stored_secret_are_out_of_reach_of_a_writer(gateway: Running, tmp_path: Path) -> None:
+    token = make_token(gateway, Scope.CONFIG_READ, Scope.CONFIG_WRITE)
+    read = asking.send(gateway, "GET", PATH, key=token)
+    started = tmp_path / "started"
+    program = f'[tools.web_search]\nbackend = ["mcp"]\ncommand = ["touch", "{started}"]\n'
+    moved = '[providers.mine]\nkind = "openai-compatible"\nendpoint = "http://127.0.0.1:1/v1"\napi_key = "<hidden 1>"\n'
+    for added, key in ((program, "tools.web_search.command"), (moved, "providers.mine.api_key")):
+        text = read.json["text"] + added
+        headers = {"if-match": read.headers["etag"]}
+        refused = asking.send(gateway, "PUT", PATH, body={"text": text}, key=token, headers=headers)
+        assert refused.status == 422
+        [problem] = refused.json["problems"]
+        assert problem["key"] == key
+        assert "edit the file itself" in problem["message"].lower()
+        assert asking.send(gateway, "POST", CHECK, body={"text": text}, key=token).json["problems"] == [problem]
+    assert (tmp_path / "dragoman.toml").read_text() == TOML
+    assert not started.exists()

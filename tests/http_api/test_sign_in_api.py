@@ -185,6 +185,7 @@ def test_an_account_without_a_section_becomes_a_provider_at_once(tmp_path: Path)
         ({"kind": "openai"}, "kind"),
         ({"kind": "copilot", "method": "browser"}, "method"),
         ({"kind": "codex", "region": "us-east-1"}, "region"),
+        ({"kind": "kiro", "region": "evil.example/"}, "region"),
         ({"kind": "kiro", "method": "browser"}, "social"),
         ({"kind": "kiro", "method": "browser", "social": "google", "start_url": "https://x"}, "start_url"),
         ({"kind": "kiro", "client_id": "x"}, "client_id"),

@@ -86,7 +86,9 @@ class SignInOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_options(options: SignInOptions) -> None:
-    """Raise BadRequest for options that contradict each other."""
+    """Raise BadRequest for options that contradict each other, or would lead to another address."""
+    from dragoman.providers.kiro.credential import REGION
+
     if options.kind != "kiro":
         for name in ("social", "start_url", "region"):
             if getattr(options, name) is not None:
@@ -97,6 +99,8 @@ def check_options(options: SignInOptions) -> None:
         raise BadRequest("/method", "GitHub signs users in with a code only: leave method out.")
     if options.kind == "kiro" and (options.method == "browser") != (options.social is not None):
         raise BadRequest("/social", "Kiro needs social (google or github) with method browser, and only then.")
+    if options.region is not None and not REGION.fullmatch(options.region):
+        raise BadRequest("/region", "region must be the name of a region, such as us-east-1.")
     if options.social is not None and options.start_url is not None:
         raise BadRequest("/start_url", "start_url cannot be used with social.")
 

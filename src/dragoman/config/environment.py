@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 from msgspec import Struct
@@ -177,7 +178,7 @@ class _Reader:
         if not text:
             return None
         annotation = next(info.type for info in msgspec.structs.fields(model) if info.encode_name == key[-1])
-        if annotation is Path:
+        if Path in get_args(annotation):
             return Setting(key, text, self._origin(name))
         if key == ("debug", "capture"):
             text = text.lower()  # the gateways that introduced this name ignored its case

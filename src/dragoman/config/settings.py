@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,6 +19,22 @@ Megabytes = Annotated[float, Meta(gt=0, le=4096)]
 Days = Annotated[float, Meta(gt=0, le=3650)]
 Dollars = Annotated[float, Meta(ge=0, le=1_000_000)]
 Name = Annotated[str, Meta(min_length=1)]
+
+
+class HttpRule(Enum):
+    """Why a setting cannot be changed over HTTP; `admin/config_change.py` enforces it."""
+
+    FILE_ONLY = "it names a program, a file or a database"
+    ACCOUNT = "it names a stored account, which is used even where it is not set"
+    ADDRESS = "credentials are sent there"  # only with credentials that are written anew
+
+
+FileOnlyPath = Annotated[Path, HttpRule.FILE_ONLY]
+FileOnlyName = Annotated[Name, HttpRule.FILE_ONLY]
+Command = Annotated[tuple[Name, ...], HttpRule.FILE_ONLY]
+AccountSource = Annotated[SecretSource | None, HttpRule.ACCOUNT]
+Address = Annotated[str | None, HttpRule.ADDRESS]
+AddressPart = Annotated[Name, HttpRule.ADDRESS]
 
 ProviderKind = Literal["anthropic", "openai", "openai-compatible", "codex", "copilot", "gemini", "kiro", "echo"]
 ProtocolName = Literal["chat", "responses", "messages", "gemini"]
@@ -90,7 +107,7 @@ class Debug(Struct, frozen=True):
     """Captures of requests for later inspection."""
 
     capture: Literal["off", "errors", "all"] = "off"
-    directory: Path = Path("~/.local/share/dragoman/captures")
+    directory: FileOnlyPath = Path("~/.local/share/dragoman/captures")
     keep: Count = 200  # captures; the oldest are removed first
     max_mb: Megabytes = 200.0  # of all captures
     max_days: Days = 14.0  # older captures are removed
@@ -114,8 +131,8 @@ class Console(Struct, frozen=True):
 class StoreSettings(Struct, frozen=True):
     """The database of keys and usage."""
 
-    url: Name = "sqlite:///~/.local/share/dragoman/dragoman.db"
-    shared: SecretSource | None = None
+    url: FileOnlyName = "sqlite:///~/.local/share/dragoman/dragoman.db"
+    shared: Annotated[SecretSource | None, HttpRule.FILE_ONLY] = None
     usage_days: Days | None = None  # older rows of usage are removed; None: never
 
 
@@ -159,11 +176,11 @@ SearchBackendName = Literal["native", "kiro", "searxng", "brave", "tavily", "exa
 class WebSearch(Struct, frozen=True):
     """Which service runs web searches that the gateway runs itself. The first backend that fits is used."""
 
-    backend: tuple[SearchBackendName, ...] = ("native", "kiro")
-    endpoint: str | None = None  # of searxng, or of an MCP server; else in place of a service's public one
+    backend: Annotated[tuple[SearchBackendName, ...], HttpRule.ADDRESS] = ("native", "kiro")
+    endpoint: Address = None  # of searxng, or of an MCP server; else in place of a service's public one
     api_key: SecretSource | None = None
-    tool: Name = "search"  # the name of the MCP server's tool
-    command: tuple[Name, ...] = ()  # starts an MCP server that has no endpoint
+    tool: FileOnlyName = "search"  # the name of the MCP server's tool
+    command: Command = ()  # starts an MCP server that has no endpoint
     results: Annotated[int, Meta(ge=1, le=20)] = 8
     timeout_s: Seconds = 15.0
     max_calls: Count = 10  # per reply
@@ -173,11 +190,11 @@ class WebSearch(Struct, frozen=True):
 class WebFetch(Struct, frozen=True):
     """How pages are fetched for a model."""
 
-    backend: Literal["builtin", "tavily", "mcp", "off"] = "builtin"
-    endpoint: str | None = None
+    backend: Annotated[Literal["builtin", "tavily", "mcp", "off"], HttpRule.ADDRESS] = "builtin"
+    endpoint: Address = None
     api_key: SecretSource | None = None
-    tool: Name = "fetch"
-    command: tuple[Name, ...] = ()
+    tool: FileOnlyName = "fetch"
+    command: Command = ()
     timeout_s: Seconds = 15.0
     max_mb: Megabytes = 5.0
     max_chars: Count = 50_000
@@ -210,22 +227,22 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """One provider. `protocols` are those that it supports, preferred first; empty if this depends on the model."""
 
     name: str
-    kind: ProviderKind
-    endpoint: str | None = None
+    kind: Annotated[ProviderKind, HttpRule.ADDRESS]
+    endpoint: Address = None
     protocols: tuple[ProtocolName, ...] = field(default=(), name="protocol")
-    endpoints: dict[ProtocolName, str] = {}  # of protocols that are not at `endpoint`
+    endpoints: Annotated[dict[ProtocolName, str], HttpRule.ADDRESS] = {}  # of protocols that are not at `endpoint`
     api_key: SecretSource | None = None
     key_header: Name | None = None  # None: authorization, or the usual header of the kind
     headers: dict[str, SecretSource] = {}
     user_agent: Name | None = None
     models: tuple[Name, ...] = ()
     list_models: bool = True
-    models_endpoint: str | None = None  # None: `endpoint`, then /models
+    models_endpoint: Address = None  # None: `endpoint`, then /models
     context_window: Count | None = None  # in tokens, of models whose window is not known otherwise
     model_cache_ttl_s: Wait = 3600.0
     first_token_timeout_s: Seconds | None = None  # None: that of the kind, else that of [server]
-    proxy: SecretSource | None = None
-    ca_file: Path | None = None
+    proxy: Annotated[SecretSource | None, HttpRule.ADDRESS] = None
+    ca_file: Annotated[Path | None, HttpRule.FILE_ONLY] = None
     quirks: tuple[Literal[Quirk, ServerName], ...] = ()
     paths: tuple[PathName, ...] = ()  # the other paths of OpenAI's API that it serves
     keeps_responses: bool | None = None  # whether it stores responses itself; None: openai and openai-compatible do
@@ -237,11 +254,11 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 class KiroProviderConfig(ProviderConfig, frozen=True, kw_only=True):
     """A Kiro account: credentials, endpoints, and the handling of its peculiarities."""
 
-    credentials: SecretSource | None = None
-    region: Name = "us-east-1"
-    control_endpoint: str | None = None
-    auth_endpoint: str | None = None
-    profile_arn: Name | None = None
+    credentials: AccountSource = None
+    region: AddressPart = "us-east-1"
+    control_endpoint: Address = None
+    auth_endpoint: Address = None
+    profile_arn: Annotated[Name | None, HttpRule.ADDRESS] = None  # its region becomes part of the address
     operations_by: Literal["path", "target"] = "path"  # AWS's REST encoding, or its JSON one with x-amz-target
     thinking: Literal["as_reasoning", "remove", "pass", "strip_tags"] = "as_reasoning"
     thinking_by: Literal["auto", "native", "tags", "off"] = "auto"
@@ -256,8 +273,8 @@ class KiroProviderConfig(ProviderConfig, frozen=True, kw_only=True):
 class CodexProviderConfig(ProviderConfig, frozen=True, kw_only=True):
     """A ChatGPT plan, as Codex uses it."""
 
-    credentials: Path | None = None  # a file as `codex login` writes it
-    auth_endpoint: str | None = None
+    credentials: Annotated[Path | None, HttpRule.ACCOUNT] = None  # a file as `codex login` writes it
+    auth_endpoint: Address = None
     client_id: Name = "app_EMoamEEZ73f0CkXaXp7hrann"  # that of Codex, which is public; the vendor registers no others
     client_version: Name = "1.0.0"  # sent with the request for the list of models
     originator: Name = "dragoman"
@@ -267,11 +284,11 @@ class CodexProviderConfig(ProviderConfig, frozen=True, kw_only=True):
 class CopilotProviderConfig(ProviderConfig, frozen=True, kw_only=True):
     """A GitHub account with Copilot. `auto` depends on the type of its token."""
 
-    credentials: SecretSource | None = None
+    credentials: AccountSource = None
     auth: Literal["auto", "exchange", "direct", "server"] = "auto"
-    domain: Name = "github.com"  # or the domain of a tenant: acme.ghe.com
-    auth_endpoint: str | None = None  # for signing in
-    control_endpoint: str | None = None  # for exchanging tokens
+    domain: AddressPart = "github.com"  # or the domain of a tenant: acme.ghe.com
+    auth_endpoint: Address = None  # for signing in
+    control_endpoint: Address = None  # for exchanging tokens
     client_id: Name | None = None  # of the OAuth app for signing in
     integration_id: str = "dragoman"  # empty: not sent
     refresh_margin_s: Wait = 300.0
@@ -281,8 +298,8 @@ class CopilotProviderConfig(ProviderConfig, frozen=True, kw_only=True):
 class GeminiProviderConfig(ProviderConfig, frozen=True, kw_only=True):
     """Google's Gemini API, with a key; or Vertex AI, with a token."""
 
-    credentials: SecretSource | None = None  # a file, "adc", "metadata" or "command:…"
-    auth_endpoint: str | None = None  # where tokens are renewed
+    credentials: AccountSource = None  # a file, "adc", "metadata" or "command:…"
+    auth_endpoint: Address = None  # where tokens are renewed
     refresh_margin_s: Wait = 300.0
 
 

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar, get_args, get_origin
+from typing import Annotated, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -291,6 +291,7 @@ def _convert(tree: Tree, key: Key, value: object, info: FieldInfo) -> object:
 
 
 def _explain(message: str, value: object, expected: object) -> str:
+    expected = get_args(expected)[0] if get_origin(expected) is Annotated else expected
     choices = _choices(expected)
     for item in _list_choosing(value, expected) if choices else ():
         if item not in choices:

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.admin.clients import RECIPES
+from dragoman.admin.config_change import hide_in_message, read_changed
 from dragoman.admin.config_file import (
     CannotShow,
     ShownFile,
@@ -125,12 +126,16 @@ class ConfigFileApi:
         diff = describe_change(shown, text)
         try:
             with convert_errors("text"):
-                config = self._read(plan_write(shown, text).new)
+                config = read_changed(shown, text, self._read)
                 check_secrets(config, self._gateway.runtime.config, self._environ)
         except ConfigError as error:
-            problems = [FoundProblem(one.line, one.key, redact(one.message)) for one in error.problems]
+            problems = [FoundProblem(one.line, one.key, _hide(one.message, shown)) for one in error.problems]
             return CheckedText(ok=False, problems=problems, warnings=[], diff=diff)
-        return CheckedText(ok=True, problems=[], warnings=[redact(one) for one in config.warnings], diff=diff)
+        return CheckedText(ok=True, problems=[], warnings=[_hide(one, shown) for one in config.warnings], diff=diff)
+
+
+def _hide(message: str, shown: ShownFile) -> str:
+    return redact(hide_in_message(message, shown.hidden))
 
 
 def _describe(shown: ShownFile) -> dict[str, object]:

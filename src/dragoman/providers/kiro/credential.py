@@ -16,7 +16,7 @@ from dragoman.hub.failure import Kind
 MIN_TOKEN_LENGTH = 100  # real refresh tokens have several hundred characters; the IDE sometimes writes fewer
 BUILDER_ID_START = "https://view.awsapps.com/start"
 
-_REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d{1,2}")
+REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d{1,2}")
 
 
 class Method(Enum):
@@ -61,7 +61,7 @@ def check_credential(credential: Credential, location: str) -> Credential:
     for token in (credential.access_token, credential.refresh_token, credential.client_id, credential.client_secret):
         if not is_sendable(token):
             raise CredentialError(f"{location} holds a token with characters that no token has")
-    if credential.region is not None and not _REGION.fullmatch(credential.region):
+    if credential.region is not None and not REGION.fullmatch(credential.region):
         raise CredentialError(f"{location} names a region that is not valid")
     if not credential.access_token and not credential.refresh_token:
         raise CredentialError(f"{location} holds no token: sign in again")
