@@ -42,6 +42,21 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @contextmanager
 def other_port(page: bytes) -> Iterator[str]:
     """Serve a page from another port of this host, to which the browser sends the same cookies."""
+    with serve_page(page) as (port, cookies):
+        yield f"http://127.0.0.1:{port}"
+    assert any("__Host-dragoman-" in cookie for cookie in cookies)  # which is why a cookie alone opens nothing
+
+
+@contextmanager
+def other_site(page: bytes) -> Iterator[str]:
+    """Serve a page from another host name."""
+    with serve_page(page) as (port, _):
+        yield f"http://localhost:{port}"
+
+
+@contextmanager
+def serve_page(page: bytes) -> Iterator[tuple[int, list[str]]]:
+    """Serve a page at any path; yield the port, and the cookies as they come."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -57,9 +72,8 @@ def other_port(page: bytes) -> Iterator[str]:
     cookies: list[str] = []
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield server.server_port, cookies
         server.shutdown()
-    assert any("__Host-dragoman=" in cookie for cookie in cookies)  # which is why a cookie alone opens nothing
 
 
 def test_a_page_of_another_port_gets_the_cookie_and_opens_nothing(chromium: Browser, gateway: Running) -> None:
@@ -111,3 +125,20 @@ def test_a_page_whose_key_is_revoked_asks_for_another(chromium: Browser, gateway
         expect(tab.page.get_by_label("Client key")).to_be_visible()
         expect(tab.page.get_by_role("alert")).to_contain_text("Sign in again")
         assert KEY not in tab.page.content()
+
+
+def test_a_deep_link_on_another_site_leads_to_the_sign_in_and_then_to_the_page(
+    chromium: Browser, gateway: Running
+) -> None:
+    with (
+        screen(chromium, gateway, None) as tab,
+        other_site(f'<a href="{gateway.url}/console/settings?q=server.port">Look</a>'.encode()) as root,
+    ):
+        tab.page.goto(root)
+        tab.requests.clear()
+        tab.page.get_by_role("link", name="Look").click()
+        tab.page.get_by_label("Client key").fill(KEY)
+        tab.keep("deep-link")
+        tab.page.get_by_role("button", name="Sign in").click()
+        expect(tab.page.get_by_role("table")).to_contain_text("server.port")
+        assert tab.page.url == f"{gateway.url}/console/settings?q=server.port"

@@ -2,6 +2,8 @@
 
 import asyncio
 import http.client
+import re
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +37,7 @@ def browser(gateway: Running) -> Browser:
 def test_a_key_signs_in_and_the_cookie_is_out_of_reach_of_scripts_and_other_sites(gateway: Running) -> None:
     reply = Browser(gateway).sign_in(KEY)
     name, *rules = reply.headers["set-cookie"].split("; ")
-    assert name.startswith("__Host-dragoman=")
+    assert re.match("__Host-dragoman-[0-9a-f]{12}=", name)
     assert {"Secure", "HttpOnly", "SameSite=Strict", "Path=/"} <= set(rules)
     assert reply.json["role"] == "owner"
     assert reply.headers["cache-control"] == "no-store"
@@ -81,7 +83,7 @@ def test_signing_in_is_refused(gateway: Running) -> None:
         ({"key": KEY, "more": 1}, {}, 400),
         ({"key": "", "link": ""}, {}, 400),
         ({"key": KEY, "link": "x"}, {}, 400),
-        ({"key": "x" * 5000}, {}, 400),
+        ({"key": "x" * 5000}, {}, 413),
         ({"key": "😀 <img>"}, {}, 401),
     ]
     for body, changed, status in table:
@@ -89,6 +91,32 @@ def test_signing_in_is_refused(gateway: Running) -> None:
         assert reply.status == status, (body, changed)
         assert "set-cookie" not in reply.headers, (body, changed)
         assert reply.json["error"], (body, changed)
+
+
+def cookie_name(gateway: Running) -> str:
+    return sign_in(gateway, KEY).cookie.partition("=")[0]
+
+
+@pytest.mark.parametrize("framing", [b"content-length: 30000000", b"transfer-encoding: chunked"])
+def test_a_long_sign_in_is_refused_before_it_has_arrived(gateway: Running, framing: bytes) -> None:
+    host = b"127.0.0.1:%d" % gateway.port
+    head = b"POST /console/session HTTP/1.1\r\nhost: %b\r\norigin: http://%b\r\n" % (host, host)
+    head += b"sec-fetch-site: same-origin\r\ncontent-type: application/json\r\n%b\r\n\r\n" % framing
+    body = b"" if b"length" in framing else b"1388\r\n" + b"x" * 5000 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as client:
+        client.sendall(head + body)
+        assert client.recv(65536).startswith(b"HTTP/1.1 413 ")  # although the rest was never sent
+
+
+def test_two_gateways_on_one_host_do_not_sign_each_other_out(gateway: Running, tmp_path: Path) -> None:
+    with running(ECHO, tmp_path) as other:
+        first, second = sign_in(gateway, KEY), sign_in(other, KEY)
+        assert first.cookie.partition("=")[0] != second.cookie.partition("=")[0]
+        first.cookie = second.cookie = f"{first.cookie}; {second.cookie}"  # a browser sends both to every port
+        assert (first.send("GET", API).status, second.send("GET", API).status) == (200, 200)
+        again = Browser(other, first.cookie)
+        assert again.sign_in(KEY).status == 200
+        assert (first.send("GET", API).status, second.send("GET", API).status) == (200, 401)
 
 
 def test_each_sign_in_makes_a_new_session_and_ends_the_one_before(browser: Browser) -> None:
@@ -165,7 +193,10 @@ def test_a_link_signs_in_once(gateway: Running) -> None:
 
 def test_a_link_is_no_session(gateway: Running) -> None:
     token = gateway.make_console_link()
-    assert Browser(gateway).send("GET", API, cookie=f"__Host-dragoman={token}", x_dragoman_console=token).status == 401
+    assert (
+        Browser(gateway).send("GET", API, cookie=f"{cookie_name(gateway)}={token}", x_dragoman_console=token).status
+        == 401
+    )
 
 
 def test_failed_sign_ins_are_slowed_down(tmp_path: Path) -> None:

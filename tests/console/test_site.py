@@ -8,7 +8,7 @@ from pathlib import Path
 import brotli
 import pytest
 
-from console.browser import Browser
+from console.browser import Browser, sign_in
 from console.traffic import ECHO
 from dragoman.config import load
 from dragoman.config.settings import find_console_state
@@ -91,8 +91,16 @@ def test_the_page_is_revalidated_by_its_etag_at_every_address_of_a_state(gateway
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_another_site_cannot_open_the_page(gateway: Running, site: str) -> None:
-    assert Browser(gateway).send("GET", "/console", sec_fetch_site=site).status == 403
+def test_a_link_on_another_site_opens_the_page_and_nothing_else_of_that_site_does(gateway: Running, site: str) -> None:
+    browser = sign_in(gateway, KEY)
+    link = {"sec_fetch_site": site, "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    page = browser.send("GET", "/console/inspect/req_1", cookie="", x_dragoman_console="", **link)
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    for path in ("/api/v1/config", "/console/session", "/api/v1/feed"):
+        assert browser.send("GET", path, **link).status == 403, path
+    for mode, dest in (("navigate", "iframe"), ("no-cors", "script"), ("cors", "empty"), ("", "")):
+        reply = browser.send("GET", "/console", sec_fetch_site=site, sec_fetch_mode=mode, sec_fetch_dest=dest)
+        assert reply.status == 403, (mode, dest)
 
 
 def test_names_from_the_browser_open_no_files(gateway: Running) -> None:

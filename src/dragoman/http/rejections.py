@@ -79,6 +79,11 @@ def host_name(header: bytes) -> str:
     return host.partition(":")[0].lower()
 
 
+def port_of(header: bytes) -> str:
+    """Return the port in a Host header; empty if it names none."""
+    return header.decode("latin-1").rpartition("]")[2].partition(":")[2]
+
+
 def _origin_name(origin: bytes) -> str | None:
     """Return the host name of an Origin header; None if it is malformed."""
     match = _ORIGIN.fullmatch(origin)

@@ -4,6 +4,7 @@ The route table has method, path, role and handler; a new path is one line and o
 request is read and decompressed, and for a model request the call that it makes.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from enum import Enum
@@ -213,6 +214,24 @@ async def read_body(exchange: Exchange, record: RequestRecord, server: Server) -
     if record.recording is not None:
         record.recording.note_body(body)
     return body
+
+
+async def read_short_body(exchange: Exchange, limit: int, timeout_s: float) -> bytes:
+    """Return a body that is never long. Raises RequestError once it is known to be longer, or if it takes too long."""
+    too_large = RequestError(Failure(Kind.TOO_LARGE, f"The body has more than {limit} bytes."))
+    if int(exchange.headers.get(b"content-length") or b"0") > limit:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            while piece := await exchange.next_piece():
+                body += piece
+                if len(body) > limit:
+                    raise too_large
+    except TimeoutError:
+        message = f"The body did not arrive within {timeout_s:g} s."
+        raise RequestError(Failure(Kind.REQUEST_TIMEOUT, message)) from None
+    return bytes(body)
 
 
 async def read_call(request: RoutedRequest, name: str, record: RequestRecord, runtime: Runtime) -> Call:

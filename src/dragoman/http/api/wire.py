@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dragoman.admin import AdminError, Conflict, InvalidArgument, NotFound
 from dragoman.http.models import read_parameters
-from dragoman.http.routes import RoutedRequest
+from dragoman.http.routes import RoutedRequest, read_short_body
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import Client, ErrorResponse
 from dragoman.net.headers import JSON, Header
@@ -29,6 +29,7 @@ CLIENT_KEY = "key"  # some clients send their key in the query
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
+BODY_TIMEOUT_S = 60.0
 PLACE = re.compile(r" - at `\$\.?(.*)`$")
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
 MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
@@ -110,9 +111,7 @@ async def read_body(request: RoutedRequest, kind: type[T]) -> T:
     if content_type != b"application/json":
         message = "Send the body as JSON, with `content-type: application/json`."
         raise RequestError(Failure(Kind.BAD_REQUEST, message, code="unsupported_media_type"))
-    body = await request.exchange.body()
-    if len(body) > MAX_BODY_BYTES:
-        raise RequestError(Failure(Kind.TOO_LARGE, f"The body has more than {MAX_BODY_BYTES} bytes."))
+    body = await read_short_body(request.exchange, MAX_BODY_BYTES, BODY_TIMEOUT_S)
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:

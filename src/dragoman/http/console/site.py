@@ -1,5 +1,6 @@
 """Serve the console: its page and files, signing in, sessions, and the check that requests come from its own page."""
 
+import hashlib
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -21,8 +22,8 @@ from dragoman.http.api.wire import convert_errors, respond
 from dragoman.http.console.feed import FeedApi
 from dragoman.http.console.files import IMMUTABLE, REVALIDATED, SECURITY_HEADERS, ConsoleFile, read_console_files
 from dragoman.http.console.live_requests import CostOf, LiveRequests
-from dragoman.http.rejections import LOCAL_NAMES, AuthBackoff, host_name
-from dragoman.http.routes import Role, Route, RoutedRequest, id_header
+from dragoman.http.rejections import LOCAL_NAMES, AuthBackoff, host_name, port_of
+from dragoman.http.routes import Role, Route, RoutedRequest, id_header, read_short_body
 from dragoman.hub.deferred import Deferred
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.exchange import Exchange
@@ -46,10 +47,11 @@ OTHER_SITE = (
     "Another site sent this request, so it is refused. Type or paste the address of the console into the browser."
 )
 PREFIX = "/console"
-COOKIE = "__Host-dragoman"
+COOKIE = "__Host-dragoman-"  # and a digest: cookies are shared by all ports of a host, and so by all gateways on it
 TOKEN = b"x-dragoman-console"
 COOKIE_RULES = "Secure; HttpOnly; SameSite=Strict; Path=/"
 MAX_BODY_BYTES = 4096
+BODY_TIMEOUT_S = 10.0
 OLDER_VERSION = re.compile("[0-9a-f]{16}")
 
 
@@ -75,8 +77,11 @@ class BrowserCheck(Struct, frozen=True):
         return self.find_exposure(exchange)
 
     def find_page_error(self, exchange: Exchange) -> Failure | None:
-        """Return why a request may not get the page or its files; None if it may."""
-        if exchange.headers.get(SITE) not in (None, b"none", b"same-origin"):
+        """Return why a request may not get the page or its files; None if it may.
+
+        A link on another site may lead to the page, which holds no data: its own requests for them need the session.
+        """
+        if exchange.headers.get(SITE) not in (None, b"none", b"same-origin") and not _is_navigation(exchange):
             return Failure(Kind.FORBIDDEN, OTHER_SITE, code="other_site")
         return self.find_exposure(exchange)
 
@@ -100,6 +105,12 @@ class BrowserCheck(Struct, frozen=True):
     def _origin(self, exchange: Exchange) -> bytes:
         scheme = b"https" if self._has_tls(exchange) else b"http"
         return scheme + b"://" + (exchange.headers.get(b"host") or b"")
+
+
+def _is_navigation(exchange: Exchange) -> bool:
+    """Return whether the address itself changes to this page: not that of a frame, and nothing is read by a script."""
+    headers = exchange.headers
+    return headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
 
 
 def make_browser_check(config: Config) -> BrowserCheck:
@@ -138,6 +149,7 @@ class Console:
         self.sessions = sessions
         self.live = live
         self._check = BrowserCheck(True, ())
+        self._store = ""
         self._keyring = keyring
         self._backoff = backoff
         self._audit = audit
@@ -146,6 +158,7 @@ class Console:
     def adopt(self, config: Config) -> None:
         """Use a changed configuration from the next request on."""
         self._check = make_browser_check(config)
+        self._store = config.store.url
 
     def begin_stop(self) -> None:
         """End what a tab would keep open for as long as it likes."""
@@ -177,11 +190,25 @@ class Console:
         if error is not None:
             raise RequestError(error)
         with convert_errors():
-            session = await self.sessions.find(_cookie(exchange), token.decode("latin-1"))
+            session = await self.sessions.find(self._read_cookie(exchange), token.decode("latin-1"))
         if session is None:
             message = "The session has ended, or its key was revoked. Sign in again."
             raise RequestError(Failure(Kind.AUTH, message, code="session_ended"))
         return session
+
+    def _cookie_name(self, exchange: Exchange) -> str:
+        """Return the name of this gateway's cookie: another one by its port or its store has another."""
+        own = f"{port_of(exchange.headers.get(b'host') or b'')} {self._store}"
+        return COOKIE + hashlib.sha256(own.encode()).hexdigest()[:12]
+
+    def _read_cookie(self, exchange: Exchange) -> str:
+        """Return the value of the session's cookie; empty if there is none."""
+        expected = self._cookie_name(exchange)
+        for pair in (exchange.headers.get(b"cookie") or b"").decode("latin-1").split(";"):
+            name, _, value = pair.strip().partition("=")
+            if name == expected:
+                return value
+        return ""
 
     async def _serve_page(self, request: RoutedRequest) -> None:
         self._send_file(request, read_console_files().page, REVALIDATED)
@@ -206,7 +233,12 @@ class Console:
             request.exchange.respond(403, head, error.message.encode())
             return
         headers = request.exchange.headers
-        head = [(b"content-type", file.content_type), (b"etag", file.etag), caching, id_header(request.request_id)]
+        head = [
+            (b"content-type", file.content_type),
+            (b"etag", file.etag),
+            caching,
+            id_header(request.request_id),
+        ]
         head += SECURITY_HEADERS
         if headers.get(b"if-none-match") == file.etag:
             request.exchange.respond(304, head, b"")
@@ -219,12 +251,12 @@ class Console:
         error = self._check.find_error(exchange)
         if error is not None:
             raise RequestError(error)
-        proof = _parse_sign_in(await exchange.body())
+        proof = _parse_sign_in(await read_short_body(exchange, MAX_BODY_BYTES, BODY_TIMEOUT_S))
         browser = Browser(exchange.address, (exchange.headers.get(b"user-agent") or b"").decode("latin-1"))
         with convert_errors():
             made = await self._begin_session(proof, browser)
             if made is not None:
-                await self.sessions.end_by_cookie(_cookie(exchange))
+                await self.sessions.end_by_cookie(self._read_cookie(exchange))
         if made is None:
             await self._backoff.reject(exchange.address, request.path, had_key=True)
             raise RequestError(_sign_in_failure(proof), observed=True)  # by the backoff
@@ -239,7 +271,8 @@ class Console:
 
     async def _respond_signed_in(self, request: RoutedRequest, made: NewSession) -> None:
         body = await self._describe_session(made.row) | {"token": made.token}
-        cookie = f"{COOKIE}={made.cookie}; Max-Age={made.row.expires_at - made.row.created_at}; {COOKIE_RULES}"
+        name = self._cookie_name(request.exchange)
+        cookie = f"{name}={made.cookie}; Max-Age={made.row.expires_at - made.row.created_at}; {COOKIE_RULES}"
         head = [JSON, id_header(request.request_id), (b"cache-control", b"no-store")]
         head += [(b"set-cookie", cookie.encode()), *SECURITY_HEADERS]
         request.exchange.respond(200, head, msgspec.json.encode(body))
@@ -251,7 +284,8 @@ class Console:
         own = await self._own_session(request)
         await self._record(request, "sessions.end", own, own)
         await self.sessions.end(own.id)
-        head = [(b"set-cookie", f"{COOKIE}=; Max-Age=0; {COOKIE_RULES}".encode()), (b"cache-control", b"no-store")]
+        ended = f"{self._cookie_name(request.exchange)}=; Max-Age=0; {COOKIE_RULES}"
+        head = [(b"set-cookie", ended.encode()), (b"cache-control", b"no-store")]
         request.exchange.respond(204, [*head, id_header(request.request_id)], b"")
 
     async def _list_sessions(self, request: RoutedRequest) -> None:
@@ -296,19 +330,7 @@ class Console:
         return {"session": shown, "role": access.role, "scopes": sorted(access.scopes), "version": __version__}
 
 
-def _cookie(exchange: Exchange) -> str:
-    """Return the value of the session's cookie; empty if there is none."""
-    text = (exchange.headers.get(b"cookie") or b"").decode("latin-1")
-    for pair in text.split(";"):
-        name, _, value = pair.strip().partition("=")
-        if name == COOKIE:
-            return value
-    return ""
-
-
 def _parse_sign_in(body: bytes) -> SignIn:
-    if len(body) > MAX_BODY_BYTES:
-        raise BadRequest("", f"The body is longer than {MAX_BODY_BYTES} bytes.")
     try:
         proof = msgspec.json.decode(body, type=SignIn)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
