@@ -12,7 +12,7 @@ from types import TracebackType
 
 from dragoman.accounts.keys import Keyring
 from dragoman.admin import NotFound
-from dragoman.admin.captures import find_capture
+from dragoman.admin.captures import find_capture, list_captures
 from dragoman.app import App, Settings
 from dragoman.config import Secret, load
 from dragoman.config.load import Stamp
@@ -98,9 +98,13 @@ class Running:
         return asyncio.run_coroutine_threadsafe(self.app.stop(accept_s), self.loop)
 
     def outcome(self, request_id: str) -> Outcome:
-        """Of this request: a client has its reply a moment earlier."""
-        wait_until(lambda: any(outcome.request_id == request_id for outcome in self.outcomes))
-        [found] = [outcome for outcome in self.outcomes if outcome.request_id == request_id]
+        """Of this request, by our id or the client's: a client has its reply a moment earlier."""
+
+        def find() -> list[Outcome]:
+            return [one for one in self.outcomes if request_id in (one.request_id, one.client_request_id)]
+
+        wait_until(lambda: bool(find()))
+        [found] = find()
         return found
 
     def settle(self) -> None:
@@ -109,12 +113,15 @@ class Running:
             asyncio.run_coroutine_threadsafe(catalogue.wait_for_list(), self.loop).result(timeout=60)
 
     def capture(self, request_id: str) -> Capture:
-        """Of this request, once it is written."""
+        """Of this request, by our id or the client's, once it is written."""
         debug, found = self.app.gateway.runtime.config.debug, list[Capture]()
 
         def is_written() -> bool:
+            named = [
+                one.summary.request_id for one in list_captures(debug) if one.summary.client_request_id == request_id
+            ]
             with suppress(NotFound):
-                found.append(find_capture(debug, request_id))
+                found.append(find_capture(debug, named[-1] if named else request_id))
             return bool(found)
 
         wait_until(is_written)

@@ -19,7 +19,7 @@ def ask(served: Served, model: str = "echo", *, stream: bool = False, **headers:
     """Send a request on a connection of its own and return its id."""
     reply = asking.ask(served, "chat", model, "hush hush", stream=stream, key=served.key, headers=headers)
     assert (b"hush" in reply.body) == (reply.status == 200)
-    return reply.headers["x-request-id"]
+    return reply.headers["x-dragoman-request-id"]
 
 
 def test_any_worker_returns_the_metrics_of_all(shell: Shell) -> None:
@@ -59,7 +59,8 @@ def test_each_request_has_one_line_of_json_with_its_id(shell: Shell) -> None:
         assert served.end() == 0
     lines = [msgspec.json.decode(line, type=dict[str, object]) for line in served.err.splitlines()]
     by_id = {line.get("request_id"): line for line in lines if line["logger"] == "dragoman.requests"}
-    assert chosen == "my-own-id-7"
+    assert by_id[chosen]["client_request_id"] == "my-own-id-7"
+    assert "client_request_id" not in by_id[good]
     assert set(by_id) == {good, bad, chosen}
     assert len([line for line in lines if line["logger"] == "dragoman.requests"]) == 3
     fields = by_id[good]

@@ -27,7 +27,7 @@ class FeedReader:
         self.ended = threading.Event()
         self._connection = http.client.HTTPConnection("127.0.0.1", browser.gateway.port, timeout=60)
         headers = {"cookie": browser.cookie, "x-dragoman-console": browser.token, "sec-fetch-site": "same-origin"}
-        headers |= {"last-event-id": last_id} if last_id else {}
+        headers |= browser.headers | ({"last-event-id": last_id} if last_id else {})
         self._connection.request("GET", f"/api/v1/feed?{query}", headers=headers)
         assert self._connection.sock is not None
         self._socket = self._connection.sock
@@ -80,7 +80,9 @@ class FeedReader:
         return rows
 
     def row(self, request_id: str) -> JsonObject:
-        return next((row for row in self.rows.values() if row.get("request_id") == request_id), {})
+        """The row of a request, by our id or the client's."""
+        ids = ("request_id", "client_request_id")
+        return next((row for row in self.rows.values() if request_id in map(row.get, ids)), {})
 
     @property
     def entries(self) -> list[JsonObject]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
 
+from console.traffic import own_id
 from gateway import KEY, Running
 
 SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")  # a directory: every state of every page is kept there
@@ -49,11 +50,16 @@ class Screen:
 
     def follow_link(self, name: str = "") -> None:
         """Open a page with a link that signs in: one load instead of three."""
-        self.page.goto(f"{self.gateway.url}/console/{name}#t={self.gateway.make_console_link()}")
+        self.page.goto(f"{self.find_address(name)}#t={self.gateway.make_console_link()}")
         self.page.get_by_role("navigation").wait_for()
 
+    def find_address(self, name: str) -> str:
+        """Return the address of a page; inspect/X is that of the request which its client calls X."""
+        page, _, id = name.partition("/")
+        return f"{self.gateway.url}/console/{f'{page}/{own_id(self.gateway, id)}' if page == 'inspect' else name}"
+
     def open(self, name: str) -> None:
-        self.page.goto(f"{self.gateway.url}/console/{name}")
+        self.page.goto(self.find_address(name))
         self.page.locator("main h1").wait_for()
 
     def open_whole(self, name: str) -> None:

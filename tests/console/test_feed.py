@@ -10,7 +10,7 @@ import pytest
 
 from console.browser import Browser, sign_in
 from console.feed_reader import WORDS, Client, reading, run_clients, wait_until_unwatched
-from console.traffic import ECHO, write_words
+from console.traffic import ECHO, own_id, write_words
 from dragoman.admin.timeline import build_timeline
 from fakes.upstream import FakeUpstream, Gate
 from gateway import KEY, Running, provider_section, running
@@ -75,14 +75,16 @@ def test_a_row_changes_while_its_request_is_answered(gateway: Running, browser: 
 
 def test_a_client_key_sees_its_own_rows_and_no_content(gateway: Running, browser: Browser) -> None:
     other = sign_in(gateway, gateway.keys["someone"])
-    with reading(browser, "watch=live&frames=own-1") as all_of_them, reading(other, "watch=live&frames=own-1") as own:
+    with reading(browser) as all_of_them, reading(other) as rows:
         Client(gateway, "not-own").start()
         Client(gateway, "own-1", gateway.keys["someone"]).start()
-        own.wait_for_end("own-1")
-        all_of_them.wait_for_end("not-own")
-        own.wait_for_entry("characters")
-        all_of_them.wait_for_entry("word3")
-    assert own.row("not-own") == {}
+        query = f"watch=live&frames={own_id(gateway, 'own-1')}"
+        with reading(browser, query) as every, reading(other, query) as own:
+            rows.wait_for_end("own-1")
+            all_of_them.wait_for_end("not-own")
+            own.wait_for_entry("characters")
+            every.wait_for_entry("word3")
+    assert rows.row("not-own") == own.row("not-own") == {}
     assert all("word" not in str(entry["text"]) for entry in own.entries)
 
 
@@ -94,9 +96,10 @@ def test_the_frames_of_a_live_request_are_those_of_its_capture(tmp_path: Path) -
         with reading(browser, "watch=live") as rows:
             client.start()
             rows.wait_for(lambda: rows.row("same-1").get("state") in ("streaming", "ended"))
-            with reading(browser, "watch=live&frames=same-1") as feed:
+            id = own_id(gateway, "same-1")
+            with reading(browser, f"watch=live&frames={id}") as feed:
                 feed.wait_for_entry("message_stop")
-                described = browser.send("GET", "/api/v1/live/same-1").json["description"]
+                described = browser.send("GET", f"/api/v1/live/{id}").json["description"]
         client.join(60)
         capture = gateway.capture("same-1")
     expected = [(entry.at, entry.side, entry.text) for entry in build_timeline(capture)]
@@ -113,13 +116,15 @@ def test_a_request_that_began_before_the_tab_was_open_is_shown_from_then_on(
     wait_until_unwatched(gateway)
     client.start()
     wait_until(lambda: b"w5" in client.response)
-    with reading(browser, "watch=live&frames=early-1") as feed, reading(browser, "watch=live&frames=early-1") as other:
+    id = own_id(gateway, "early-1")
+    query = f"watch=live&frames={id}"
+    with reading(browser, query) as feed, reading(browser, query) as other:
         feed.wait_for(lambda: bool(feed.events))
         other.wait_for(lambda: bool(other.events))
         opened.set()
         feed.wait_for_entry("message_stop")
         other.wait_for_entry("message_stop")
-        assert browser.send("GET", "/api/v1/live/early-1").json["description"] is None
+        assert browser.send("GET", f"/api/v1/live/{id}").json["description"] is None
     client.join(60)
     first, *later = [event for name, event in feed.events if name == "frames"]
     assert (first["late"], first["first"]) == (True, True)
@@ -130,7 +135,7 @@ def test_a_request_that_began_before_the_tab_was_open_is_shown_from_then_on(
         assert "w39" in words[-1], (side, texts)
         assert all("w0 " not in text for text in words)
     assert client.response.count(b"event: content_block_delta") == 40
-    with reading(browser, "watch=live&frames=early-1") as after:
+    with reading(browser, query) as after:
         after.wait_for(lambda: any(name == "frames" for name, _ in after.events))
     [problem] = [event["problem"] for name, event in after.events if name == "frames"]
     assert "was not recorded" in str(problem)
@@ -165,13 +170,14 @@ def test_a_stream_that_is_ended_gets_an_error_in_its_own_protocol(gateway: Runni
     with reading(browser) as feed:
         client.start()
         feed.wait_for(lambda: feed.row("end-1").get("state") == "streaming")
-        assert browser.send("DELETE", "/api/v1/live/end-1").status == 200
+        id = own_id(gateway, "end-1")
+        assert browser.send("DELETE", f"/api/v1/live/{id}").status == 200
         client.join(60)
         feed.wait_for_end("end-1")
     assert (feed.row("end-1")["outcome"], feed.row("end-1")["error_code"]) == ("forbidden", "ended_by_operator")
     assert b"event: error" in client.response
     assert b"The operator of the gateway ended this request." in client.response
-    assert browser.send("DELETE", "/api/v1/live/end-1").status == 409
+    assert browser.send("DELETE", f"/api/v1/live/{id}").status == 409
     assert browser.send("DELETE", "/api/v1/live/unknown").status == 404
 
 

@@ -11,7 +11,7 @@ import pytest
 from console.browser import Browser, sign_in
 from console.feed_reader import WORDS, Client, FeedReader, reading, run_clients, wait_until_unwatched
 from console.test_feed import hold
-from console.traffic import ECHO
+from console.traffic import ECHO, own_id
 from dragoman.http.console import gateway_rows
 from fakes.upstream import FakeUpstream
 from gateway import KEY, Running, provider_section, running_workers
@@ -34,8 +34,8 @@ def workers(tmp_path_factory: pytest.TempPathFactory, fake: FakeUpstream) -> Ite
 
 
 def at(worker: Running, browser: Browser) -> Browser:
-    """Return the same browser with its next connection to this worker."""
-    return Browser(worker, browser.cookie, browser.token)
+    """Return the same browser with its next connection to this worker, which others have at the same address."""
+    return Browser(worker, browser.cookie, browser.token, {"host": f"127.0.0.1:{browser.gateway.port}"})
 
 
 def all_totals(reader: FeedReader) -> list[dict[str, float | bool]]:
@@ -86,18 +86,19 @@ def test_a_request_on_the_other_worker_is_inspected_and_ended(workers: Workers) 
         rows.wait_for(lambda: workers[1].app.gateway.captures.live_left > 0)
         client.start()
         rows.wait_for(lambda: rows.row("there").get("state") == "streaming")
-        with reading(browser, "watch=live&frames=there") as feed:
+        id = own_id(workers[0], "there")
+        with reading(browser, f"watch=live&frames={id}") as feed:
             feed.wait_for(lambda: {entry["side"] for entry in feed.entries} == {"upstream", "hub", "client"})
             feed.wait_for_entry("word3")
-            assert isinstance(browser.send("GET", "/api/v1/live/there").json["description"], dict)
-            assert browser.send("DELETE", "/api/v1/live/there").status == 200
+            assert isinstance(browser.send("GET", f"/api/v1/live/{id}").json["description"], dict)
+            assert browser.send("DELETE", f"/api/v1/live/{id}").status == 200
             client.join(60)
             feed.wait_for_end("there")
     assert b"The operator of the gateway ended this request." in client.response
-    assert browser.send("DELETE", "/api/v1/live/there").status == 409
+    assert browser.send("DELETE", f"/api/v1/live/{id}").status == 409
     assert browser.send("DELETE", "/api/v1/live/unknown").status == 404
     audit = browser.send("GET", "/api/v1/audit").json["audit"]
-    assert {("live.read", "there"), ("live.end", "there")} <= {(row["action"], row["subject"]) for row in audit}
+    assert {("live.read", id), ("live.end", id)} <= {(row["action"], row["subject"]) for row in audit}
 
 
 def test_a_tab_that_comes_back_to_the_other_worker_gets_only_what_it_missed(workers: Workers) -> None:
@@ -108,7 +109,7 @@ def test_a_tab_that_comes_back_to_the_other_worker_gets_only_what_it_missed(work
     run_clients(*(Client(worker, f"missed-{number}", text="Hi") for number, worker in enumerate(workers)))
     with reading(at(workers[1], browser), last_id=feed.last_id) as again:
         again.wait_for_end("missed-0", "missed-1")
-        assert not {"before-0", "before-1"} & {row.get("request_id") for row in again.rows.values()}
+        assert not {"before-0", "before-1"} & {row.get("client_request_id") for row in again.rows.values()}
         assert "hello" not in [name for name, _ in again.events]
 
 

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from console.screen import Screen, screen
-from console.traffic import ask, make_capturing_config
+from console.traffic import ask, make_capturing_config, own_id
 from fakes.kiro import FakeKiro
 from gateway import Running, running
 
@@ -48,7 +48,7 @@ def test_a_failed_request_is_found_inspected_replayed_and_saved(tab: Screen, gat
     press(page, "Enter")
     expect(page.get_by_role("row")).to_have_count(2)
     press(page, "Escape", "j", "Enter")
-    expect(page).to_have_url(f"{gateway.url}/console/inspect/failed-1")
+    expect(page).to_have_url(f"{gateway.url}/console/inspect/{own_id(gateway, 'failed-1')}")
     expect(page.locator("main")).to_contain_text("no-such-model")
     page.get_by_role("button", name="Replay").wait_for()
     press(page, "r")

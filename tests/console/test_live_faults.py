@@ -61,14 +61,15 @@ def test_a_fault_is_shown_live_as_its_capture_shows_it(
         toml = make_capturing_config(tmp_path / "captures").partition("[[models]]")[0] + sections + route
         with running(toml, tmp_path, stored=["someone"]) as gateway:
             browser = sign_in(gateway, KEY)
-            with reading(browser, "watch=live&frames=fault-1") as feed:
+            with reading(browser) as feed:
                 send(gateway, "fault-1")
                 feed.wait_for_end("fault-1")
                 row = dict(feed.row("fault-1"))
                 expected = [(e.at, e.side, e.text) for e in build_timeline(gateway.capture("fault-1"))]
-                with reading(browser, "watch=live&frames=fault-1") as late:
+                id = row["request_id"]
+                with reading(browser, f"watch=live&frames={id}") as late:
                     late.wait_for_entries(len(expected))
-                sent = browser.send("GET", "/api/v1/live/fault-1").json["description"]["upstream_requests"]
+                sent = browser.send("GET", f"/api/v1/live/{id}").json["description"]["upstream_requests"]
     shown = [(entry["at"], entry["side"], entry["text"]) for entry in late.entries]
     assert sorted(shown, key=str) == sorted(expected, key=str)
     assert row["outcome"] == outcome

@@ -8,6 +8,7 @@ import pytest
 
 from console.browser import sign_in
 from console.feed_reader import Client, reading, run_clients, wait_until_unwatched
+from console.traffic import own_id
 from dragoman.admin.timeline import FrameReader, TimelineEntry
 from dragoman.flow.capture.format import Chunk
 from dragoman.flow.capture.memory_bounds import TAIL_BYTES, HeadAndTail
@@ -42,7 +43,7 @@ def test_a_stream_that_is_inspected_from_its_middle_on_does_not_change(rig: Rig,
     rig.play("chat", write_reply("chat", TEXT, cut=100, gate=Gate(is_seen, at=len(STREAM) // 4, then=end)))
     seen.start()
     wait_until(lambda: seen.response.count(b"data:") > 5)
-    query = f"watch=live&frames={protocol}-"
+    query = f"watch=live&frames={own_id(rig.gateway, f'{protocol}-')}"
     with reading(browser, query) as short:
         is_seen.set()
         short.wait_for_entries(3)

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from console.screen import Screen, screen
-from console.traffic import ECHO, ask, make_capturing_config, write_words
+from console.traffic import ECHO, ask, make_capturing_config, own_id, write_words
 from fakes.upstream import FakeUpstream, Gate
 from gateway import KEY, Running, provider_section, running, running_workers
 
@@ -87,7 +87,7 @@ def test_the_live_page_follows_a_stream_and_the_inspector_shows_its_frames(
     tab.keep("live")
     tab.check_width()
     row.press("Enter")
-    expect(tab.page).to_have_url(f"{gateway.url}/console/inspect/shown-1")
+    expect(tab.page).to_have_url(f"{gateway.url}/console/inspect/{own_id(gateway, 'shown-1')}")
     timeline = tab.page.get_by_role("table", name="Timeline of the request")
     expect(timeline).to_contain_text('delta 0 "w30 "')
     expect(timeline).to_contain_text("content_block_delta")

@@ -50,7 +50,8 @@ def test_a_first_visit_is_small_and_needs_few_requests(
         page = context.new_page()
         requests: list[str] = []
         page.on("request", partial(add_address, requests))
-        page.goto(f"{gateway.url}/console/{name}#t={gateway.make_console_link()}")
+        address = Screen(page, gateway).find_address(name)
+        page.goto(f"{address}#t={gateway.make_console_link()}")
         page.locator("main h1").wait_for()
         page.wait_for_function(SETTLED)
         files = [url for url in requests if "/api/" not in url]

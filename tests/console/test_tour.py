@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from console.browser import sign_in
 from console.screen import screen
-from console.traffic import ask, make_capturing_config
+from console.traffic import ask, make_capturing_config, own_id
 from gateway import KEY, running
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -45,7 +45,7 @@ def test_the_console_is_photographed_for_the_readme(chromium: Browser, tmp_path:
             if WRITE:
                 tab.page.wait_for_timeout(1500)  # so that the rows have figures
             tab.page.screenshot(path=dark)
-            assert sign_in(gateway, KEY).send("DELETE", "/api/v1/live/req_tour9").status == 200
+            assert sign_in(gateway, KEY).send("DELETE", f"/api/v1/live/{own_id(gateway, 'req_tour9')}").status == 200
             client.join(60)
     for file in (light, dark, DOCS / light.name, DOCS / dark.name):
         data = file.read_bytes()

@@ -1,10 +1,13 @@
 """Requests to a gateway with echo, so that the console has something to show."""
 
+import msgspec
+
 import asking
 from fakes.upstream import Answer, Gate
 from gateway import KEY, Running
 from scripting import write_reply
 from scripting.replies import Text
+from waiting import wait_until
 
 ECHO = '[providers.echo]\nkind = "echo"\n'
 PRICED = """
@@ -38,3 +41,19 @@ def ask(
     """Send a streamed Messages request, with these fields too, and return the status of the response."""
     headers = {"user-agent": agent, **({"x-request-id": request_id} if request_id else {})}
     return asking.ask(gateway, "messages", model, text, stream=True, key=key, headers=headers, **fields).status
+
+
+def own_id(gateway: Running, client_request_id: str) -> str:
+    """Return the gateway's id of a request that its client calls so, as soon as there is such a request."""
+    found: list[str] = []
+
+    def is_there() -> bool:
+        data = asking.send(gateway, "GET", "/api/v1/feed").body
+        events = [msgspec.json.decode(line[6:]) for line in data.splitlines() if line.startswith(b"data: ")]
+        rows = [row for event in events for row in event.get("rows", ())]
+        found.extend(row["request_id"] for row in rows if row["client_request_id"] == client_request_id)
+        found.extend(one.request_id for one in gateway.outcomes if one.client_request_id == client_request_id)
+        return bool(found)
+
+    wait_until(is_there)
+    return found[-1]

@@ -138,7 +138,7 @@ def test_the_oldest_captures_are_removed_first(tmp_path: Path) -> None:
         for number in range(6):
             ask(gateway, make_body(), f"x-request-id: number-{number}")
         wait_until_settled(gateway, 6)
-    assert [capture.request_id for capture in captures(tmp_path)] == ["number-3", "number-4", "number-5"]
+    assert [capture.client_request_id for capture in captures(tmp_path)] == ["number-3", "number-4", "number-5"]
 
 
 def test_several_processes_share_one_limit(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_request_with_a_wrong_key_belongs_to_no_key(rig: Rig) -> None:
     assert post(rig.gateway.port, PATHS["chat"], b"{}", "x-request-id: wrong", key="dgm_wrong-one").status == 401
     assert post(rig.gateway.port, PATHS["chat"], b"{", "x-request-id: right").status == 400
     assert rig.gateway.outcome("right").outcome == "bad_request"
-    assert not [outcome for outcome in rig.gateway.outcomes if outcome.request_id == "wrong"]
+    assert not [outcome for outcome in rig.gateway.outcomes if outcome.client_request_id == "wrong"]
 
 
 @upstreams

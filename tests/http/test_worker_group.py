@@ -92,7 +92,7 @@ def test_a_stream_is_resumed_on_the_worker_that_does_not_have_it(workers: Worker
         assert len(run) == len("run_") + 48
         here, there = resume(worker, run), resume(other, run)
         assert (here.status, here.body) == (there.status, there.body) == (200, STREAM)
-        ids = {"x-request-id", "content-length", "transfer-encoding"}
+        ids = {"x-request-id", "x-dragoman-request-id", "content-length", "transfer-encoding"}
         assert [field for field in here.headers if field[0] not in ids] == [
             field for field in there.headers if field[0] not in ids
         ]
@@ -149,6 +149,7 @@ def test_a_whole_reply_and_its_request_id_pass_through_the_other_worker(workers:
         replies = [ask(worker.port, data) for worker in workers]
         assert replies[0].body == replies[1].body == fake.answers[0].body
         assert [reply.get("x-request-id") for reply in replies] == [f"own-{key}"] * 2
+        assert len({reply.get("x-dragoman-request-id") for reply in replies}) == 2
         assert all(reply.get("content-length") for reply in replies)
     assert len(fake.calls) == 4
 

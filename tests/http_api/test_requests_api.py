@@ -36,7 +36,8 @@ def search(gateway: Running, query: str = "", key: str = KEY) -> Json:
 
 
 def ids(body: Json) -> list[str]:
-    return [row["request_id"] for row in body["requests"]]
+    """Return the ids that the clients have given to their requests."""
+    return [row["client_request_id"] for row in body["requests"]]
 
 
 def test_the_owner_sees_all_requests_newest_first(gateway: Running) -> None:
@@ -64,7 +65,7 @@ def test_a_client_key_sees_its_own_requests_whatever_it_requests(gateway: Runnin
         ("q=key:alice", list(reversed(IDS))),
         ("q=outcome:!ok", ["req_bob"]),
         ("q=route:echo/*+after:1h+key:!alice", ["req_environment"]),
-        ("q=req_own_1", ["req_own_1"]),
+        ("q=client_request_id:req_own_1", ["req_own_1"]),
         ("q=before:1h", []),
         ("q=duration%3E1h", []),
     ],
@@ -100,7 +101,7 @@ def test_a_cursor_leads_through_all_pages(gateway: Running) -> None:
 def test_a_bad_parameter_is_named(gateway: Running, query: str, field: str) -> None:
     found = asking.send(gateway, "GET", f"/api/v1/requests?{query}")
     assert (found.status, found.json["error"]["field"]) == (400, field)
-    assert found.json["error"]["request_id"] == found.headers["x-request-id"]
+    assert found.json["error"]["request_id"] == found.headers["x-dragoman-request-id"]
     assert (found.headers["cache-control"], found.headers["x-content-type-options"]) == ("no-store", "nosniff")
 
 
@@ -114,10 +115,10 @@ def test_the_export_has_the_rows_of_the_query_and_no_formula(gateway: Running) -
     assert exported.headers["content-type"].startswith("text/csv")
     assert "attachment" in exported.headers["content-disposition"]
     [row] = csv.DictReader(io.StringIO(exported.body.decode()))
-    assert (row["request_id"], row["requested_model"], row["outcome"]) == ("req_bob", "'=2+5", "not_found")
+    assert (row["client_request_id"], row["requested_model"], row["outcome"]) == ("req_bob", "'=2+5", "not_found")
     as_json = asking.send(gateway, "GET", "/api/v1/requests/export?format=json")
-    assert [one["request_id"] for one in as_json.json] == ids(search(gateway))
+    assert [one["client_request_id"] for one in as_json.json] == ids(search(gateway))
     own = asking.send(gateway, "GET", "/api/v1/requests/export?format=json", key=gateway.keys["alice"])
-    assert {one["request_id"] for one in own.json} == set(IDS)
+    assert {one["client_request_id"] for one in own.json} == set(IDS)
     assert asking.send(gateway, "GET", "/api/v1/requests/export?format=json&q=before:1h").json == []
     assert asking.send(gateway, "GET", "/api/v1/requests/export?format=xml").json["error"]["field"] == "format"

@@ -95,15 +95,16 @@ def test_doctor_streams_its_findings(gateway: Running) -> None:
 
 def test_reading_a_capture_leaves_a_row_in_the_audit_log(gateway: Running) -> None:
     [listed] = asking.send(gateway, "GET", "/api/v1/captures").json["captures"]
-    assert listed["request_id"] == "req_captured"
+    id = listed["request_id"]
+    assert listed["client_request_id"] == "req_captured"
     before = asking.send(gateway, "GET", "/api/v1/audit").json["audit"]
-    found = asking.send(gateway, "GET", "/api/v1/captures/req_captured")
+    found = asking.send(gateway, "GET", f"/api/v1/captures/{id}")
     assert {entry["side"] for entry in found.json["timeline"]} == {"upstream", "hub", "client"}
     assert "Hello" in found.json["request"]["body"]
     assert gateway.keys["alice"].encode() not in found.body
     first, *others = asking.send(gateway, "GET", "/api/v1/audit").json["audit"]
     assert others == before
-    assert (first["actor"], first["action"], first["subject"]) == ("environment", "captures.read", "req_captured")
+    assert (first["actor"], first["action"], first["subject"]) == ("environment", "captures.read", id)
     assert first["address"] == "127.0.0.1"
 
 
@@ -131,16 +132,17 @@ def test_an_unknown_parameter_of_a_write_is_named(gateway: Running) -> None:
 
 
 def test_a_capture_is_replayed_and_made_a_fixture(gateway: Running) -> None:
-    replayed = asking.send(gateway, "POST", "/api/v1/captures/req_captured/replay", body={})
+    id = gateway.outcome("req_captured").request_id
+    replayed = asking.send(gateway, "POST", f"/api/v1/captures/{id}/replay", body={})
     assert (replayed.status, replayed.json["same"]) == (200, True), replayed.body
     assert all(set(part) == {"name", "size", "changes"} for part in replayed.json["parts"])
-    fixture = asking.send(gateway, "POST", "/api/v1/captures/req_captured/fixture", body={})
-    assert fixture.headers["content-disposition"] == 'attachment; filename="req_captured.json"'
-    assert fixture.json["request_id"] == "req_captured"
+    fixture = asking.send(gateway, "POST", f"/api/v1/captures/{id}/fixture", body={})
+    assert fixture.headers["content-disposition"] == f'attachment; filename="{id}.json"'
+    assert fixture.json["request_id"] == id
     actions = [row["action"] for row in asking.send(gateway, "GET", "/api/v1/audit?limit=2").json["audit"]]
     assert actions == ["captures.fixture", "captures.replay"]
     for action in ("replay", "fixture"):
-        odd = asking.send(gateway, "POST", f"/api/v1/captures/req_captured/{action}", body={"colour": "red"})
+        odd = asking.send(gateway, "POST", f"/api/v1/captures/{id}/{action}", body={"colour": "red"})
         assert (odd.status, odd.json["error"]["field"]) == (400, "colour")
         unknown = asking.send(gateway, "POST", f"/api/v1/captures/nothing/{action}", body={})
         assert (unknown.status, unknown.json["error"]["field"]) == (404, "id")

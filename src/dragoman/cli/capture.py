@@ -111,6 +111,8 @@ def render_timeline(capture: Capture, full: bool = False, width: int = WIDTH) ->
 def _summarise(capture: Capture) -> Iterator[str]:
     time = datetime.fromtimestamp(capture.started_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     yield f"{capture.request_id}  {time}  {capture.client or 'unknown client'}"
+    if capture.client_request_id:
+        yield f"client's id  {capture.client_request_id}"
     request = capture.request
     mode = "stream" if capture.stream else "whole reply"
     model = f"model {capture.requested_model}, {mode}" if capture.requested_model else "no model"

@@ -117,7 +117,7 @@ class Answer {
 
   /** @param {Headers} head @param {number} total */
   async report(head, total) {
-    const id = head.get("x-request-id") || "";
+    const id = head.get("x-dragoman-request-id") || "";
     const row = await findRow(id);
     const facts = [
       ["First token", duration(row?.ttft_ms)],

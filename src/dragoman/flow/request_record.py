@@ -25,6 +25,7 @@ from dragoman.observers.reply_monitor import ReplyMonitor, ReplySummary
 from dragoman.providers.token_count import BYTES_PER_TOKEN, estimate_body_tokens
 from dragoman.routing import Route
 
+CLIENT_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 VERSION = re.compile(r"v?\d")
 NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._@+-]")
 NAME_LENGTH = 40
@@ -54,7 +55,18 @@ class RequestRecord:
     """What is noted of one request, from its head to its outcome."""
 
     __slots__ = (
-        *("awaits_round", "body", "client", "client_protocol", "failed_attempts", "id", "key", "ledger", "recording"),
+        *(
+            "awaits_round",
+            "body",
+            "client",
+            "client_protocol",
+            "client_request_id",
+            "failed_attempts",
+            "id",
+            "key",
+            "ledger",
+            "recording",
+        ),
         *("replies", "requested_model", "rounds", "route", "run", "started_at", "stream", "tenant", "tool_runs"),
         *("traceparent", "upstream_protocol"),
         *("_code", "_ended", "_guessed_input", "_reported_usage", "_reply", "_result", "_started", "_watch"),
@@ -74,6 +86,7 @@ class RequestRecord:
         self.key = key
         self.tenant = tenant
         self.client = client_name(headers.get(b"user-agent") or b"")
+        self.client_request_id = find_client_request_id(headers)
         self.traceparent = headers.get(b"traceparent") or b""
         self.requested_model = ""
         self.stream = False
@@ -194,6 +207,7 @@ class RequestRecord:
             tuple(self.tool_runs),
             self.traceparent.decode("latin-1") if self.traceparent else "",
             self.run,
+            self.client_request_id,
         )
 
     def _determine_usage(self, seen: ReplySummary) -> Usage | None:
@@ -211,6 +225,15 @@ class RequestRecord:
             return None
         output = seen.bytes // BYTES_PER_TOKEN
         return Usage(input=self._guessed_input, output=output, source=Source.ESTIMATED)
+
+
+def find_client_request_id(headers: Headers) -> str:
+    """Return the id that the client has given to its request; empty if there is none, or it is long or odd.
+
+    It is only shown and sent back: clients may use one id for several requests.
+    """
+    given = headers.get(b"x-request-id")
+    return given.decode() if given is not None and CLIENT_REQUEST_ID.fullmatch(given) else ""
 
 
 @lru_cache(maxsize=256)

@@ -12,6 +12,8 @@ from dragoman.hub.ports import Client
 from dragoman.net.headers import Header, Headers, names_in_connection
 from dragoman.protocols import ACCOUNT_NAMES
 
+CLIENT_ID = b"x-request-id"  # the id that the client has given to its request, or ours
+OWN_ID = b"x-dragoman-request-id"  # always ours, by which rows, captures and log lines are found
 MAX_DETAIL_BYTES = 8 * 1024  # some clients refuse a reply whose headers exceed 16 KiB in all
 NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 
@@ -19,7 +21,7 @@ HOP_BY_HOP = frozenset(
     (
         b"connection keep-alive proxy-authenticate proxy-connection te trailer transfer-encoding upgrade "
         b"content-length content-encoding set-cookie set-cookie2 alt-svc strict-transport-security date server "
-        b"x-request-id"
+        b"x-request-id x-dragoman-request-id"
     ).split()
 )
 
@@ -57,12 +59,17 @@ def _is_kept_back(name: bytes) -> bool:
     return name in HOP_BY_HOP or name.startswith(b"access-control-")
 
 
-def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Header]:
-    """Return the request id in the gateway's header, and in the vendor's unless the upstream has set it."""
+def request_id_headers(request_id: str) -> list[Header]:
+    """Return the gateway's id of a request in both headers. The exchange puts the client's own into the first."""
     id = request_id.encode()
-    ours: list[Header] = [(b"x-request-id", id)]  # an upstream's own is never forwarded
-    if client.id_header != b"x-request-id" and client.id_header not in dict(given):
-        ours.append((client.id_header, id))
+    return [(CLIENT_ID, id), (OWN_ID, id)]
+
+
+def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Header]:
+    """Return the request id in the gateway's headers, and in the vendor's unless the upstream has set it."""
+    ours = request_id_headers(request_id)  # an upstream's own is never forwarded
+    if client.id_header != CLIENT_ID and client.id_header not in dict(given):
+        ours.append((client.id_header, request_id.encode()))
     return ours
 
 

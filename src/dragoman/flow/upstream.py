@@ -11,7 +11,7 @@ from dragoman.config.problems import ConfigError
 from dragoman.flow.failures import add_retry_advice, adjust_reset_time, attribute_failure, redirect_failure
 from dragoman.flow.prepare import IDENTITY, Passthrough, Prepared
 from dragoman.flow.reply_bounds import ERROR_BODY_S, read_error
-from dragoman.flow.response_headers import drop_account_headers, headers_to_forward
+from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, request_id_headers
 from dragoman.flow.runtime import Runtime
 from dragoman.flow.step import ErrorReply, NoReply
 from dragoman.framing.known_secrets import redact_known, redact_known_in_fields
@@ -135,7 +135,7 @@ async def relay_resource(runtime: Runtime, keeper: Keeper, exchange: Exchange, p
             message = f"Provider {name!r} rejected its credential (HTTP 401). Run: dragoman doctor"
             raise RequestError(Failure(Kind.CREDENTIAL, message))
         forwarded = headers_to_forward(drop_account_headers(answer.headers))
-        exchange.start(answer.status, [*forwarded, (b"x-request-id", request_id.encode())])
+        exchange.start(answer.status, [*forwarded, *request_id_headers(request_id)])
         while chunk := await answer.chunk(runtime.config.server.idle_timeout_s):
             await exchange.send(chunk)
         exchange.finish()

@@ -12,7 +12,8 @@ from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.flow.call import Call
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.prepare import KEPT_BACK, client_query, prepare
-from dragoman.flow.response_headers import id_headers
+from dragoman.flow.request_record import find_client_request_id
+from dragoman.flow.response_headers import id_headers, request_id_headers
 from dragoman.flow.response_writer import UNBUFFERED
 from dragoman.flow.runtime import find_targets, target_settings
 from dragoman.framing.sse import KEEP_ALIVE
@@ -92,7 +93,7 @@ class BackgroundApi:
         if not stored.chunks or stored.chunks[0].first > after + 1:
             message = f"Response can no longer be streamed: its events are kept for {EVENTS_KEPT}, if they are not too "
             raise BadRequest("/stream", f"{message}many. Retrieve it without stream=true.")
-        await self._send_events(request.exchange, row, after, [(b"x-request-id", request.request_id.encode())])
+        await self._send_events(request.exchange, row, after, request_id_headers(request.request_id))
 
     async def cancel(self, row: ResponseRow) -> bytes:
         """Cancel a response and return it; raises RequestError if it has ended otherwise."""
@@ -174,6 +175,7 @@ class BackgroundApi:
         budget = ByteBudget(self._gateway.runtime.config.server.max_buffered_bytes)
         run.exchange = exchange = Exchange(head, RunConnection(run.output), budget)
         exchange.listener = run.output
+        exchange.echoed_id = find_client_request_id(exchange.headers).encode()
         fields: dict[str, Json] = msgspec.json.decode(request.fields, type=dict[str, Json])
         items: list[Json] = [one.item for one in state.context.items]
         exchange.set_body(msgspec.json.encode({**fields, "background": False, "input": items}))

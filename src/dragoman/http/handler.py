@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,8 +16,8 @@ from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.flow.count_tokens import count_tokens
 from dragoman.flow.failures import respond_with_failure
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.request_record import RequestRecord
-from dragoman.flow.response_headers import id_headers
+from dragoman.flow.request_record import RequestRecord, find_client_request_id
+from dragoman.flow.response_headers import id_headers, request_id_headers
 from dragoman.framing.redaction import redact_path
 from dragoman.http.api.table import AdminApi
 from dragoman.http.api.wire import PREFIX as API
@@ -39,7 +38,6 @@ from dragoman.http.routes import (
     Sender,
     check_role,
     client_at,
-    id_header,
     plain_path,
     read_body,
     read_call,
@@ -51,7 +49,7 @@ from dragoman.hub.ports import Client
 from dragoman.net import tasks
 from dragoman.net.errors import ClientDisconnected, RequestRejected
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import JSON, Header, Headers, asks_for_websocket
+from dragoman.net.headers import JSON, Header, asks_for_websocket
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.metrics import CONTENT_TYPE
 from dragoman.protocols.relayed_paths import CLIENT as RELAYED_CLIENT
@@ -64,7 +62,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONSOLE_CLIENT = "console"  # the name of the client of requests that the console sends
-REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 NO_KEY = KeyId("")
 OF_CONSOLE = (API, "/console")  # paths whose errors have the admin API's shape, and are not cached
 BUSY_S = 1.0  # when to try again where there is more to do than we take on
@@ -96,6 +93,7 @@ class RequestHandler:
         # Request ids are unique without asking the system for chance each time: drawn once, then counted.
         self._drawn = secrets.token_hex(8)
         self._counted = itertools.count(1)
+        self.make_request_id: Callable[[], str] = self._count_request
         self.console: Console | None = None
         self._group: WorkerGroup | None = None
         self.routes = RouteTable(self._table())
@@ -153,7 +151,8 @@ class RequestHandler:
 
     async def __call__(self, exchange: Exchange, sender: Sender | None = None) -> None:
         """Answer a request. `sender`: another worker of the gateway has checked it, and passes it on."""
-        request_id = self._request_id(exchange.headers)
+        request_id = self.make_request_id() if sender is None else sender.request_id
+        exchange.echoed_id = find_client_request_id(exchange.headers).encode()
         tasks.request_id.set(request_id)
         path = plain_path(exchange.path)
         try:
@@ -354,7 +353,7 @@ class RequestHandler:
         exchange = request.exchange
         is_browser = exchange.method == "GET" and b"text/html" in (exchange.headers.get(b"accept") or b"")
         if self.console is not None and is_browser:
-            exchange.respond(302, [(b"location", b"/console"), id_header(request.request_id)], b"")
+            exchange.respond(302, [(b"location", b"/console"), *request_id_headers(request.request_id)], b"")
             return
         body = {"status": "ok", "message": "dragoman is running", "version": __version__}
         respond_json(request, msgspec.json.encode(body))
@@ -373,13 +372,10 @@ class RequestHandler:
         respond_json(request, msgspec.json.encode({"status": word}), status)
 
     async def _metrics(self, request: RoutedRequest) -> None:
-        head = [(b"content-type", CONTENT_TYPE), id_header(request.request_id)]
+        head = [(b"content-type", CONTENT_TYPE), *request_id_headers(request.request_id)]
         request.exchange.respond(200, head, await self._scrape())
 
-    def _request_id(self, headers: Headers) -> str:
-        given = headers.get(b"x-request-id")
-        if given is not None and REQUEST_ID.fullmatch(given):
-            return given.decode()
+    def _count_request(self) -> str:
         return f"req_{self._drawn}{next(self._counted):08x}"
 
     def _client(self, exchange: Exchange, path: str) -> Client:
@@ -389,11 +385,13 @@ class RequestHandler:
         return use_api_errors(client) if path.startswith(OF_CONSOLE) else client
 
 
-def replay_site(gateway: Gateway, keyring: Keyring, restore: RestoreState) -> RequestHandler:
-    """Return the handler of a replayed request: only clients on this machine, and no metrics."""
+def replay_site(gateway: Gateway, keyring: Keyring, restore: RestoreState, request_id: str) -> RequestHandler:
+    """Return the handler of a replayed request, which has this id: only clients on this machine, and no metrics."""
 
     async def scrape() -> bytes:
         return b""
 
     responses = ReplayedResponses(gateway, restore)
-    return RequestHandler(gateway, keyring, HostCheck("127.0.0.1", ()), scrape, responses=responses)
+    handler = RequestHandler(gateway, keyring, HostCheck("127.0.0.1", ()), scrape, responses=responses)
+    handler.make_request_id = lambda: request_id
+    return handler

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from urllib.parse import parse_qs
 
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.response_headers import encode_ascii_json
+from dragoman.flow.response_headers import encode_ascii_json, request_id_headers
 from dragoman.flow.runtime import UNLISTED_WAIT_S, Runtime, list_known_models
-from dragoman.http.routes import RoutedRequest, id_header, respond_json
+from dragoman.http.routes import RoutedRequest, respond_json
 from dragoman.hub.failure import UNKNOWN_MODEL, Failure, Kind, RequestError
 from dragoman.hub.ports import GetHeader, ListedModel, ModelList, Protocol
 from dragoman.net.headers import JSON, Header
@@ -26,7 +26,7 @@ class ModelsApi:
         parameters = read_parameters(request.exchange.query)
         shape = shape or self._choose_shape(request, parameters)
         body = shape.render(list(list_models(self._gateway.runtime).values()), parameters)
-        headers = [JSON, id_header(request.request_id), *unlisted_headers(self._gateway.runtime)]
+        headers = [JSON, *request_id_headers(request.request_id), *unlisted_headers(self._gateway.runtime)]
         request.exchange.respond(200, headers, body)
 
     async def show_model(self, shape: ModelList | None, request: RoutedRequest) -> None:

@@ -16,6 +16,7 @@ from dragoman.accounts.keys import CLIENT, Access, KeyId, KeyRole, Scope
 from dragoman.config.settings import Server
 from dragoman.flow.call import Call
 from dragoman.flow.request_record import RequestRecord
+from dragoman.flow.response_headers import request_id_headers
 from dragoman.flow.runtime import Runtime
 from dragoman.framing.jsonscan import exceeds_value_count
 from dragoman.hub.failure import Failure, Kind, RequestError
@@ -23,7 +24,7 @@ from dragoman.hub.ports import Client, GetHeader, Protocol
 from dragoman.net.encoding import decompress
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import JSON, Header
+from dragoman.net.headers import JSON
 from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 
 _SLASHES = re.compile("/{2,}")
@@ -45,6 +46,7 @@ class Sender(Struct, frozen=True):
 
     key: KeyId
     via_console: bool
+    request_id: str
 
 
 class RoutedRequest(Struct, frozen=True):
@@ -79,12 +81,8 @@ class Route(Struct, frozen=True):
     scope: Scope | None = None  # of an admin token that may use it
 
 
-def id_header(request_id: str) -> Header:
-    return b"x-request-id", request_id.encode()
-
-
 def respond_json(request: RoutedRequest, body: bytes, status: int = 200) -> None:
-    request.exchange.respond(status, [JSON, id_header(request.request_id)], body)
+    request.exchange.respond(status, [JSON, *request_id_headers(request.request_id)], body)
 
 
 def make_not_found(request: RoutedRequest) -> RequestError:

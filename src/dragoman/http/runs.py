@@ -18,6 +18,7 @@ from dragoman.net.headers import Header
 from dragoman.net.limits import wake
 
 RUN = b"x-dragoman-run"
+ID_HEADERS = (b"x-request-id", b"x-dragoman-request-id", b"request-id")
 NOT_COUNTED = -1  # the number of blocks that every client gets: [DONE], and the parts of a whole body
 BLOCK_BYTES = 128  # what keeping a block costs beside its bytes
 _BLOCK_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -133,9 +134,7 @@ class Run:
     def headers_for(self, request_id: str) -> list[Header]:
         """Return the headers for another request that gets this reply: with its own id."""
         id = request_id.encode()
-        own = [
-            (name, id) if name in (b"x-request-id", b"request-id") else (name, value) for name, value in self.headers
-        ]
+        own = [(name, id) if name in ID_HEADERS else (name, value) for name, value in self.headers]
         return [*own, (RUN, self.id.encode())]
 
     def begin(self, status: int, headers: Sequence[Header]) -> None:

@@ -13,12 +13,13 @@ from msgspec import Raw, Struct
 from dragoman.flow.call import Call
 from dragoman.flow.failures import respond_with_failure, retry_headers
 from dragoman.flow.gateway import Gateway
+from dragoman.flow.response_headers import request_id_headers
 from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.http.compaction import Compactor
 from dragoman.http.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.http.rejections import key_failure
-from dragoman.http.routes import RoutedRequest, id_header
+from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import Client
 from dragoman.hub.request import Json
@@ -157,7 +158,7 @@ class ResponsesSocket:
 
     async def run(self) -> None:
         """Serve the connection to its end."""
-        self._socket.accept(id_header(self._request.request_id))
+        self._socket.accept(*request_id_headers(self._request.request_id))
         try:
             await self._serve()
         except asyncio.CancelledError:
@@ -270,6 +271,7 @@ class ResponsesSocket:
         outer = self._request.exchange
         head = RequestHead(fields=_plain_headers(outer), method="POST", path=outer.path, raw_path=outer.raw_path)
         exchange = Exchange(head, LaneConnection(self._socket), outer.buffered.budget)
+        exchange.echoed_id = outer.echoed_id
         exchange.set_body(msgspec.json.encode(body))
         sender = EventSender(partial(self._send, lane))
         exchange.listen(sender)

@@ -33,10 +33,9 @@ Answer = Callable[[Question], Awaitable[bytes]]
 AnswerForwarded = Callable[[Exchange, Sender], Awaitable[None]]
 
 OWN = b"x-dragoman-worker-"  # the header fields between workers; a client's fields of such names are left out
-SECRET, KEY, VIA_CONSOLE = OWN + b"secret", OWN + b"key", OWN + b"via-console"
+SECRET, KEY, VIA_CONSOLE, REQUEST_ID = OWN + b"secret", OWN + b"key", OWN + b"via-console", OWN + b"request-id"
 CARRIED = OWN + b"field-"  # before the name of a client's field that our HTTP client would replace
 REPLACED_FIELDS = (b"host", b"accept-encoding")
-REQUEST_ID = b"x-request-id"
 MORE_HEADER_BYTES = 16 * 1024  # than a client may send: for our own fields
 MORE_HEADER_FIELDS = 20
 RESTART_S = 3.0  # how long a worker that was replaced is waited for
@@ -173,7 +172,8 @@ class WorkerGroup:
         if key is None:
             await self._answer_question(exchange)
             return
-        sender = Sender(KeyId(key.decode("latin-1")), exchange.headers.get(VIA_CONSOLE) is not None)
+        request_id = (exchange.headers.get(REQUEST_ID) or b"").decode("latin-1")
+        sender = Sender(KeyId(key.decode("latin-1")), exchange.headers.get(VIA_CONSOLE) is not None, request_id)
         exchange.headers = _restore_headers(exchange.headers)
         await self._answer_forwarded(exchange, sender)
 
@@ -196,7 +196,7 @@ def _describe_request(request: RoutedRequest, body: bytes, secret: bytes) -> Out
     for name, value in exchange.headers:
         if name in REPLACED_FIELDS:
             fields.append((CARRIED + name, value))
-        elif name != REQUEST_ID and not name.startswith(OWN) and name not in hop:
+        elif not name.startswith(OWN) and name not in hop:
             fields.append((name, value))
     target = quote(exchange.raw_path, safe=_PATH_CHARACTERS)
     if exchange.query:

@@ -29,7 +29,7 @@ class ToolRun(Struct, frozen=True, gc=False):
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    request_id: str  # as in the response headers and log lines
+    request_id: str  # the gateway's own, as in x-dragoman-request-id and log lines
     started_at: float  # seconds since the epoch
     client_protocol: str
     key: str = ""  # the id of the client's key, never the key
@@ -55,6 +55,7 @@ class Outcome(Struct, frozen=True, gc=False):
     tool_runs: tuple[ToolRun, ...] = ()
     traceparent: str = ""  # the client's traceparent header, unchanged
     run: str = ""  # the resumable reply that the client got, which several requests may share
+    client_request_id: str = ""  # as the client sent it in x-request-id; not unique
 
     @property
     def route(self) -> str:

@@ -89,6 +89,7 @@ class Exchange:
         "_wire",
         "body_open",
         "buffered",
+        "echoed_id",
         "expects_continue",
         "gone",
         "headers",
@@ -123,6 +124,7 @@ class Exchange:
         self.body_open = False  # more bytes of the request body are expected
         self.refusal: RequestRejected | None = None
         self.listener: ResponseListener | None = None
+        self.echoed_id = b""  # the client's own id of its request, which it gets back; empty: it sent none
         self.task: asyncio.Task[None] | None = None  # of the handler
         self.buffered = BudgetShare(budget)  # bodies of the request and of its response
         self.reply = ResponseState.OPEN
@@ -189,6 +191,8 @@ class Exchange:
             return
         if self.started:
             raise ResponseOrderError("a reply was already sent")
+        if self.echoed_id:
+            headers = _echo_id(headers, self.echoed_id)
         framing = b"" if status == 204 or status == 304 else b"content-length: %d\r\n" % len(body)
         if self._wire.must_close(self):
             self.keep_alive = False
@@ -207,6 +211,8 @@ class Exchange:
             return
         if self.reply is not ResponseState.OPEN:
             raise ResponseOrderError("a reply was already begun")
+        if self.echoed_id:
+            headers = _echo_id(headers, self.echoed_id)
         self._bodiless = self.method == "HEAD" or status == 204 or status == 304
         self._chunked = self.modern and status != 204 and status != 304
         framing = _CHUNKED if self._chunked else b""
@@ -221,6 +227,8 @@ class Exchange:
     def upgrade(self, headers: Sequence[Header], receive: Callable[[bytes], None]) -> None:
         """Change to another protocol (HTTP 101): what arrives is passed to `receive`, and `write` sends bytes as is."""
         self.reply, self.started, self.keep_alive = ResponseState.STREAM, True, False
+        if self.echoed_id:
+            headers = _echo_id(headers, self.echoed_id)
         self._wire.take_over(format_response_head(101, headers, b"connection: Upgrade\r\n"), receive)
 
     async def send(self, data: bytes) -> None:
@@ -300,6 +308,10 @@ def format_response_head(status: int, fields: Sequence[Header], framing: bytes) 
     if block.count(b"\n") != len(lines) or block.count(b"\r") != len(lines) or block.find(b"\0") >= 0:
         return format_response_head(status, [field for field in fields if _is_clean(field)], framing)
     return block + framing + b"\r\n"
+
+
+def _echo_id(headers: Sequence[Header], id: bytes) -> list[Header]:
+    return [(name, id if name == b"x-request-id" else value) for name, value in headers]
 
 
 def chunk(data: bytes) -> bytes:

@@ -53,6 +53,7 @@ class LogLine(Struct, frozen=True, omit_defaults=True):
     web_searches: int = 0
     web_fetches: int = 0
     run: str = ""  # of a resumable reply
+    client_request_id: str = ""
 
 
 def format_text(outcome: Outcome) -> str:
@@ -130,6 +131,7 @@ def format_json(outcome: Outcome) -> str:
         web_searches=outcome.web_searches,
         web_fetches=outcome.web_fetches,
         run=outcome.run,
+        client_request_id=_clean(outcome.client_request_id),
     )
     data = msgspec.json.encode(line)
     return (data if len(data) <= MAX_LINE_BYTES else _encode_shortened(line)).decode()

@@ -87,6 +87,7 @@ def span_attributes(outcome: Outcome, provider: str, model: str, address: Addres
         "server.port": server[1] if server else None,
         "error.type": outcome.outcome if outcome.outcome != OK else None,
         "dragoman.request.id": _clean(outcome.request_id),
+        "dragoman.client.request_id": _clean(outcome.client_request_id) or None,
         "dragoman.client.protocol": outcome.client_protocol,
         "dragoman.upstream.protocol": outcome.upstream_protocol or None,
         "dragoman.client.name": _clean(outcome.client) or None,

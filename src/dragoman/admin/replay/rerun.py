@@ -42,7 +42,6 @@ from dragoman.net.bodies import ByteBudget
 from dragoman.net.detached import NoConnection
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import Header
 from dragoman.net.request_head import RequestHead
 from dragoman.net.tasks import spawn
 from dragoman.responses.kept_call import KeptCall
@@ -52,14 +51,12 @@ RUN_HEADER = "x-dragoman-run"
 UNLIMITED_BYTES = 1 << 62
 KEY = "dgm_replayed-requests-come-with-this"
 STORED_KEY = KeyId("key_replayed")
-REPLACED_HEADERS = frozenset(
-    {"host", "origin", "authorization", "x-api-key", "x-goog-api-key", "x-request-id", "content-length"}
-)
+REPLACED_HEADERS = frozenset({"host", "origin", "authorization", "x-api-key", "x-goog-api-key", "content-length"})
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 Handler = Callable[[Exchange], Coroutine[object, object, None]]
-MakeHandler = Callable[[Gateway, Keyring, Callable[[bytes], KeptCall | None]], Handler]
+MakeHandler = Callable[[Gateway, Keyring, Callable[[bytes], KeptCall | None], str], Handler]
 FIXTURES = Path("tests/fixtures/captures")
 FIXTURE_SUFFIX = ".json"
 MACHINE_ID = re.compile(r"[0-9a-f]{64}")
@@ -96,7 +93,7 @@ async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     collector = _Collector()
     gateway.captures = RequestCapture(sink=collector)
     keyring = _Keyring(capture.settings.owner)
-    handler = make_handler(gateway, keyring, partial(restore_state, lookups))
+    handler = make_handler(gateway, keyring, partial(restore_state, lookups), capture.request_id)
     exchange = Exchange(_make_head(capture), NoConnection(HOST), ByteBudget(UNLIMITED_BYTES))
     exchange.set_body(capture.request.body)
     await _serve(handler, exchange, capture)
@@ -174,18 +171,10 @@ def _make_head(capture: Capture) -> RequestHead:
     head.query = "&".join(pair for pair in request.query.split("&") if not pair.startswith("key="))
     head.fields = [
         *encode_headers(tuple(field for field in request.headers if field[0] not in REPLACED_HEADERS)),
-        *_replacing_headers(capture),
-    ]
-    return head
-
-
-def _replacing_headers(capture: Capture) -> list[Header]:
-    """Return the headers that replace the masked ones, and the id of the captured request."""
-    return [
         (b"host", HOST.encode()),
         (b"authorization", b"Bearer " + KEY.encode()),
-        (b"x-request-id", capture.request_id.encode("latin-1")),
     ]
+    return head
 
 
 class _SimulatedClock(selectors.DefaultSelector):

@@ -168,6 +168,7 @@ class Inspector {
     const state = row ? (row.state === "ended" ? row.outcome : row.state) : summary.outcome;
     const facts = [
       ["Request", h("span", null, h("code", null, plain(this.id)), " ", copyButton(() => this.id, "Copy id"))],
+      ["Client's own id", plain(row?.client_request_id || summary.client_request_id || "")],
       ["State", row?.state === "ended" ? outcomeMark(row) : stateMark(state)],
       ["Client", quote(row?.client || summary.client || "unknown")],
       ["Key", row?.key ? quote(this.names[row.key] || row.key) : null],

@@ -138,6 +138,7 @@ class Capture(Struct, frozen=True, kw_only=True):
 
     version: int = VERSION
     request_id: str
+    client_request_id: str = ""
     dragoman_version: str = ""
     time: str  # when the request began, ISO 8601
     duration_ms: float = 0.0
@@ -191,6 +192,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     """A line in the list of captures."""
 
     request_id: str
+    client_request_id: str = ""
     time: str
     duration_ms: float
     client: str
@@ -209,6 +211,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 def summarize(capture: Capture) -> Summary:
     return Summary(
         request_id=capture.request_id,
+        client_request_id=capture.client_request_id,
         time=capture.time,
         duration_ms=capture.duration_ms,
         client=capture.client,

@@ -51,6 +51,7 @@ def mask_capture(capture: Capture, secrets: Iterable[bytes]) -> Capture:
         ),
         losses=tuple(replace(loss, why=mask_text(loss.why, known)) for loss in capture.losses),
         request_id=mask_text(capture.request_id, known),
+        client_request_id=mask_text(capture.client_request_id, known),
         client=mask_text(capture.client, known),
         route=mask_text(capture.route, known),
         requested_model=mask_text(capture.requested_model, known),

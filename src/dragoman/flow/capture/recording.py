@@ -324,6 +324,7 @@ class Recording:
         last = self.upstream_exchanges[-1] if self.upstream_exchanges else None
         return Capture(
             request_id=outcome.request_id,
+            client_request_id=outcome.client_request_id,
             dragoman_version=__version__,
             time=utc_text(self._started_at),
             duration_ms=round(outcome.duration_s * 1000, 3),

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.admin import AdminError, Conflict, InvalidArgument, NotFound
+from dragoman.flow.response_headers import request_id_headers
 from dragoman.http.models import read_parameters
 from dragoman.http.routes import RoutedRequest, read_short_body
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
@@ -155,7 +156,7 @@ def respond_bytes(request: RoutedRequest, body: bytes, headers: Sequence[Header]
 
 def response_headers(request: RoutedRequest) -> list[Header]:
     """Return the headers of every response, without its type."""
-    return [(b"x-request-id", request.request_id.encode()), *PRIVATE]
+    return [*request_id_headers(request.request_id), *PRIVATE]
 
 
 @contextmanager

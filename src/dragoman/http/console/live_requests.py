@@ -275,6 +275,7 @@ class LiveRequests:
         has_ended = live.task is None and record.has_ended
         return {
             "request_id": record.id,
+            "client_request_id": _clean(record.client_request_id),
             "time": round(record.started_at * 1000),
             "key": record.key,
             "client": record.client,

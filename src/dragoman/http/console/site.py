@@ -16,6 +16,7 @@ from dragoman.accounts.console_sessions import Browser, ConsoleSessions, MemoryS
 from dragoman.accounts.keys import KeyId, Keyring, KeyRole, Scope
 from dragoman.config.settings import Config, is_loopback
 from dragoman.flow.gateway import Gateway
+from dragoman.flow.response_headers import request_id_headers
 from dragoman.http.api.operations import AuditLog
 from dragoman.http.api.wire import PREFIX as API
 from dragoman.http.api.wire import convert_errors, respond
@@ -23,7 +24,7 @@ from dragoman.http.console.feed import FeedApi
 from dragoman.http.console.files import IMMUTABLE, REVALIDATED, SECURITY_HEADERS, ConsoleFile, read_console_files
 from dragoman.http.console.live_requests import CostOf, LiveRequests
 from dragoman.http.rejections import LOCAL_NAMES, AuthBackoff, host_name, port_of
-from dragoman.http.routes import Role, Route, RoutedRequest, id_header, read_short_body
+from dragoman.http.routes import Role, Route, RoutedRequest, read_short_body
 from dragoman.hub.deferred import Deferred
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.exchange import Exchange
@@ -229,7 +230,7 @@ class Console:
     def _send_file(self, request: RoutedRequest, file: ConsoleFile, caching: Header) -> None:
         error = self._check.find_page_error(request.exchange)
         if error is not None:
-            head = [(b"content-type", b"text/plain"), id_header(request.request_id), *SECURITY_HEADERS]
+            head = [(b"content-type", b"text/plain"), *request_id_headers(request.request_id), *SECURITY_HEADERS]
             request.exchange.respond(403, head, error.message.encode())
             return
         headers = request.exchange.headers
@@ -237,7 +238,7 @@ class Console:
             (b"content-type", file.content_type),
             (b"etag", file.etag),
             caching,
-            id_header(request.request_id),
+            *request_id_headers(request.request_id),
         ]
         head += SECURITY_HEADERS
         if headers.get(b"if-none-match") == file.etag:
@@ -273,7 +274,7 @@ class Console:
         body = await self._describe_session(made.row) | {"token": made.token}
         name = self._cookie_name(request.exchange)
         cookie = f"{name}={made.cookie}; Max-Age={made.row.expires_at - made.row.created_at}; {COOKIE_RULES}"
-        head = [JSON, id_header(request.request_id), (b"cache-control", b"no-store")]
+        head = [JSON, *request_id_headers(request.request_id), (b"cache-control", b"no-store")]
         head += [(b"set-cookie", cookie.encode()), *SECURITY_HEADERS]
         request.exchange.respond(200, head, msgspec.json.encode(body))
 
@@ -286,7 +287,7 @@ class Console:
         await self.sessions.end(own.id)
         ended = f"{self._cookie_name(request.exchange)}=; Max-Age=0; {COOKIE_RULES}"
         head = [(b"set-cookie", ended.encode()), (b"cache-control", b"no-store")]
-        request.exchange.respond(204, [*head, id_header(request.request_id)], b"")
+        request.exchange.respond(204, [*head, *request_id_headers(request.request_id)], b"")
 
     async def _list_sessions(self, request: RoutedRequest) -> None:
         own, names = await self._own_session(request), await self._key_names()
