@@ -55,6 +55,7 @@ VALUES = {
     "outcome": "CASE WHEN n % 33 = 0 THEN 'lost' WHEN n % 499999 = 0 THEN 'corrupt' ELSE 'ok' END",
     "error_code": "NULL",
     "run": "''",
+    "client_request_id": "''",
 }
 NOW = datetime.fromtimestamp(END_MS / 1000, UTC)
 FILTERS = (

@@ -42,7 +42,7 @@ def list_stored(url: str) -> list[str]:
     async def read() -> list[str]:
         store = await open_store(url)
         try:
-            return sorted(row.request_id for row in await store.read_usage_rows(EVER))
+            return sorted(row.client_request_id or row.request_id for row in await store.read_usage_rows(EVER))
         finally:
             await store.close()
 

@@ -96,7 +96,7 @@ def test_all_rows_match_what_the_upstreams_reported(store_url: str, count: int, 
         served.end(signal.SIGINT)
     assert len(statuses) == count
     rows, sums = asyncio.run(read_stored(store_url))
-    by_request = {row.request_id: row for row in rows}
+    by_request = {row.client_request_id: row for row in rows}
     assert len(rows) == len(by_request) == count
     for request in requests:
         check(request, by_request[request.id])

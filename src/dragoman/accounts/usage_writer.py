@@ -159,6 +159,7 @@ def make_row(outcome: Outcome, pricing: Pricing, number: int) -> UsageRow:
         tools.web_searches and min(tools.web_searches, MAX_COUNT),
         tools.web_fetches and min(tools.web_fetches, MAX_COUNT),
         outcome.run,
+        outcome.client_request_id and _text(outcome.client_request_id),
     )
 
 

@@ -21,7 +21,7 @@ COMPARISONS: dict[str, Comparison] = {"<": "<", "<=": "<=", ">": ">", ">=": ">="
 
 TEXTS = (
     *("route", "provider", "model", "requested_model", "key", "client", "client_protocol", "upstream_protocol"),
-    *("outcome", "error_code", "request_id", "run", "usage_source"),
+    *("outcome", "error_code", "request_id", "client_request_id", "run", "usage_source"),
 )
 TIMES = ("after", "before")
 

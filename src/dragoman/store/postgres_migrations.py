@@ -287,4 +287,8 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (owner, id, first)
     );
     """,
+    # What the client of a request calls it; `request_id` is the gateway's own.
+    """
+    ALTER TABLE dragoman.usage ADD COLUMN client_request_id TEXT NOT NULL DEFAULT '';
+    """,
 )

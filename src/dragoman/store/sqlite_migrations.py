@@ -265,4 +265,8 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (owner, id, first)
     ) WITHOUT ROWID;
     """,
+    # What the client of a request calls it; `request_id` is the gateway's own.
+    """
+    ALTER TABLE usage ADD COLUMN client_request_id TEXT NOT NULL DEFAULT '';
+    """,
 )

@@ -49,6 +49,7 @@ class UsageRow(Struct, frozen=True, gc=False):
     web_searches: int
     web_fetches: int
     run: str = ""  # the resumable reply that the client got; several requests may have got the same
+    client_request_id: str = ""  # what the client calls its request; several may have the same
 
     @property
     def route(self) -> str:
