@@ -21,7 +21,8 @@ from pathlib import Path
 EVENTS_PER_S = 5.0
 PARTS = 4  # of the time with tabs
 WARM_UP_S = 3.0
-TABS = ("", "", "&frames=stream-0")
+TABS = ("", "", "&frames={id}")
+REQUEST_ID = re.compile(rb"x-dragoman-request-id: (\S+)\r\n")
 KEY = "dgm_bench-console-0123456789"
 CHUNK = (
     b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m",'
@@ -61,10 +62,12 @@ class Seen:
     feed_events: int = 0
     feed_bytes: int = 0
     frames: int = 0
+    request_id: str = ""  # of the last stream that began
 
-    async def read_stream(self, port: int, number: int) -> None:
-        path, fields = "POST /v1/messages", f"x-request-id: stream-{number}\r\ncontent-length: {len(BODY)}\r\n"
-        async with open_request(port, path, fields, BODY) as reader:
+    async def read_stream(self, port: int) -> None:
+        async with open_request(port, "POST /v1/messages", f"content-length: {len(BODY)}\r\n", BODY) as reader:
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.request_id = REQUEST_ID.findall(head)[0].decode()
             while data := await reader.read(65536):
                 now = time.monotonic()
                 self.delays += [now - float(sent) for sent in SENT_AT.findall(data)]
@@ -143,7 +146,7 @@ async def measure(options: argparse.Namespace, console: bool) -> None:
         port = int(re.findall(rb":(\d+)", first)[0])
         seen = Seen()
         try:
-            streams = [asyncio.ensure_future(seen.read_stream(port, number)) for number in range(options.streams)]
+            streams = [asyncio.ensure_future(seen.read_stream(port)) for _ in range(options.streams)]
             await asyncio.sleep(WARM_UP_S)
             quarter = options.seconds / PARTS
             await report("console, no tab" if console else "no console", gateway.pid, seen, quarter)
@@ -160,7 +163,7 @@ async def measure(options: argparse.Namespace, console: bool) -> None:
 
 
 async def measure_tabs(pid: int, port: int, seen: Seen, seconds: float) -> None:
-    tabs = [asyncio.ensure_future(seen.read_feed(port, query)) for query in TABS]
+    tabs = [asyncio.ensure_future(seen.read_feed(port, query.format(id=seen.request_id))) for query in TABS]
     await asyncio.sleep(WARM_UP_S)
     for part in range(1, PARTS + 1):
         await report(f"{len(TABS)} tabs, part {part} of {PARTS}", pid, seen, seconds)

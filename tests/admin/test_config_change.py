@@ -69,6 +69,7 @@ class Editor:
         return problem.key, problem.message
 
 
+EDIT = "edit the file on the gateway's machine."
 SEARCH = "[tools.web_search]\n"
 UP = "[providers.up]\n"
 KIRO = "[providers.kiro]\n"
@@ -97,7 +98,7 @@ def test_what_names_a_program_a_file_or_an_account_is_changed_in_the_file_only(
 ) -> None:
     found, message = Editor(tmp_path).find_problem(old, new)
     assert found == key
-    assert message.endswith("Edit the file itself.")
+    assert message.endswith(EDIT)
 
 
 @each_row(
@@ -196,7 +197,7 @@ def test_a_hidden_value_that_is_left_in_a_comment_alone_would_be_shown(tmp_path:
 def test_no_other_address_gets_a_stored_credential(tmp_path: Path, old: str, new: str, key: str) -> None:
     found, message = Editor(tmp_path).find_problem(old, new)
     assert found == key
-    assert message.lower().endswith("edit the file itself.")
+    assert message.endswith(EDIT)
 
 
 def test_a_typed_secret_cannot_be_replaced_by_the_one_of_the_environment(tmp_path: Path) -> None:

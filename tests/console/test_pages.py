@@ -185,7 +185,7 @@ def test_the_file_is_checked_compared_and_written(chromium: Browser, tmp_path: P
         expect(tab.page.get_by_role("button", name="Write and reload")).to_be_disabled()
         area.fill(f'{ECHO}[tools.web_search]\ncommand = ["id"]\n')
         tab.page.get_by_role("button", name="Check and compare").click()
-        expect(tab.page.locator("main")).to_contain_text("Edit the file itself.")
+        expect(tab.page.locator("main")).to_contain_text("edit the file on the gateway's machine")
         tab.keep("settings-refused")
         area.fill(f"{ECHO}[retry]\nattempts = 2\n")
         tab.page.get_by_role("button", name="Check and compare").click()

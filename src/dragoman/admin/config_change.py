@@ -24,9 +24,9 @@ from dragoman.config.tree import key_lines, line_of
 REFERENCES = ("env:", "file:", "command:", "exec:", "store:")  # a secret is elsewhere, and this names the place
 PROVIDER_TYPES: tuple[type[ProviderConfig], ...] = (ProviderConfig, *SECTION_TYPES.values())
 CHOICE = "kind"  # an address by itself, but always the vendor's own
+EDIT = "edit the file on the gateway's machine"
 MOVED = (
-    "A stored credential would be sent to another address. Write the secret itself in this section again, or edit the "
-    "file itself."
+    f"A stored credential would be sent to another address. Write the secret itself in this section again, or {EDIT}."
 )
 
 Values = Mapping[Key, object]
@@ -77,7 +77,7 @@ def _compare(shown: ShownFile, text: str, new_text: str, read: Callable[[str], C
     except tomllib.TOMLDecodeError:
         is_same = False
     if not is_same:
-        message = f"A secret cannot be put back into this text. Edit {shown.path} itself."
+        message = f"A secret cannot be put back into this text. Edit {shown.path} on the gateway's machine."
         raise ConfigError([Problem(str(shown.path), None, "", message)])
     return TextChange(dict(_flatten(old_tree)), dict(_flatten(new_tree)), old_tree, new_tree)
 
@@ -125,12 +125,12 @@ def find_protected_keys(change: TextChange) -> Iterator[tuple[Key, str]]:
         added = [text for text in _list_strings(after) if text not in known]
         locked = next((rule for rule in (HttpRule.FILE_ONLY, HttpRule.ACCOUNT) if rule in setting.rules), None)
         if any(HIDDEN.search(text) for text in (*added, *_list_names(key, change.old))):
-            yield key, "A hidden value stays where it stood. Write the secret itself here, or edit the file itself."
+            yield key, f"A hidden value stays where it stood. Write the secret itself here, or {EDIT}."
         elif locked is not None and not _is_removed_section(key, setting, change.new_tree):
-            yield key, f"This cannot be changed over HTTP, because {locked.value}. Edit the file itself."
+            yield key, f"This cannot be changed over HTTP, because {locked.value}: {EDIT}."
         elif setting.is_secret and any(names_other_place(text) for text in added):
             places = f"{', '.join(REFERENCES)} or a path"
-            yield key, f"Over HTTP, a secret is written as it is, not as {places}. Edit the file itself."
+            yield key, f"Over HTTP, a secret is written as it is, not as {places}; or {EDIT}."
 
 
 def _list_names(key: Key, old: Values) -> Iterator[str]:
@@ -169,7 +169,7 @@ def find_exposed_credentials(old: Config, new: Config, change: TextChange) -> It
         if former is not None and not changed:
             stored = set(_list_references(former))
             if not stored.issuperset(_list_references(section)):
-                yield key, "This would use a secret that is stored elsewhere. Edit the file itself."
+                yield key, f"This would use a secret that is stored elsewhere: {EDIT}."
             continue
         table = _find(change.new_tree, key)
         own = list(_list_own_addresses(section, table if isinstance(table, dict) else {}))

@@ -81,7 +81,7 @@ class FileEditor {
     area.addEventListener("input", () => { write.disabled = true; });
     const check = h("button", { type: "button", onclick: async () => { write.disabled = !(await this.check(area.value)); } }, "Check and compare");
     return h("div", null, h("label", { for: "file" }, plain(file.path)), h("p.soft", { id: "file-note" }, !may ? "This is read-only: the gateway may not write the file, or this key may not."
-      : file.exists ? "A secret is shown as <hidden N>: leave it, and it stays as it is. What names programs, files or accounts, and where stored credentials are sent, is changed only in the file itself." : "There is no file yet: writing makes it."), area,
+      : file.exists ? "A secret is shown as <hidden N>: leave it, and it stays as it is. What names programs, files or accounts, and where stored credentials are sent, is changed only on the gateway's machine." : "There is no file yet: writing makes it."), area,
       may ? h("div.bar", null, check, write, h("button.quiet", { type: "button", onclick: () => void this.load() }, "Start again")) : null);
   }
 
