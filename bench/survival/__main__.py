@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.survival.cases import CASES, Case
 from bench.survival.clients import Pulse, ask, request
 from bench.survival.gateway import Gateway, checkout, start_gateway
+from bench.survival.sockets import make_input, open_socket
 from bench.tools import ROOT, say
 
 SETTLE_S = 1.0
@@ -43,7 +44,7 @@ class Result:
 
 def measure(case: Case, src: Path) -> Result:
     run = case.prepare()
-    with start_gateway(src, case.patience_s) as gateway:
+    with start_gateway(src, case.patience_s, case.settings) as gateway:
         warm_up(gateway)
         time.sleep(SETTLE_S)
         with Pulse(gateway.port) as pulse:
@@ -66,6 +67,8 @@ def warm_up(gateway: Gateway) -> None:
     body = b'{"model": "chat/ok", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello there."}]}'
     for kind in ("chat", "messages", "count"):
         ask(gateway.port, request(kind, body))
+    with open_socket(gateway) as client:
+        client.ask(make_input(10))
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bench.survival.clients import ask, ask_all, connect, request
 from bench.survival.gateway import Gateway
+from bench.survival.sockets import CONTINUATION, PING, TEXT, chain_contexts, fill_lanes, flood_socket, open_one_by_one
 from dragoman.net.limits import raise_open_files_limit
 
 STALL_S = 0.05  # by which the 99th percentile of other streams' events may be late
@@ -17,6 +18,7 @@ STRANGE_KEYS = 2_200_000
 STALLED_READERS = 100
 IDLE_CONNECTIONS = 8_192  # as many as the gateway takes at all
 ADDRESSES = 200
+BUDGET = "max_buffered_mb = 64"
 
 Run = Callable[[Gateway], str]
 
@@ -31,6 +33,7 @@ class Case:
     most_peak_mb: float = 250.0
     most_p99_s: float = STALL_S
     patience_s: float = 60.0
+    settings: str = ""  # further lines of [server]
     most_seconds: float = 600.0
     expected: str = ""  # how the answers must begin
 
@@ -153,6 +156,13 @@ CASES = (
     Case("8 replies of 250 MB at once", ask_large, most_peak_mb=800),
     Case("100 stalled readers", lambda: stall_readers, most_peak_mb=STALLED_READERS * 0.256),
     Case("8,192 idle connections without a key", lambda: crowd, most_seconds=60, expected="20 x 200"),
+    Case("80,000 pings of a WebSocket", lambda: flood_socket(PING, 80_000), expected="closed with 1008"),
+    Case("500,000 pings of a WebSocket", lambda: flood_socket(PING, 500_000), expected="closed with 1008"),
+    Case("500,000 fragments of one letter", lambda: flood_socket(CONTINUATION, 500_000), expected="closed with 1008"),
+    Case("50,000 empty messages of a WebSocket", lambda: flood_socket(TEXT, 50_000)),
+    Case("32 lanes of 8 MB, budget 64 MB", fill_lanes, settings=BUDGET, expected="8 answered"),
+    Case("a chain of 40 times 10 MB, budget 64 MB", chain_contexts, settings=BUDGET, expected="6 answered"),
+    Case("140 WebSockets of 8 MB, one by one", open_one_by_one, settings=BUDGET, expected="140 answered"),
     Case("JSON reply trickled, time-outs 2 s", lambda: trickle("trickle-json"), patience_s=2.0, most_seconds=30),
     Case("error body trickled, time-outs 2 s", lambda: trickle("trickle-error"), patience_s=2.0, most_seconds=40),
 )

@@ -62,8 +62,8 @@ class Gateway:
 
 
 @contextmanager
-def start_gateway(src: Path, patience_s: float) -> Iterator[Gateway]:
-    """Run the gateway whose package lies in `src`, in front of an upstream of its own."""
+def start_gateway(src: Path, patience_s: float, settings: str = "") -> Iterator[Gateway]:
+    """Run the gateway whose package lies in `src`, in front of an upstream of its own; `settings` are of its server."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-survival-")))
         upstream, port = find_free_port(), find_free_port()
@@ -73,7 +73,7 @@ def start_gateway(src: Path, patience_s: float) -> Iterator[Gateway]:
         child = stack.enter_context(Child(command, CORES, log, {**environ, "PYTHONPATH": str(ROOT)}))
         wait_healthy(child, upstream, "/health", 60.0)
         known = " token_timeout_s" in (src / "dragoman/config/settings.py").read_text()
-        more = f"token_timeout_s = {patience_s}" if known else ""
+        more = f"token_timeout_s = {patience_s}\n{settings}" if known else settings
         config = directory / "dragoman.toml"
         config.write_text(CONFIG.format(upstream=upstream, directory=directory, patience_s=patience_s, more=more))
         environ |= {"PYTHONPATH": str(src), "HOME": str(directory), "DRAGOMAN_API_KEY": KEY}
