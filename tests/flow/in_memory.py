@@ -97,6 +97,12 @@ class MemoryWire:
     def take_over(self, head: bytes, receive: Callable[[bytes], None]) -> None:
         self.writes.append(head)
 
+    def pause_reading(self) -> None:
+        return
+
+    def resume_reading(self) -> None:
+        return
+
     async def wait_writable(self) -> None:
         self.blocked = False
 

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 
 import msgspec
@@ -13,6 +14,7 @@ from msgspec import Raw, Struct
 from dragoman.flow.call import Call
 from dragoman.flow.failures import respond_with_failure, retry_headers
 from dragoman.flow.gateway import Gateway
+from dragoman.flow.reply_bounds import charge_bytes, no_room_failure
 from dragoman.flow.response_headers import request_id_headers
 from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.sse import Frame, SseFramer
@@ -20,19 +22,19 @@ from dragoman.http.compaction import Compactor
 from dragoman.http.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.http.rejections import key_failure
 from dragoman.http.routes import RoutedRequest
+from dragoman.http.socket_memory import HeldRequest, SocketMemory
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import Client
 from dragoman.hub.request import Json
 from dragoman.net.detached import NoConnection
-from dragoman.net.errors import ClientDisconnected
+from dragoman.net.errors import BufferBudgetExceeded, ClientDisconnected
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.net.request_head import RequestHead
-from dragoman.net.tasks import describe_fault, spawn
-from dragoman.net.websocket import WebSocket
+from dragoman.net.tasks import describe_fault, run_off_loop, spawn
+from dragoman.net.websocket import Message, WebSocket
 from dragoman.protocols.responses.encode_response import Snapshot, encode_stream, keep_made
 from dragoman.protocols.responses.state_items import read_request
-from dragoman.responses.context import ContextItem
 from dragoman.responses.kept_call import KeptCall
 from dragoman.responses.service import ResponseService, check_trigger, now
 
@@ -41,7 +43,7 @@ log = logging.getLogger(__name__)
 MAX_RUNNING = 16
 MAX_LANES = 32
 MAX_WAITING = 64  # requests of a connection, those under way included
-GOING_AWAY, RESTARTING = 1001, 1012  # codes after which clients connect again
+GOING_AWAY, FAILED, RESTARTING = 1001, 1011, 1012  # codes after which clients connect again
 DEFAULT_LANE = ""
 _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _OF_SOCKET = frozenset(("type", "stream_id", "generate", "stream", "background"))  # not part of a request
@@ -54,17 +56,12 @@ Infer = Callable[[str, Callable[[Exchange, Call], Awaitable[None]], RoutedReques
 
 
 class QueuedRequest(Struct, frozen=True):
-    """A request of a lane."""
+    """A request of a lane. Nothing but its body is kept: what was read from it would take as much again."""
 
-    fields: dict[str, Json]
-    message: str  # that it came in
-
-
-class Remembered(Struct, frozen=True):
-    """The newest response of a lane: its context and its output."""
-
-    id: str
-    items: tuple[ContextItem, ...]
+    body: bytes  # as it would be posted
+    generates: bool  # False: it is answered without a model
+    previous: str  # the id of the response that it continues
+    size: int  # bytes of the message that it came in
 
 
 class SocketServices(Struct, frozen=True):
@@ -149,8 +146,10 @@ class ResponsesSocket:
         config = services.gateway.runtime.config
         self._settings = config.responses
         self._socket = WebSocket(request.exchange, config.server.max_body_bytes)
-        self._lanes: dict[str, asyncio.Queue[QueuedRequest]] = {}
-        self._newest: dict[str, Remembered] = {}  # by lane
+        self._memory = SocketMemory(self._socket)
+        self._lanes: dict[str, deque[QueuedRequest]] = {}  # what waits in each
+        self._busy: set[str] = set()  # lanes in which a request is under way
+        self._tasks: set[asyncio.Task[None]] = set()
         self._running = asyncio.Semaphore(MAX_RUNNING)
         self._waiting = 0
         self.is_retired = False  # the connection is closed once no request is under way
@@ -159,12 +158,22 @@ class ResponsesSocket:
     async def run(self) -> None:
         """Serve the connection to its end."""
         self._socket.accept(*request_id_headers(self._request.request_id))
+        self._start(self._watch())
+        code = FAILED
         try:
-            await self._serve()
+            while await self._serve_next():
+                continue
+        except ClientDisconnected:
+            return
         except asyncio.CancelledError:
-            self._socket.close(RESTARTING, "the gateway restarts")
-            self._request.exchange.finish()
+            code = RESTARTING
             raise
+        finally:
+            try:
+                await self._end_tasks()
+            finally:
+                self._socket.close(code, "the gateway restarts" if code == RESTARTING else "")
+                self._forget()
 
     def retire(self) -> None:
         """Close the connection once no request is under way, with a code that makes clients connect again."""
@@ -172,17 +181,39 @@ class ResponsesSocket:
         if not self._waiting:
             self._socket.close(RESTARTING, "the gateway restarts")
 
-    async def _serve(self) -> None:
+    def _start(self, work: Coroutine[object, object, None]) -> None:
+        task = spawn(work, name="requests of a WebSocket")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end_tasks(self) -> None:
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _forget(self) -> None:
+        """Release what is held now: this object may be referred to for longer."""
+        self._lanes.clear()
+        self._tasks.clear()
+        self._memory.clear()
+        self._request.exchange.buffered.release_to(0)
+
+    async def _serve_next(self) -> bool:
+        """Wait for a message and take it; return False once the connection is closed."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._watch())
-                while (message := await self._socket.receive()) is not None:
-                    if self._socket.blocked:  # a client that does not read is not read from
-                        await self._socket.wait_writable()
-                    self._take(message, tasks)
-                raise _Closed
-        except* (_Closed, ClientDisconnected):
-            self._request.exchange.finish()
+            message = await self._socket.receive()
+        except BufferBudgetExceeded:
+            self._refuse(RequestError(no_room_failure()), DEFAULT_LANE)
+        else:
+            if message is None:
+                return False
+            if self._socket.blocked:  # a client that does not read is not read from
+                await self._socket.wait_writable()
+            await self._take(message)
+        await asyncio.sleep(0)  # others get their turn, however many messages wait
+        return True
 
     async def _watch(self) -> None:
         """Send pings, and end a connection that is too old or whose client is silent."""
@@ -201,25 +232,27 @@ class ResponsesSocket:
                 return
             self._socket.ping()
 
-    def _take(self, message: str, tasks: asyncio.TaskGroup) -> None:
+    async def _take(self, message: Message) -> None:
         """Queue a request, or answer at once what cannot become one."""
-        lane = DEFAULT_LANE
+        lane, size = DEFAULT_LANE, message.size
         try:
-            fields = read_request(message.encode(errors="surrogatepass"))
+            fields = await run_off_loop(size, partial(_read_fields, message))
             lane = _read_lane(fields)
-            self._ensure_lane(lane, tasks)
+            self._ensure_lane(lane)
             if fields.get("type") == "response.steer":
-                self._refuse_steering(fields, lane)
-            elif self._is_request(fields):
-                self._waiting += 1
-                self._lanes[lane].put_nowait(QueuedRequest(fields, message))
+                self._send(lane, await run_off_loop(size, partial(_refuse_steering, fields)))
+                await self._wait_until_read()
+            else:
+                self._check_request(fields)
+                request = await run_off_loop(size, partial(_make_request, fields, size))
+                self._enqueue(lane, request)
                 return
         except RequestError as refused:
             self._refuse(refused, lane)
-        self._socket.release(message)
+        self._socket.release(size)
 
-    def _is_request(self, fields: dict[str, Json]) -> bool:
-        """Return True; raises RequestError if a message is no request, or one too many."""
+    def _check_request(self, fields: dict[str, Json]) -> None:
+        """Raise RequestError if a message is no request, or one too many."""
         if fields.get("type") != "response.create":
             shown = msgspec.json.encode(fields.get("type")).decode()[:80]
             raise BadRequest("/type", f"type must be response.create, got {shown}.")
@@ -230,49 +263,64 @@ class ResponsesSocket:
         if self._waiting >= MAX_WAITING:
             message = f"This connection has {MAX_WAITING} requests under way or waiting. Wait for one of them to end."
             raise RequestError(Failure(Kind.RATE_LIMITED, message, retry_after=1.0))
-        return True
 
-    def _ensure_lane(self, lane: str, tasks: asyncio.TaskGroup) -> None:
+    def _ensure_lane(self, lane: str) -> None:
         if lane in self._lanes:
             return
         if lane and len(self._lanes.keys() - {DEFAULT_LANE}) >= MAX_LANES:
             message = f"A connection has at most {MAX_LANES} different stream_ids."
             raise BadRequest("/stream_id", message, code="websocket_stream_limit_reached")
-        self._lanes[lane] = asyncio.Queue()
-        tasks.create_task(self._run_lane(lane))
+        self._lanes[lane] = deque()
+
+    def _enqueue(self, lane: str, request: QueuedRequest) -> None:
+        if not self._socket.is_open:  # it was closed while the request was read
+            return
+        self._waiting += 1
+        self._lanes[lane].append(request)
+        if lane not in self._busy:
+            self._busy.add(lane)
+            self._start(self._run_lane(lane))
 
     async def _run_lane(self, lane: str) -> None:
-        while True:
-            queued = await self._lanes[lane].get()
-            async with self._running:
-                await self._run(lane, queued.fields)
-            self._waiting -= 1
-            self._socket.release(queued.message)
-            if self.is_retired:
-                self.retire()
-
-    async def _run(self, lane: str, fields: dict[str, Json]) -> None:
-        body: dict[str, Json] = {key: value for key, value in fields.items() if key not in _OF_SOCKET}
+        """Run the requests that wait in a lane, until none does."""
         try:
-            if fields.get("generate") is False:
-                await self._answer_without_model(lane, body)
-                return
-            if await self._answer_with_model(lane, body | {"stream": True}):
+            while self._lanes[lane]:
+                async with self._running:
+                    await self._run(lane, self._lanes[lane].popleft())
+                self._waiting -= 1
+                if self.is_retired:
+                    self.retire()
+        except ClientDisconnected:
+            self._socket.close(GOING_AWAY)
+        finally:
+            self._busy.discard(lane)
+
+    async def _run(self, lane: str, request: QueuedRequest) -> None:
+        held = HeldRequest(request.size)
+        try:
+            answer = self._answer_with_model if request.generates else self._answer_without_model
+            if await answer(lane, request, held):
                 return
         except RequestError as refused:
             self._refuse(refused, lane)
-        newest = self._newest.get(lane)
-        if newest is not None and newest.id == body.get("previous_response_id"):
-            del self._newest[lane]
+        except ClientDisconnected:
+            raise
+        except Exception as bug:
+            log.error("a request over a WebSocket failed: %s", describe_fault(bug))
+            message = f"The gateway failed on this request; its log names the place under {self._request.request_id}."
+            self._refuse(RequestError(Failure(Kind.BUG, message)), lane)
+        finally:
+            self._memory.end(held)
+        self._memory.forget(lane, request.previous)
 
-    async def _answer_with_model(self, lane: str, body: dict[str, Json]) -> bool:
+    async def _answer_with_model(self, lane: str, request: QueuedRequest, held: HeldRequest) -> bool:
         """Send the events of a response, or an error; return whether there was a response."""
         self._number += 1
         outer = self._request.exchange
         head = RequestHead(fields=_plain_headers(outer), method="POST", path=outer.path, raw_path=outer.raw_path)
         exchange = Exchange(head, LaneConnection(self._socket), outer.buffered.budget)
         exchange.echoed_id = outer.echoed_id
-        exchange.set_body(msgspec.json.encode(body))
+        exchange.set_body(request.body)
         sender = EventSender(partial(self._send, lane))
         exchange.listen(sender)
         request_id = f"{self._request.request_id}-{self._number}"
@@ -287,9 +335,11 @@ class ResponsesSocket:
             received_at=time.time(),
         )
         try:
-            await self._services.infer(self._services.protocol, partial(self._answer, lane), routed)
+            await self._services.infer(self._services.protocol, partial(self._answer, lane, held), routed)
         except RequestError as refused:
             respond_with_failure(exchange, self._client, refused, request_id)
+        except ClientDisconnected:
+            raise
         except Exception as bug:
             log.error("a request over a WebSocket failed: %s", describe_fault(bug))
             message = f"The gateway failed on this request; its log names the place under {request_id}."
@@ -302,9 +352,9 @@ class ResponsesSocket:
             self._send_error(sender.status, sender.error, sender.headers, lane)
         return sender.status == 200
 
-    async def _answer(self, lane: str, exchange: Exchange, call: Call) -> None:
-        raw = read_request(call.body)
-        state = await self._open(lane, raw, len(call.body))
+    async def _answer(self, lane: str, held: HeldRequest, exchange: Exchange, call: Call) -> None:
+        raw = await run_off_loop(len(call.body), partial(read_request, call.body))
+        state = await self._open(lane, raw, len(call.body), held)
         try:
             if check_trigger(raw):
                 await Compactor(self._services.gateway, exchange, call, state, raw).answer_trigger()
@@ -317,37 +367,58 @@ class ResponsesSocket:
         except BaseException:
             await state.release()
             raise
+        finally:
+            state.memory = None  # others may refer to the state for longer than the connection lasts
         self._services.service.note_end(state)
 
-    async def _answer_without_model(self, lane: str, body: dict[str, Json]) -> None:
+    async def _answer_without_model(self, lane: str, request: QueuedRequest, held: HeldRequest) -> bool:
         """Answer `generate: false`: the response has no output, and can be continued."""
+        body = await run_off_loop(len(request.body), partial(read_request, request.body))
         model = body.get("model")
         if not isinstance(model, str) or not model:
             raise BadRequest("/model", "model is missing: name the model to use.", code="missing_required_parameter")
-        state = await self._open(lane, body, 0)
-        snapshot = Snapshot(state.id, model, state.created, body, state.fields)
-        state.reply.take(keep_made(snapshot, (), _NO_USAGE, now()))
-        data = encode_stream(snapshot, (), _NO_USAGE, now(), done=False)
-        if not await state.commit():
-            data = state.mark_unstored(data)
-        await state.release()
-        EventSender(partial(self._send, lane)).on_body(data)
+        state = await self._open(lane, body, 0, held)
+        try:
+            snapshot = Snapshot(state.id, model, state.created, body, state.fields)
+            state.reply.take(keep_made(snapshot, (), _NO_USAGE, now()))
+            if not state.keeps and not self._memory.has(state.id):
+                raise RequestError(no_room_failure())  # it could not be continued, and has no other use
+            data = encode_stream(snapshot, (), _NO_USAGE, now(), done=False)
+            if not await state.commit():
+                data = state.mark_unstored(data)
+        finally:
+            await state.release()
+        charge_bytes(self._request.exchange.buffered, len(data))
+        try:
+            EventSender(partial(self._send, lane)).on_body(data)
+            await self._wait_until_read()
+        finally:
+            self._socket.release(len(data))
+        return True
 
-    async def _open(self, lane: str, raw: dict[str, Json], size: int) -> KeptCall:
-        memory = {one.id: one.items for one in self._newest.values()}
-        state = await self._services.service.open_call(self._owner, raw, size, memory)
-        state.memory = partial(self._remember, lane)
+    async def _wait_until_read(self) -> None:
+        """Wait until the client has read what was sent: its bytes count until then. Raises ClientDisconnected."""
+        await asyncio.sleep(0)
+        await self._socket.wait_writable()
+
+    async def _open(self, lane: str, raw: dict[str, Json], size: int, held: HeldRequest) -> KeptCall:
+        self._memory.use_parent(held, raw.get("previous_response_id"))
+        state = await self._services.service.open_call(self._owner, raw, size, self._memory.responses)
+        context = state.context
+        try:
+            self._memory.hold_stored(held, context.items if held.parent else (*context.earlier, *context.items))
+        except BufferBudgetExceeded:
+            await state.release()
+            raise RequestError(no_room_failure()) from None
+        state.memory = partial(self._memory.remember, lane, held)
         return state
-
-    def _remember(self, lane: str, id: str, items: tuple[ContextItem, ...]) -> None:
-        self._newest[lane] = Remembered(id, items)
 
     # What is sent
 
     def _send(self, lane: str, event: bytes) -> None:
         if lane:
             event = event.rstrip()[:-1] + b',"stream_id":' + msgspec.json.encode(lane) + b"}"
-        self._socket.send(event.decode(errors="replace"))
+        self._socket.send(event)
 
     def _refuse(self, refused: RequestError, lane: str) -> None:
         rendered = self._client.render_error(refused.failure, self._request.request_id)
@@ -362,13 +433,6 @@ class ResponsesSocket:
         frame: dict[str, Json] = {"type": "error", "status": status, "error": {**error, "headers": fields}}
         self._send(lane, msgspec.json.encode(frame | {"headers": fields}))
 
-    def _refuse_steering(self, fields: dict[str, Json], lane: str) -> None:
-        message = "This gateway cannot steer a response while it is generated."
-        error = {"code": "steering_not_supported", "message": message, "type": "invalid_request_error"}
-        steer = {"input": fields.get("input"), "previous_response_id": fields.get("previous_response_id")}
-        frame = {"type": "response.steer.failed", "error": error, "steer": steer, "sequence_number": 0}
-        self._send(lane, msgspec.json.encode(frame))
-
     @property
     def _client(self) -> Client:
         client = self._services.gateway.runtime.protocols[self._services.protocol].client
@@ -376,8 +440,24 @@ class ResponsesSocket:
         return client
 
 
-class _Closed(Exception):
-    """The client has closed the connection; everything that runs for it ends."""
+def _read_fields(message: Message) -> dict[str, Json]:
+    return read_request(message.read())
+
+
+def _make_request(fields: dict[str, Json], size: int) -> QueuedRequest:
+    generates, previous = fields.get("generate") is not False, fields.get("previous_response_id")
+    body: dict[str, Json] = {key: value for key, value in fields.items() if key not in _OF_SOCKET}
+    if generates:
+        body["stream"] = True
+    return QueuedRequest(msgspec.json.encode(body), generates, previous if isinstance(previous, str) else "", size)
+
+
+def _refuse_steering(fields: dict[str, Json]) -> bytes:
+    message = "This gateway cannot steer a response while it is generated."
+    error = {"code": "steering_not_supported", "message": message, "type": "invalid_request_error"}
+    steer = {"input": fields.get("input"), "previous_response_id": fields.get("previous_response_id")}
+    frame = {"type": "response.steer.failed", "error": error, "steer": steer, "sequence_number": 0}
+    return msgspec.json.encode(frame)
 
 
 def _read_lane(fields: dict[str, Json]) -> str:

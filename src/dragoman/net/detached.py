@@ -31,6 +31,12 @@ class NoConnection:
     def take_over(self, head: bytes, receive: Callable[[bytes], None]) -> None:
         raise ResponseOrderError("there is no connection whose protocol could change")
 
+    def pause_reading(self) -> None:
+        return
+
+    def resume_reading(self) -> None:
+        return
+
     def drop(self, exchange: Exchange) -> None:
         return
 

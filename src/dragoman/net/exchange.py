@@ -36,6 +36,8 @@ class ExchangeConnection(Protocol):
     def end_reply(self, exchange: "Exchange") -> None: ...
     def drop(self, exchange: "Exchange") -> None: ...
     def take_over(self, head: bytes, receive: Callable[[bytes], None]) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
     async def wait_writable(self) -> None: ...
     async def wait_for_body(self, exchange: "Exchange", *, whole: bool) -> None: ...
     def mark_authenticated(self) -> None: ...
@@ -227,9 +229,17 @@ class Exchange:
     def upgrade(self, headers: Sequence[Header], receive: Callable[[bytes], None]) -> None:
         """Change to another protocol (HTTP 101): what arrives is passed to `receive`, and `write` sends bytes as is."""
         self.reply, self.started, self.keep_alive = ResponseState.STREAM, True, False
+        self.body_open = True  # whatever the client still sends when we end must not reset the connection
         if self.echoed_id:
             headers = _echo_id(headers, self.echoed_id)
         self._wire.take_over(format_response_head(101, headers, b"connection: Upgrade\r\n"), receive)
+
+    def pause_reading(self) -> None:
+        """Leave what the client sends in its socket."""
+        self._wire.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._wire.resume_reading()
 
     async def send(self, data: bytes) -> None:
         """Write, and wait while the client reads too slowly. Empty data sends only a head that is still held."""

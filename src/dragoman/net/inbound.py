@@ -106,8 +106,11 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._deadline.clear()
         self._unblock()
-        if self._exchange is None and not self._discarding:
-            self._await_next()
+        if self._exchange is None:
+            if self._discarding:
+                self._watch_writing()  # this was the deadline of a connection that is being closed, too
+            else:
+                self._await_next()
 
     def _read_head(self, data: bytes) -> None:
         if not self._unread and data[0] > 32:
@@ -199,10 +202,10 @@ class ClientConnection(asyncio.Protocol):
             self._body_in_turn += taken
             if self._body_in_turn > _BODY_AT_ONCE:
                 self._body_in_turn = 0
-                self._pause_reading()
-                self._loop.call_soon(self._resume_reading)
+                self.pause_reading()
+                self._loop.call_soon(self.resume_reading)
         elif incoming.buffered_bytes > _UNREAD_HIGH:
-            self._pause_reading()
+            self.pause_reading()
         return taken
 
     def _refuse_body(self, exchange: Exchange, refusal: RequestRejected) -> None:
@@ -218,7 +221,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange.expects_continue and not exchange.started:
             exchange.expects_continue = False
             self.write(CONTINUE)
-        self._resume_reading()
+        self.resume_reading()
         if self._body_wait is None:
             self._body_wait = BodyWait(self._loop, self._deadline, self._limits, self._expire_body)
         await self._body_wait.wait(0 if exchange.incoming is None else exchange.incoming.received_bytes, whole=whole)
@@ -226,14 +229,14 @@ class ClientConnection(asyncio.Protocol):
     def _hold(self, data: bytes | bytearray) -> None:
         self._unread += data
         if len(self._unread) > _UNREAD_HIGH:
-            self._pause_reading()
+            self.pause_reading()
 
-    def _pause_reading(self) -> None:
-        if self._reading:
+    def pause_reading(self) -> None:
+        if self._reading and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
 
-    def _resume_reading(self) -> None:
+    def resume_reading(self) -> None:
         if not self._reading and not self._transport.is_closing():
             self._reading = True
             self._transport.resume_reading()
@@ -262,7 +265,7 @@ class ClientConnection(asyncio.Protocol):
         self.write(head)
         self._transport.set_protocol(UpgradedConnection(self, receive))
         unread, self._unread = bytes(self._unread), bytearray()
-        self._resume_reading()
+        self.resume_reading()
         receive(unread)
 
     def must_close(self, exchange: Exchange) -> bool:
@@ -311,7 +314,7 @@ class ClientConnection(asyncio.Protocol):
         if self._unread:
             self._next_head()
         if self._exchange is None:
-            self._resume_reading()
+            self.resume_reading()
 
     def _refuse(self, raw: bytes, refusal: RequestRejected) -> None:
         """Respond to a request that cannot be handled; later bytes of this connection are ignored."""
@@ -331,7 +334,7 @@ class ClientConnection(asyncio.Protocol):
         self.send_now()
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self._resume_reading()
+        self.resume_reading()
         self._deadline.set(self._limits.linger_s, self.abort)
 
     def _close(self) -> None:

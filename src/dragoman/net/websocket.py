@@ -1,22 +1,38 @@
-"""The server's side of a WebSocket on an exchange: wsproto reads and writes the frames."""
+"""The server's side of a WebSocket on an exchange: wsproto reads the frames.
+
+All WebSockets of an event loop together read frames for at most 5 ms in one turn of the loop. What a client has sent
+beyond that stays in its socket until a later turn, so that a flood of tiny frames does not delay others.
+"""
 
 import asyncio
 import base64
 import binascii
 import hashlib
+import struct
 import time
+from collections import OrderedDict
+from collections.abc import Callable
+from io import StringIO
+from typing import Protocol
+from weakref import WeakKeyDictionary
 
-from wsproto.connection import Connection, ConnectionState, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
-from wsproto.utilities import LocalProtocolError, RemoteProtocolError
+from msgspec import Struct
+from wsproto.frame_protocol import CloseReason, Frame, FrameDecoder, MessageDecoder, Opcode, ParseFailed
 
 from dragoman.net.errors import BufferBudgetExceeded
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers, asks_for_websocket
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-UNSUPPORTED_DATA, TOO_BIG, TRY_AGAIN = 1003, 1009, 1013
-MAX_WAITING = 256  # messages that are not taken yet
+UNSUPPORTED_DATA, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN = 1003, 1008, 1009, 1013
+MAX_WAITING = 256  # messages that are not taken yet; then the client is not read from
+TURN_S = 0.005  # for the frames of all clients, before the event loop turns to others
+MAX_CONTROL_FRAMES = 1_000  # in a second
+MAX_FRAGMENTS = 10_000  # of one message
+_MAX_REASON = 123  # bytes
+_PART = 256 * 1024  # letters that are held together: one string that grows to megabytes would be copied while it does
+_LAST = 0x80  # the bit that marks the last frame of a message
+_SENT_CODES = frozenset((*range(1000, 1004), *range(1007, 1015), *range(3000, 5000)))  # that a client may close with
 
 
 def wants_websocket(headers: Headers) -> bool:
@@ -31,20 +47,113 @@ def _has_key(headers: Headers) -> bool:
         return False
 
 
+class FrameReader(Protocol):
+    """What reads the frames of one client."""
+
+    def read_frames(self, ends: float) -> bool:
+        """Read frames until the clock says `ends`; return whether that was too short for those that have arrived."""
+
+    def pause_reading(self) -> None: ...
+
+
+class FrameTurns:
+    """Lets the WebSockets of an event loop read frames, for at most `TURN_S` in all in each of its turns."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._ends: float | None = None  # when the time of this turn is over; None if nothing was read in it yet
+        self._waiting: OrderedDict[FrameReader, None] = OrderedDict()
+
+    def read(self, reader: FrameReader) -> None:
+        """Let it read now, and in later turns what there is no time for."""
+        ends = self._begin_turn() if self._ends is None else self._ends
+        if self._waiting or reader.read_frames(ends):
+            self._waiting[reader] = None
+            reader.pause_reading()
+
+    def _begin_turn(self) -> float:
+        asyncio.get_running_loop().call_soon(self._read_waiting)
+        self._ends = self.clock() + TURN_S
+        return self._ends
+
+    def _read_waiting(self) -> None:
+        self._ends = None
+        if not self._waiting:
+            return
+        ends = self._begin_turn()
+        for _ in range(len(self._waiting)):
+            reader, _ = self._waiting.popitem(last=False)
+            if reader.read_frames(ends):
+                self._waiting[reader] = None
+            if self.clock() >= ends:
+                return
+
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, FrameTurns] = WeakKeyDictionary()
+
+
+def _shared_turns() -> FrameTurns:
+    loop = asyncio.get_running_loop()
+    turns = _turns.get(loop)
+    if turns is None:
+        turns = _turns[loop] = FrameTurns()
+    return turns
+
+
+class Message(Struct, frozen=True):
+    """A text message. Its bytes count in the budget of all requests until they are released."""
+
+    parts: list[StringIO]
+    size: int  # bytes
+
+    def read(self) -> bytes:
+        """Return the text as UTF-8; this copies it, so that large ones are read in a thread."""
+        return b"".join([part.getvalue().encode() for part in self.parts])
+
+
+class _Dropped:
+    """Stands for a message that there was no room for."""
+
+
+class _IncomingMessage:
+    """What has arrived of a message."""
+
+    __slots__ = ("fragments", "is_dropped", "parts", "size")
+
+    def __init__(self) -> None:
+        # Not a list of all pieces: a client that sends letters one by one would make us hold eight bytes for each.
+        self.parts: list[StringIO] = []
+        self.size = 0  # bytes
+        self.fragments = 0
+        self.is_dropped = False  # there is no room for it
+
+    def write(self, text: str) -> None:
+        if not self.parts or self.parts[-1].tell() >= _PART:
+            self.parts.append(StringIO())
+        self.parts[-1].write(text)
+
+
 class WebSocket:
     """Text messages in both directions, until one side closes.
 
     Compression is declined: wsproto inflates without a bound, so that a few kilobytes could fill the memory.
     """
 
-    def __init__(self, exchange: Exchange, max_bytes: int) -> None:
+    def __init__(self, exchange: Exchange, max_bytes: int, turns: FrameTurns | None = None) -> None:
         self._exchange = exchange
         self._max_bytes = max_bytes
-        self._frames = Connection(ConnectionType.SERVER)
-        self._messages: asyncio.Queue[str | None] = asyncio.Queue()
-        self._pieces: list[str] = []
-        self._size = 0
-        self.received_at = time.monotonic()  # of the last bytes from the client
+        self._turns = turns or _shared_turns()
+        self._clock = self._turns.clock
+        # Not wsproto's Connection, which is a reference cycle and ends without a close frame after a protocol error.
+        self._frames = FrameDecoder(client=False)
+        self._fragments = MessageDecoder()
+        self._incoming = _IncomingMessage()
+        self._inbox: asyncio.Queue[Message | _Dropped | None] = asyncio.Queue()
+        self._is_full = False  # as many messages wait as may
+        self._is_closed = False
+        self._second = float("-inf")  # when the second began whose control frames are counted
+        self._control_frames = 0
+        self.received_at = self._clock()  # of the last bytes from the client
 
     def accept(self, *fields: Header) -> None:
         """Answer the handshake, with these header fields."""
@@ -53,18 +162,31 @@ class WebSocket:
         head = [(b"upgrade", b"websocket"), (b"sec-websocket-accept", token), *fields]
         self._exchange.upgrade(head, self._receive)
 
-    async def receive(self) -> str | None:
-        """Return the next message, to be released later; None once the connection is closed."""
-        return await self._messages.get()
+    async def receive(self) -> Message | None:
+        """Return the next message, whose bytes must be released later; None once the connection is closed.
 
-    def release(self, message: str) -> None:
-        """Count the bytes of a message that is no longer held."""
+        Raises BufferBudgetExceeded in place of a message that was dropped because the gateway had no room for it.
+        """
+        received = await self._inbox.get()
+        if self._is_full and self._inbox.qsize() <= MAX_WAITING // 2:
+            self._is_full = False
+            self._turns.read(self)
+        if isinstance(received, _Dropped):
+            raise BufferBudgetExceeded("the gateway holds as many bytes as it may (server.max_buffered_mb)")
+        return received
+
+    def hold(self, size: int) -> None:
+        """Count bytes that are held for this connection; raises BufferBudgetExceeded, and counts none."""
+        self._exchange.buffered.hold(size)
+
+    def release(self, size: int) -> None:
+        """Stop counting bytes that are no longer held."""
         share = self._exchange.buffered
-        share.release_to(max(0, share.held - len(message)))
+        share.release_to(max(0, share.held - size))
 
     @property
     def is_open(self) -> bool:
-        return self._frames.state is ConnectionState.OPEN and not self._exchange.gone
+        return not self._is_closed and not self._exchange.gone
 
     @property
     def blocked(self) -> bool:
@@ -74,64 +196,147 @@ class WebSocket:
     async def wait_writable(self) -> None:
         await self._exchange.wait_writable()
 
-    def send(self, text: str) -> None:
+    def send(self, text: bytes) -> None:
         if self.is_open:
-            self._exchange.write(self._frames.send(TextMessage(text)))
+            if not text.isascii():  # an upstream's bytes may be no UTF-8, and the client would end the connection
+                text = text.decode(errors="replace").encode()
+            self._exchange.write(format_frame(Opcode.TEXT, text))
 
     def ping(self) -> None:
         if self.is_open:
-            self._exchange.write(self._frames.send(Ping()))
+            self._exchange.write(format_frame(Opcode.PING, b""))
 
     def close(self, code: int, reason: str = "") -> None:
         """Close the connection; messages that wait are forgotten."""
-        if self.is_open:
-            self._exchange.write(self._frames.send(CloseConnection(code, reason)))
-        self._messages.put_nowait(None)
+        self._end(struct.pack("!H", code) + reason.encode("ascii", "replace")[:_MAX_REASON])
+
+    def _end(self, payload: bytes) -> None:
+        """Send a close frame and end the exchange at once: the client may be gone before its handler runs again."""
+        if self._is_closed:
+            return
+        self._is_closed, self._is_full = True, False
+        self._forget_incoming()
+        while not self._inbox.empty():
+            waiting = self._inbox.get_nowait()
+            if isinstance(waiting, Message):
+                self.release(waiting.size)
+        self._inbox.put_nowait(None)
+        self._exchange.finish(format_frame(Opcode.CLOSE, payload))
+
+    def _forget_incoming(self) -> None:
+        incoming, self._incoming = self._incoming, _IncomingMessage()
+        if not incoming.is_dropped:
+            self.release(incoming.size)
 
     def _receive(self, data: bytes) -> None:
-        self.received_at = time.monotonic()
-        try:
-            self._frames.receive_data(data)
-            for event in self._frames.events():
-                self._take(event)
-        except RemoteProtocolError as error:
-            hint = error.event_hint
-            self.close(hint.code if isinstance(hint, CloseConnection) else 1002)
-        except LocalProtocolError:
-            self._messages.put_nowait(None)
+        self.received_at = self._clock()
+        if data and not self._is_closed:
+            self._frames.receive_bytes(data)
+            self._turns.read(self)
 
-    def _take(self, event: object) -> None:
-        match event:
-            case TextMessage(data=text, message_finished=is_whole):
-                self._add(text, is_whole=is_whole)
-            case BytesMessage():
-                self.close(UNSUPPORTED_DATA, "messages are JSON text")
-            case Ping():
-                if not self.blocked:  # a client that does not read needs no answers
-                    self._exchange.write(self._frames.send(event.response()))
-            case CloseConnection():
-                if self._frames.state is ConnectionState.REMOTE_CLOSING:
-                    self._exchange.write(self._frames.send(event.response()))
-                self._messages.put_nowait(None)
-            case Pong():
-                return
-            case _:
-                raise AssertionError(f"wsproto has a new event: {event!r}")
-
-    def _add(self, text: str, *, is_whole: bool) -> None:
-        self._pieces.append(text)
-        self._size += len(text)
+    def read_frames(self, ends: float) -> bool:
+        """Read frames until the clock says `ends`; return whether that was too short for those that have arrived."""
         try:
-            self._exchange.buffered.hold(len(text))
-        except BufferBudgetExceeded:
-            self.close(TRY_AGAIN, "the gateway holds as many bytes as it may (server.max_buffered_mb)")
+            while not self._is_closed:
+                if self._inbox.qsize() >= MAX_WAITING:
+                    self._hold_back()
+                    return False
+                frame = self._frames.process_buffer()
+                if frame is None:
+                    self._exchange.resume_reading()
+                    return False
+                self._take(frame)
+                if self._clock() >= ends:
+                    return True
+        except ParseFailed as error:
+            self.close(error.code, str(error))
+        return False
+
+    def pause_reading(self) -> None:
+        self._exchange.pause_reading()
+
+    def _hold_back(self) -> None:
+        """Read no more until messages are taken; end the connection if the client itself does not read."""
+        if self.blocked:
+            self._exchange.abort()
+            self.close(TRY_AGAIN)
+        else:
+            self._is_full = True
+            self._exchange.pause_reading()
+
+    def _take(self, frame: Frame) -> None:
+        if not frame.opcode.iscontrol():
+            self._take_piece(self._fragments.process_frame(frame))
             return
-        if self._size > self._max_bytes:
+        assert isinstance(frame.payload, bytes)
+        if frame.opcode is Opcode.CLOSE:
+            code = _read_close_code(frame.payload)
+            self._exchange.body_open = False  # nothing follows
+            self._end(code)
+            return
+        self._count_control_frame()
+        if frame.opcode is Opcode.PING and self.is_open and not self.blocked:  # one that does not read gets no answers
+            self._exchange.write(format_frame(Opcode.PONG, frame.payload))
+
+    def _count_control_frame(self) -> None:
+        now = self._clock()
+        if now - self._second >= 1.0:
+            self._second, self._control_frames = now, 0
+        self._control_frames += 1
+        if self._control_frames > MAX_CONTROL_FRAMES:
+            self.close(POLICY_VIOLATION, f"more than {MAX_CONTROL_FRAMES} control frames in a second")
+
+    def _take_piece(self, frame: Frame) -> None:
+        """Take a fragment of a message, or what has arrived of one."""
+        text, incoming = frame.payload, self._incoming
+        if not isinstance(text, str):
+            self.close(UNSUPPORTED_DATA, "messages are JSON text")
+            return
+        size = len(text) if text.isascii() else len(text.encode())
+        incoming.fragments += frame.frame_finished
+        if incoming.size + size > self._max_bytes:
             self.close(TOO_BIG, "the message is too large (server.max_body_mb)")
-        elif self._messages.qsize() >= MAX_WAITING:
-            if self.blocked:  # it would not read the reason either
-                self._exchange.abort()
-            self.close(TRY_AGAIN, "too many messages wait")
-        elif is_whole:
-            message, self._pieces, self._size = "".join(self._pieces), [], 0
-            self._messages.put_nowait(message)
+        elif incoming.fragments > MAX_FRAGMENTS:
+            self.close(POLICY_VIOLATION, f"a message has more than {MAX_FRAGMENTS} fragments")
+        else:
+            self._add(incoming, text, size)
+            if frame.message_finished:
+                self._deliver(incoming)
+
+    def _add(self, incoming: _IncomingMessage, text: str, size: int) -> None:
+        if not incoming.is_dropped:
+            try:
+                self.hold(size)
+            except BufferBudgetExceeded:
+                self.release(incoming.size)
+                incoming.is_dropped, incoming.parts = True, []
+            else:
+                incoming.write(text)
+        incoming.size += size
+
+    def _deliver(self, incoming: _IncomingMessage) -> None:
+        self._incoming = _IncomingMessage()
+        self._inbox.put_nowait(_Dropped() if incoming.is_dropped else Message(incoming.parts, incoming.size))
+
+
+def format_frame(opcode: Opcode, payload: bytes) -> bytes:
+    """Return a whole message, or a control frame, as one frame of a server."""
+    length = len(payload)
+    if length < 126:
+        return struct.pack("!BB", _LAST | opcode, length) + payload
+    if length < 1 << 16:
+        return struct.pack("!BBH", _LAST | opcode, 126, length) + payload
+    return struct.pack("!BBQ", _LAST | opcode, 127, length) + payload
+
+
+def _read_close_code(payload: bytes) -> bytes:
+    """Return the code of a client's close frame, as it is sent back; raises ParseFailed."""
+    code, reason = payload[:2], payload[2:]
+    if payload and (len(code) < 2 or int.from_bytes(code, "big") not in _SENT_CODES):
+        raise ParseFailed("the close frame has no valid code")
+    try:
+        reason.decode()
+    except UnicodeDecodeError:
+        text = "the reason of the close frame is not UTF-8"
+        raise ParseFailed(text, CloseReason.INVALID_FRAME_PAYLOAD_DATA) from None
+    return code
