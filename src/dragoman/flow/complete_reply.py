@@ -211,7 +211,7 @@ def _schema_of(request: Request, name: str) -> Json:
     return next((tool.parameters for tool in tools), None)
 
 
-FENCE = re.compile(r"\A\s*```[a-zA-Z]*\n?(.*?)\n?```\s*\Z", re.DOTALL)
+FENCE = re.compile(r"\A\s*+```[a-zA-Z]*+\n?+(.*?)\n?```\s*+\Z", re.DOTALL)
 FENCE_IN_PROSE = re.compile(r"^```[a-zA-Z]*\n(.*)\n```", re.DOTALL | re.MULTILINE)
 MAX_OVERLAP = 400
 REPEATED = 8  # characters in common that are no coincidence

@@ -9,7 +9,7 @@ from dragoman.hub.failure import Kind
 from dragoman.hub.request import split_pointer
 
 SHOWN = 300
-READ = 20_000  # bytes of a page that is not an error body of the protocol
+READ = 20_000  # characters of a message, or bytes of a page that is not an error body of the protocol
 
 KIND_BY_STATUS: dict[int, Kind] = {
     401: Kind.CREDENTIAL,
@@ -31,10 +31,10 @@ _SECRET = re.compile(
     r"|(?<=\bBearer )[^\s\"',;]{8,}"
     r"|(?<=\bapi[-_ ]key[=:])\s*[^\s\"',;]+"
     r"|\barn:aws\S*"
-    r"|(?<=\bUser ID )\([^)]*\)",
+    r"|(?<=\bUser ID )\([^()]*\)",
     re.IGNORECASE,
 )
-_TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]*>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<(script|style)\b(?:.*?</\1\s*>|.*)|<[^<>]*>", re.IGNORECASE | re.DOTALL)
 
 
 def find_error_object(body: bytes) -> dict[str, object] | None:
@@ -82,7 +82,7 @@ def format_parameter(pointer: str | None) -> str | None:
 
 def clean_message(text: str) -> str:
     """Return the text as one line of limited length, without secrets."""
-    line = _SECRET.sub("[hidden]", " ".join(text.split()))
+    line = _SECRET.sub("[hidden]", " ".join(text[:READ].split()))
     return line if len(line) <= SHOWN else line[: SHOWN - 1] + "…"
 
 

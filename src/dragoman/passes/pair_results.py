@@ -24,6 +24,20 @@ class _Slot(Struct):
     result: ToolResult | None = None
 
 
+class _SameId(Struct):
+    """The calls of one turn that have the same id."""
+
+    turn: int
+    slots: list[_Slot]
+    answered: int = 0  # so many of the first have a result
+
+    def find_unanswered(self) -> _Slot:
+        """Return the first call without a result, or the last call."""
+        while self.answered < len(self.slots) and self.slots[self.answered].result is not None:
+            self.answered += 1
+        return self.slots[min(self.answered, len(self.slots) - 1)]
+
+
 def pair_results(request: Request, ledger: Ledger) -> Request:
     """Move results to right after their calls; keep the last of several; invent a missing one.
 
@@ -41,7 +55,7 @@ class _CallIndex:
     def __init__(self, ledger: Ledger) -> None:
         self.slots: list[list[_Slot]] = []  # by turn
         self._ledger = ledger
-        self._open: dict[str, list[_Slot]] = {}  # by the client's id, which may not be unique
+        self._open: dict[str, _SameId] = {}  # by the client's id, which may not be unique
         self._used_ids: set[str] = set()
         self._counts: dict[str, int] = {}
 
@@ -66,16 +80,19 @@ class _CallIndex:
 
     def _call(self, call: ToolCall, index: int, added: list[_Slot]) -> ToolCall:
         slot = _Slot(replace(call, id=self._unique_id(call.id)), index)
-        others = [other for other in self._open.get(call.id, ()) if other.turn == index]
-        self._open[call.id] = [*others, slot]
+        same = self._open.get(call.id)
+        if same is not None and same.turn == index:
+            same.slots.append(slot)
+        else:
+            self._open[call.id] = _SameId(index, [slot])
         added.append(slot)
         return slot.call
 
     def _result(self, result: ToolResult, index: int) -> list[Part]:
-        slots = self._open.get(result.call_id)
-        if slots is None:
+        same = self._open.get(result.call_id)
+        if same is None:
             return _result_to_text(result, None, self._ledger)
-        slot = next((slot for slot in slots if slot.result is None), slots[-1])
+        slot = same.find_unanswered()
         if slot.result is not None:
             self._ledger.note_dropped(slot.result.at, "a call has several results: only the last one is sent")
         if index != slot.turn + 1:

@@ -1,5 +1,6 @@
 """JSON Schemas, fitted to the keywords that Gemini documents."""
 
+import msgspec
 import pytest
 
 from dragoman.hub.failure import BadRequest
@@ -108,9 +109,50 @@ def test_a_property_named_like_a_keyword_is_data() -> None:
 def test_a_recursive_reference_with_siblings_ends() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node", "description": "The next."}}}
     sent, notes = clean({"$defs": {"Node": node}, "$ref": "#/$defs/Node"})
+    described = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node_1"}}}
+    definitions = {"Node": described, "Node_1": {**described, "description": "The next."}}
+    assert (sent, notes) == ({"$ref": "#/$defs/Node", "$defs": definitions}, 0)
+
+
+def test_a_large_definition_keeps_the_keywords_beside_its_references() -> None:
+    large = {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(60)}}
+    fields = {name: {"$ref": "#/$defs/Large", "description": name} for name in ("one", "two")}
+    again = {"$ref": "#/$defs/Large", "description": "two"}
+    sent, notes = clean({"properties": {**fields, "again": again}, "$defs": {"Large": large, "Large_1": {}}})
     assert isinstance(sent, dict)
-    assert sent["$ref"] == "#/$defs/Node"
+    assert sent["properties"] == {
+        "one": {"$ref": "#/$defs/Large_2"},
+        "two": {"$ref": "#/$defs/Large_3"},
+        "again": {"$ref": "#/$defs/Large_3"},
+    }
+    assert sent["$defs"]["Large_2"] == {**large, "description": "one"}
+    assert sent["$defs"]["Large_3"] == {**large, "description": "two"}
+    assert notes == 0
+
+
+def test_copies_of_a_large_definition_are_bounded_and_the_rest_is_in_the_ledger() -> None:
+    large = {"type": "object", "description": "word " * 20_000}
+    fields = {f"p{at}": {"$ref": "#/$defs/Large", "title": f"No. {at}"} for at in range(100)}
+    sent, notes = clean({"properties": fields, "$defs": {"Large": large}})
+    assert isinstance(sent, dict)
+    assert len(msgspec.json.encode(sent)) < 2_000_000
+    assert sent["properties"]["p0"] == {"$ref": "#/$defs/Large_1"}
+    assert sent["properties"]["p99"] == {"$ref": "#/$defs/Large"}
     assert notes == 1
+
+
+def test_a_root_that_is_a_reference_with_siblings_keeps_its_definitions() -> None:
+    defs: JsonObject = {"A": {"type": "object", "properties": {"b": {"$ref": "#/$defs/B"}}}, "B": {"type": "string"}}
+    sent, notes = clean({"$ref": "#/$defs/A", "description": "An A.", "$defs": defs})
+    assert (sent, notes) == ({**defs["A"], "description": "An A.", "$defs": defs}, 0)
+
+
+def test_types_that_allof_joins_in_a_circle_end() -> None:
+    node = {"type": "object", "properties": {"next": {"allOf": [{"$ref": "#/$defs/Node"}], "title": "next"}}}
+    sent, notes = clean({"$ref": "#/$defs/Node", "$defs": {"Node": node}})
+    assert isinstance(sent, dict)
+    assert sent["$defs"]["Merged_1"]["properties"] == {"next": {"$ref": "#/$defs/Merged_1"}}
+    assert notes == 0
 
 
 def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:

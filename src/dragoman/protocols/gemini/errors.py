@@ -42,7 +42,9 @@ _KIND_BY_STATUS: dict[str, Kind] = {
     "UNIMPLEMENTED": Kind.UPSTREAM,
 }
 _BAD_KEY_REASONS = frozenset(("API_KEY_INVALID", "API_KEY_EXPIRED", "API_KEY_SERVICE_BLOCKED", "ACCESS_TOKEN_EXPIRED"))
-_TOO_LONG = re.compile(r"exceeds the maximum number of (?:input )?tokens|input token count.*exceeds", re.IGNORECASE)
+_TOO_LONG = re.compile(
+    r"exceeds the maximum number of (?:input )?tokens|input token count.{0,200}exceeds", re.IGNORECASE
+)
 _PER_DAY = re.compile(r"PerDay", re.IGNORECASE)
 _NO_ALLOWANCE = re.compile(r"limit: 0\b")
 _RETRY_IN = re.compile(r"retry in (\d+(?:\.\d+)?)\s*(ms|s)\b", re.IGNORECASE)

@@ -5,6 +5,7 @@ text that such chunks hold.
 """
 
 import re
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 import msgspec
@@ -49,7 +50,7 @@ def parse_contents(contents: Sequence[ProtoFields]) -> tuple[Turn, ...]:
     reader = _ContentReader()
     for content in contents:
         reader.read(content)
-    return tuple(reader.turns)
+    return reader.finish()
 
 
 def parse_instructions(content: ProtoFields) -> Turn | None:
@@ -70,16 +71,19 @@ class _ContentReader:
     """Reads contents in order, and remembers which calls still lack their response."""
 
     def __init__(self) -> None:
-        self.turns: list[Turn] = []
+        self._turns: list[Turn] = []  # that are complete
+        self._turn: Turn | None = None  # the last one, whose parts are still being read
         self._parts: list[Part] = []  # of the last turn
+        self._ext: Ext = {}
+        self._pieces: list[str] = []  # of the text of the last part, which is not joined yet
         self._text_of: int | None = None  # the content that the last part's text belongs to
         self._contents = 0
         self._step = 0  # where in the last turn the step begins that is being read: after the last call
+        self._unsigned: int | None = None  # where in it the first reasoning without a signature stands
         self._seen: set[Thought] = set()  # in the envelopes of the last turn
-        self._calls: list[ToolCall] = []  # that lack their response
-        self._answered: list[ToolCall] = []
-        self._without_id: set[str] = set()  # the ids of calls that the client gave none
+        self._calls = _OpenCalls()
         self._ids: set[str] = set()
+        self._next_number = 0  # of an id that is made up
 
     def read(self, content: ProtoFields) -> None:
         role = (content.text("role") or "user").lower()
@@ -88,19 +92,42 @@ class _ContentReader:
         self._contents += 1
         parts = content.list_of("parts")
         extras = unread_fields(content)
-        if not self.turns or self.turns[-1].role is not _ROLES[role]:
-            self._parts, self._step, self._seen, self._text_of = [], 0, set(), None
-            self.turns.append(Turn(_ROLES[role], (), content.at, extras))
-        elif extras:
-            self.turns[-1] = replace(self.turns[-1], ext={**self.turns[-1].ext, **extras})
+        if self._turn is None or self._turn.role is not _ROLES[role]:
+            self._end_turn()
+            self._turn = Turn(_ROLES[role], (), content.at)
+        self._ext.update(extras)
         for part in parts:
-            if self.turns[-1].role is Role.ASSISTANT:
+            if self._turn.role is Role.ASSISTANT:
                 self._read_model_part(part)
             else:
                 self._parts += self._read_user_part(part)
-        self.turns[-1] = replace(self.turns[-1], parts=tuple(self._parts))
         if not self._parts:
-            self.turns.pop()  # nothing but empty texts
+            self._turn, self._ext = None, {}  # nothing but empty texts
+
+    def finish(self) -> tuple[Turn, ...]:
+        self._end_turn()
+        return tuple(self._turns)
+
+    def _end_turn(self) -> None:
+        self._join_pieces()
+        if self._turn is not None:
+            self._turns.append(replace(self._turn, parts=tuple(self._parts), ext=self._ext))
+        self._turn, self._parts, self._ext = None, [], {}
+        self._step, self._unsigned, self._seen, self._text_of = 0, None, set(), None
+
+    def _join_pieces(self) -> None:
+        """Give the last part the text of its pieces; each is added to a list until then, not to an ever longer text."""
+        if self._pieces:
+            last = self._parts[-1]
+            assert isinstance(last, Text | Thinking)
+            self._parts[-1] = replace(last, text="".join((last.text, *self._pieces)))
+            self._pieces = []
+
+    def _add_part(self, part: Part) -> None:
+        self._join_pieces()
+        if self._unsigned is None and isinstance(part, Thinking) and part.opaque is None:
+            self._unsigned = len(self._parts)
+        self._parts.append(part)
 
     # The model's parts
 
@@ -116,19 +143,20 @@ class _ContentReader:
             return
         self._text_of = None
         if part.has("functionCall"):
-            self._parts.append(self._read_call(part))
-            self._step = len(self._parts)
+            self._add_part(self._read_call(part))
+            self._step, self._unsigned = len(self._parts), None
         else:
-            self._parts += _read_media_part(part)
+            for read in _read_media_part(part):
+                self._add_part(read)
 
     def _read_thought(self, part: ProtoFields, signature: str | None) -> None:
         self._text_of = None
         text = part.text("text", "")
         last = self._parts[-1] if self._parts else None
         if text and isinstance(last, Thinking) and last.opaque is None and last.text:
-            self._parts[-1] = replace(last, text=last.text + text)  # the next piece of a streamed thought
+            self._pieces.append(text)  # the next piece of a streamed thought
         elif text:
-            self._parts.append(Thinking(text, part.at, ext=unread_fields(part)))
+            self._add_part(Thinking(text, part.at, ext=unread_fields(part)))
         self._add_signature(part, signature)
 
     def _add_text(self, text: str, part: ProtoFields) -> None:
@@ -136,9 +164,9 @@ class _ContentReader:
         last = self._parts[-1] if self._parts else None
         is_next_piece = self._text_of not in (None, self._contents) and isinstance(last, Text)
         if is_next_piece and isinstance(last, Text) and not extras and not last.ext:
-            self._parts[-1] = replace(last, text=last.text + text)
+            self._pieces.append(text)
         elif text or extras:
-            self._parts.append(Text(text, part.at, ext=extras))
+            self._add_part(Text(text, part.at, ext=extras))
         if text:
             self._text_of = self._contents
 
@@ -153,25 +181,32 @@ class _ContentReader:
             self._add_envelope(thoughts, at, is_of_call=part.has("functionCall"))
             return
         opaque = Opaque(NAME, Form.SIGNATURE, signature)
+        self._join_pieces()
         last = self._parts[-1] if self._parts else None
         if isinstance(last, Thinking) and last.opaque is None:
             self._parts[-1] = replace(last, at=part.at.rpartition("/")[0], opaque=opaque)  # of two parts
+            self._unsigned = None if self._unsigned == len(self._parts) - 1 else self._unsigned
         else:
-            self._parts.append(Thinking("", at, opaque))
+            self._add_part(Thinking("", at, opaque))
 
     def _add_envelope(self, thoughts: tuple[Thought, ...], at: str, *, is_of_call: bool) -> None:
         """Add the reasoning of an envelope, unless an earlier part of the reply has brought it already.
 
         A call's envelope holds all reasoning of its step: where nothing else has brought any, it stood first.
         """
-        step = [part for part in self._parts[self._step :] if not _is_unsigned(part)]
-        self._parts[self._step :] = step  # thoughts that were shown are in the envelope as well
+        self._join_pieces()
+        if self._unsigned is not None:  # thoughts that were shown are in the envelope as well
+            self._parts[self._unsigned :] = [part for part in self._parts[self._unsigned :] if not _is_unsigned(part)]
+            self._unsigned = None
         new = [thought for thought in thoughts if thought not in self._seen]
         is_first = len(new) == len(thoughts)
         self._seen.update(new)
         added = [Thinking(thought.text, at, thought.opaque, thought.raw) for thought in new]
-        place = self._step if is_of_call and is_first else len(self._parts)
-        self._parts[place:place] = added
+        if is_of_call and is_first:
+            self._parts[self._step : self._step] = added  # the call itself, which ends the step, follows
+        else:
+            for thought in added:
+                self._add_part(thought)
 
     def _read_call(self, part: ProtoFields) -> ToolCall:
         call = part.need_obj("functionCall")
@@ -186,17 +221,16 @@ class _ContentReader:
             at=part.at,
             ext=unread_fields(part, call),
         )
-        if not id:
-            self._without_id.add(read.id)
         self._ids.add(read.id)
-        self._calls.append(read)
+        self._calls.add(read, has_id=bool(id))
         return read
 
     def _mint_id(self) -> str:
         """Return an id for a call without one; equal requests get equal ids, so that prompt caches work."""
-        number = len(self._ids)
+        number = max(len(self._ids), self._next_number)
         while f"call_{number}" in self._ids:
             number += 1
+        self._next_number = number + 1  # all before it are taken
         return f"call_{number}"
 
     # The user's parts
@@ -226,19 +260,57 @@ class _ContentReader:
     def _find_call(self, response: ProtoFields) -> ToolCall:
         """Return the call that a response belongs to: by its id, or in the order of the calls of this name."""
         name, id = response.need_text("name"), response.text("id")
-        by_id = [call for call in (*self._calls, *self._answered) if id and call.id == id]
-        by_name = [call for call in self._calls if call.name == name and (not id or call.id in self._without_id)]
-        found = next(iter(by_id or by_name), None)
+        found = self._calls.take(name, id)
         if found is None:
             which = f"id {id!r}" if id else f"name {name!r}"
             raise BadField(
                 response.pointer("id" if id else "name"),
                 f"answers no call: no functionCall before it has the {which}. Send the call as well, or leave both out",
             )
-        if found in self._calls:
-            self._calls.remove(found)
-            self._answered.append(found)
         return found
+
+
+class _OpenCalls:
+    """The calls of a request, found by id or name in constant time; those that have a response are known by id only."""
+
+    def __init__(self) -> None:
+        self._calls: list[ToolCall] = []
+        self._is_answered: list[bool] = []
+        self._by_id: defaultdict[str, deque[int]] = defaultdict(deque)
+        self._by_name: defaultdict[str, deque[int]] = defaultdict(deque)
+        self._without_id: defaultdict[str, deque[int]] = defaultdict(deque)  # by name
+        self._answered: dict[str, ToolCall] = {}  # the first of each id that got its response
+
+    def add(self, call: ToolCall, *, has_id: bool) -> None:
+        number = len(self._calls)
+        self._calls.append(call)
+        self._is_answered.append(False)
+        self._by_id[call.id].append(number)
+        self._by_name[call.name].append(number)
+        if not has_id:
+            self._without_id[call.name].append(number)
+
+    def take(self, name: str, id: str | None) -> ToolCall | None:
+        """Return the call of this id, even one that has a response, or else the first open one of this name.
+
+        Where there is an id, only calls without one are found by their name.
+        """
+        number = self._first_open(self._by_id[id]) if id else None
+        if number is None and id and id in self._answered:
+            return self._answered[id]
+        if number is None:
+            number = self._first_open((self._without_id if id else self._by_name)[name])
+        if number is None:
+            return None
+        call = self._calls[number]
+        self._is_answered[number] = True
+        self._answered.setdefault(call.id, call)
+        return call
+
+    def _first_open(self, numbers: deque[int]) -> int | None:
+        while numbers and self._is_answered[numbers[0]]:
+            numbers.popleft()
+        return numbers[0] if numbers else None
 
 
 def _is_unsigned(part: Part) -> bool:

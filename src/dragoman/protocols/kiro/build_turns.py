@@ -67,7 +67,7 @@ _IMAGE_BESIDE = "The image is attached to this message."
 # A whole sentence, because models repeat a single word such as "Continue".
 _CONTINUE = "Please go on from where your last message ends."
 
-_DATA_URL = re.compile(r"data:([\w.+/-]*)[^,]*?;base64,")
+_DATA_URL = re.compile(r"data:([\w.+/-]*+)[^,]*?;base64,")
 _SPACE = re.compile(r"\s")
 _TEXT_TYPES = frozenset(
     {"application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml"}

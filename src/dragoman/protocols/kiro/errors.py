@@ -44,7 +44,7 @@ _SUSPICIOUS = re.compile(r"suspicious activity", re.IGNORECASE)
 _BY_MESSAGE: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (_SUSPICIOUS, Kind.RATE_LIMITED),
     (re.compile(r"\bsuspended\b", re.IGNORECASE), Kind.FORBIDDEN),
-    (re.compile(r"\btoken\b.*\b(?:invalid|expired|revoked|malformed)\b", re.IGNORECASE), Kind.CREDENTIAL),
+    (re.compile(r"\btoken\b.{0,200}\b(?:invalid|expired|revoked|malformed)\b", re.IGNORECASE), Kind.CREDENTIAL),
     (re.compile(r"input is too long|context (?:length|window)", re.IGNORECASE), Kind.CONTEXT_TOO_LONG),
     (re.compile(r"reached the (?:\w+ )?limit", re.IGNORECASE), Kind.QUOTA),
     (re.compile(r"high (?:traffic|load)", re.IGNORECASE), Kind.OVERLOADED),

@@ -56,9 +56,10 @@ _BY_TYPE = {
 
 _ANY_CASE = re.IGNORECASE
 _CONTEXT = re.compile(r"prompt is too long|exceeds? (the )?(context|model)|context (length|window|limit)", _ANY_CASE)
-_NO_CREDIT = re.compile(r"credit balance is too low|usage limits?\b.*\breached", _ANY_CASE)
+_NO_CREDIT = re.compile(r"credit balance is too low|usage limits?\b.{0,200}\breached", _ANY_CASE)
 _BAD_TOKEN = re.compile(
-    r"\b(token|api[ -]?key)\b.*\b(invalid|expired|revoked|malformed)\b|\binvalid\b.*\b(token|key)\b", _ANY_CASE
+    r"\b(token|api[ -]?key)\b.{0,200}\b(invalid|expired|revoked|malformed)\b|\binvalid\b.{0,200}\b(token|key)\b",
+    _ANY_CASE,
 )
 
 
