@@ -11,12 +11,12 @@ from dragoman.flow.call import Call
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Foreign, Hosted, Request, ToolResult
-from dragoman.hub.server_tools import SEARCH, TOKEN_TAG, ServerToolUse, ToolText
+from dragoman.hub.server_tools import SEARCH, TOKEN_MARK, ServerToolUse, ToolText
 from dragoman.passes.earlier_uses import find_unrun_uses, write_earlier_uses, write_own_uses_as_text
 from dragoman.passes.server_tools import ServerTools, offer_server_tools
 from dragoman.tools.backends import ToolPlan
 
-TOKEN = TOKEN_TAG.encode()
+TOKEN = TOKEN_MARK.encode()
 _get_parts = attrgetter("parts")
 
 # Settings that change nothing for a tool which the gateway runs, with the values of which this is so; None: all.

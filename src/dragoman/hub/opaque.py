@@ -8,7 +8,10 @@ from enum import Enum
 import msgspec
 from msgspec import Struct
 
+from dragoman.hub.checksum import add_checksum, decode_checked, encode_checked, remove_checksum
+
 ENVELOPE_PREFIX = "dgm1."
+_CHECKED_PREFIX = ENVELOPE_PREFIX + "2."  # with a checksum; clients still hold envelopes without one
 UNKNOWN_ISSUER = "?"  # of an envelope that cannot be decoded; not a valid name of a provider
 
 
@@ -31,22 +34,33 @@ class Opaque(Struct, frozen=True):
 def encode_envelope(opaque: Opaque, text: str = "") -> str:
     """Return the envelope as one token. `text` is included when the client may not return it exactly."""
     value = msgspec.structs.replace(opaque, text=text) if text else opaque
-    return ENVELOPE_PREFIX + base64.urlsafe_b64encode(msgspec.msgpack.encode(value)).decode().rstrip("=")
+    return _CHECKED_PREFIX + encode_checked(msgspec.msgpack.encode(value))
 
 
 def decode_envelope(token: str) -> Opaque | None:
-    """Return the content of an envelope; None if the token is not one of ours."""
+    """Return the content of an envelope; None if the token is damaged, or not one of ours."""
     if not token.startswith(ENVELOPE_PREFIX):
         return None
     body = token[len(ENVELOPE_PREFIX) :]
     try:
+        if token.startswith(_CHECKED_PREFIX):
+            packed = decode_checked(token[len(_CHECKED_PREFIX) :])
+            return None if packed is None else msgspec.msgpack.decode(packed, type=Opaque)
         return msgspec.msgpack.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=Opaque)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         return None
 
 
 # The signature of reasoning that has none. A client that returns it shows that no vendor accepts this reasoning.
-UNSIGNED = encode_envelope(Opaque("", Form.SIGNATURE, ""))
+_NO_OPAQUE = Opaque("", Form.SIGNATURE, "")
+UNSIGNED = encode_envelope(_NO_OPAQUE)
+
+
+def is_signature(value: str | None) -> bool:
+    """Return whether a value signs reasoning: one that stands for none may have been written without a checksum."""
+    if not value or value == UNSIGNED:
+        return False
+    return not value.startswith(ENVELOPE_PREFIX) or decode_envelope(value) != _NO_OPAQUE
 
 
 def read_opaque(token: str, form: Form, issuer: str) -> Opaque:
@@ -76,23 +90,27 @@ class Thought(Struct, frozen=True, array_like=True):
 
 _thoughts = msgspec.msgpack.Decoder(tuple[Thought, ...])
 _TAG = ENVELOPE_PREFIX.encode()
+_CHECKED_TAG = _CHECKED_PREFIX.encode()
 
 
 def seal_thoughts(thoughts: Sequence[Thought]) -> str:
     """Return an envelope of several blocks in base64, for clients that accept nothing else in their opaque field."""
-    return base64.urlsafe_b64encode(_TAG + msgspec.msgpack.encode(thoughts)).decode()
+    return base64.urlsafe_b64encode(_CHECKED_TAG + add_checksum(msgspec.msgpack.encode(thoughts))).decode()
 
 
 def unseal_thoughts(value: str) -> tuple[Thought, ...] | None:
-    """Return the content of such an envelope, none of an unreadable one; None if the value is not one of ours.
+    """Return the content of such an envelope, none of a damaged one; None if the value is not one of ours.
 
     Clients may write it in another alphabet of base64, with or without padding.
     """
     packed = decode_base64(value)
     if packed is None or not packed.startswith(_TAG):
         return None
+    inside: bytes | None = packed.removeprefix(_TAG)
+    if packed.startswith(_CHECKED_TAG):
+        inside = remove_checksum(packed.removeprefix(_CHECKED_TAG))
     try:
-        return _thoughts.decode(packed.removeprefix(_TAG))
+        return () if inside is None else _thoughts.decode(inside)
     except (msgspec.MsgspecError, ValueError):
         return ()
 

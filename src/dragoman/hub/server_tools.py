@@ -7,6 +7,7 @@ from enum import Enum
 import msgspec
 from msgspec import Struct
 
+from dragoman.hub.checksum import decode_checked, encode_checked
 from dragoman.hub.opaque import ENVELOPE_PREFIX
 
 SEARCH = "web_search"  # the kinds of server tools that the gateway can run
@@ -86,7 +87,9 @@ class ServerToolUse(Struct, frozen=True):
 
 
 # It begins as the envelope of reasoning does, so that one look at a body finds both. No envelope has a second dot.
-TOKEN_TAG = f"{ENVELOPE_PREFIX}source."
+TOKEN_MARK = f"{ENVELOPE_PREFIX}source"
+_FIRST_TAG = f"{TOKEN_MARK}."
+_CHECKED_TAG = f"{TOKEN_MARK}2."  # with a checksum; clients still hold tokens without one
 
 
 class SourceText(Struct, frozen=True):
@@ -98,15 +101,22 @@ class SourceText(Struct, frozen=True):
 
 def seal_source(text: str, published: str | None = None) -> str:
     """Write a source's text as a token. It is readable by anyone: a search result is no secret."""
-    packed = msgspec.json.encode(SourceText(text, published))
-    return TOKEN_TAG + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+    return _CHECKED_TAG + encode_checked(msgspec.json.encode(SourceText(text, published)))
+
+
+def is_own_source(token: object) -> bool:
+    """Return whether a value is such a token, damaged or not."""
+    return isinstance(token, str) and token.startswith((_CHECKED_TAG, _FIRST_TAG))
 
 
 def unseal_source(token: str) -> SourceText | None:
-    """Read a token of ours; None if it is another vendor's."""
-    if not token.startswith(TOKEN_TAG):
+    """Read a token of ours; None if it is damaged, or another vendor's."""
+    if token.startswith(_CHECKED_TAG):
+        checked = decode_checked(token.removeprefix(_CHECKED_TAG))
+        return None if checked is None else msgspec.json.decode(checked, type=SourceText)
+    if not token.startswith(_FIRST_TAG):
         return None
-    packed = token.removeprefix(TOKEN_TAG)
+    packed = token.removeprefix(_FIRST_TAG)
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), type=SourceText)
     except (binascii.Error, ValueError, msgspec.MsgspecError):

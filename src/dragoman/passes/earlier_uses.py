@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Citation, Part, Request, Role, Text, ToolCall, ToolResult, Turn
-from dragoman.hub.server_tools import SearchFound, ServerToolUse, unseal_source
+from dragoman.hub.server_tools import SearchFound, ServerToolUse, is_own_source
 from dragoman.passes.server_tools import list_results, write_result
+
+_MAX_JOINED = 16  # turns of one reply; each is read again with every one that follows
 
 ReadUses = Callable[[Sequence[Part]], Mapping[int, ServerToolUse | None]]
 
@@ -60,13 +62,15 @@ def write_earlier_uses(
 def _join_paused(turns: Sequence[Turn], read_uses: ReadUses) -> Iterator[Turn]:
     """Join an assistant turn to the one before it if that has a use whose result may stand in this one."""
     last: Turn | None = None
+    joined = 0
     for turn in turns:
-        if last is not None and turn.role is Role.ASSISTANT and _is_paused(last, read_uses):
+        if last is not None and turn.role is Role.ASSISTANT and joined < _MAX_JOINED and _is_paused(last, read_uses):
             last = replace(last, parts=(*last.parts, *turn.parts))
+            joined += 1
             continue
         if last is not None:
             yield last
-        last = turn
+        last, joined = turn, 0
     if last is not None:
         yield last
 
@@ -97,30 +101,43 @@ def _split_turn(
         if index in uses:
             continue
         if results and not isinstance(part, ToolCall):  # the model went on after its tools
-            turns += [replace(turn, parts=tuple(parts)), Turn(Role.USER, tuple(results))]
+            turns += [replace(turn, parts=_join_texts(parts)), Turn(Role.USER, tuple(results))]
             parts, results = [], []
-        _append_part(parts, part)
+        parts.append(part)
     if parts:
-        turns.append(replace(turn, parts=tuple(parts)))
-    if any(isinstance(part, ToolCall) and not _is_answered(part, results) for part in parts):
+        turns.append(replace(turn, parts=_join_texts(parts)))
+    answered = {result.call_id for result in results}
+    if any(isinstance(part, ToolCall) and part.id not in answered for part in parts):
         return turns, results
     if results:
         turns.append(Turn(Role.USER, tuple(results)))
     return turns, []
 
 
-def _append_part(parts: list[Part], part: Part) -> None:
-    """Add a part; texts that only a citation has set apart become one again."""
-    last = parts[-1] if parts else None
-    if isinstance(part, Text) and isinstance(last, Text) and (part.citations or last.citations):
-        citations = last.citations + part.citations
-        parts[-1] = replace(last, text=last.text + part.text, citations=citations, cache=part.cache or last.cache)
-    else:
-        parts.append(part)
+def _join_texts(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return the parts; texts that only a citation has set apart become one again."""
+    joined: list[Part] = []
+    texts: list[Text] = []  # that become one
+    is_cited = False
+    for part in parts:
+        if isinstance(part, Text) and (not texts or is_cited or part.citations):
+            texts.append(part)
+        else:
+            joined += _join_pieces(texts)
+            texts = [part] if isinstance(part, Text) else []
+            is_cited = False
+            if not texts:
+                joined.append(part)
+        is_cited = is_cited or any(text.citations for text in texts[-1:])
+    return (*joined, *_join_pieces(texts))
 
 
-def _is_answered(call: ToolCall, results: list[ToolResult]) -> bool:
-    return any(result.call_id == call.id for result in results)
+def _join_pieces(texts: Sequence[Text]) -> tuple[Text, ...]:
+    if len(texts) < 2:
+        return tuple(texts)
+    citations = tuple(citation for text in texts for citation in text.citations)
+    cache = next((text.cache for text in reversed(texts) if text.cache), None)
+    return (replace(texts[0], text="".join(text.text for text in texts), citations=citations, cache=cache),)
 
 
 def _with_results(turn: Turn, results: list[ToolResult], calling: Turn) -> Turn:
@@ -188,4 +205,4 @@ def _without_tokens(part: Text, ledger: Ledger) -> Text:
 def _is_ours(citation: Citation) -> bool:
     record = citation.raw
     values = record.values() if isinstance(record, dict) else ()
-    return any(isinstance(value, str) and unseal_source(value) is not None for value in values)
+    return any(map(is_own_source, values))

@@ -21,7 +21,7 @@ from dragoman.hub.events import (
     ThinkingBlock,
 )
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import UNSIGNED, Form, Opaque
+from dragoman.hub.opaque import Form, Opaque, is_signature
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
 from dragoman.protocols.messages.wire import (
@@ -121,7 +121,7 @@ class _Thinking:
 
     def close(self) -> Sequence[Event]:
         signature = "".join(self._signature)
-        if not signature or signature == UNSIGNED:
+        if not is_signature(signature):
             return () if self._number < 0 else (Closed(self._number),)
         opaque = Opaque(self._issuer.name, Form.SIGNATURE, signature, self._issuer.model)
         opened = self._ensure_open()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from dragoman.framing.fields import Fields, unread_fields
-from dragoman.hub.opaque import UNSIGNED, Form, read_opaque
+from dragoman.hub.opaque import Form, is_signature, read_opaque
 from dragoman.hub.request import (
     Cache,
     Citation,
@@ -32,6 +32,7 @@ from dragoman.hub.server_tools import (
     ToolErrorCode,
     ToolFailure,
     ToolOutcome,
+    is_own_source,
     unseal_source,
 )
 from dragoman.protocols.messages.wire import VENDOR, decode_call_id
@@ -200,7 +201,7 @@ def _parse_tool_result(block: Fields) -> ToolResult:
 
 def _parse_thinking(block: Fields) -> Thinking:
     signature = block.text("signature")
-    opaque = read_opaque(signature, Form.SIGNATURE, VENDOR) if signature and signature != UNSIGNED else None
+    opaque = read_opaque(signature, Form.SIGNATURE, VENDOR) if signature and is_signature(signature) else None
     return Thinking(block.need_text("thinking"), block.at, opaque, ext=unread_fields(block))
 
 
@@ -269,7 +270,7 @@ def _read_found(item: dict[str, Json]) -> tuple[SearchResult, bool]:
     source = unseal_source(token) if isinstance(token, str) else None
     age = item.get("page_age")
     text, date = ("", age if isinstance(age, str) else None) if source is None else (source.text, source.published)
-    return SearchResult(str(item.get("url") or ""), str(item.get("title") or ""), text, date), source is not None
+    return SearchResult(str(item.get("url") or ""), str(item.get("title") or ""), text, date), is_own_source(token)
 
 
 def _read_fetched(content: dict[str, Json]) -> Page:

@@ -42,7 +42,7 @@ from dragoman.hub.server_tools import (
     ToolFailure,
     ToolOutcome,
 )
-from dragoman.protocols.responses.state_items import open_compaction
+from dragoman.protocols.responses.state_items import is_own_compaction, open_compaction
 from dragoman.protocols.responses.wire import SEARCH_ITEM, VENDOR, Item, text_at
 
 _ROLES = {role.value: role for role in Role}
@@ -52,6 +52,7 @@ _SERVER_STATE = {
     "compaction_summary": "a compacted context that only its vendor can read; send the items themselves",
     "compaction_trigger": "a request to compact the context; it must be the last item, and needs a store",
 }
+_DAMAGED = "a compacted context that was changed on its way; send the value of encrypted_content exactly as you got it"
 _COMPACTED_ELSEWHERE = "a compacted context that only its vendor can read; send the items themselves"
 _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
 _MEDIA_BY_SUFFIX = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "csv": "text/csv"}
@@ -140,9 +141,10 @@ class Conversation:
             self._add_turn(Turn(Role.USER, (_read_result(last, call_id),), item.at))
 
     def _read_compaction(self, item: Fields) -> None:
-        summary = open_compaction(item.need_text("encrypted_content"))
+        token = item.need_text("encrypted_content")
+        summary = open_compaction(token)
         if summary is None:
-            raise BadRequest(item.at, f"{item.at} is {_COMPACTED_ELSEWHERE}.")
+            raise BadRequest(item.at, f"{item.at} is {_DAMAGED if is_own_compaction(token) else _COMPACTED_ELSEWHERE}.")
         self._add_turn(Turn(Role.USER, (Text(summary.text_for_model, item.at),), item.at, unread_fields(item)))
 
     def _read_foreign(self, type_: str, item: Fields) -> None:

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from dragoman.framing.fields import BadField, read_body
 from dragoman.framing.jsonread import read_json
 from dragoman.framing.sse import Frame, SseFramer
+from dragoman.hub.checksum import decode_checked, encode_checked
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.request import Json
@@ -266,7 +267,10 @@ class ItemIdReader:
 
 # Compacted contexts: a summary that a model wrote, sealed in the item that stands for what it summarises
 
-_COMPACTION_PREFIX = ENVELOPE_PREFIX + "c."  # an envelope too, so a body that holds one never passes unchanged
+# Envelopes too, so a body that holds one never passes unchanged. Clients still hold those of the first version, which
+# have no checksum.
+_COMPACTION_PREFIX = ENVELOPE_PREFIX + "c2."
+_FIRST_COMPACTION_PREFIX = ENVELOPE_PREFIX + "c."
 
 _SUMMARY_INSTRUCTIONS = (
     "You write the hand-over note of a conversation between a user and an assistant that works with tools. Another "
@@ -292,15 +296,23 @@ class Compaction(Struct, frozen=True):
 
 def seal_compaction(compaction: Compaction) -> str:
     """Return the value of `encrypted_content`."""
-    return _COMPACTION_PREFIX + base64.urlsafe_b64encode(msgspec.msgpack.encode(compaction)).decode().rstrip("=")
+    return _COMPACTION_PREFIX + encode_checked(msgspec.msgpack.encode(compaction))
+
+
+def is_own_compaction(token: str) -> bool:
+    """Return whether a value was made by a gateway, damaged or not."""
+    return token.startswith((_COMPACTION_PREFIX, _FIRST_COMPACTION_PREFIX))
 
 
 def open_compaction(token: str) -> Compaction | None:
-    """Return the compaction that a value holds; None if it is broken or another vendor's."""
-    if not token.startswith(_COMPACTION_PREFIX):
+    """Return the compaction that a value holds; None if it is damaged or another vendor's."""
+    if not is_own_compaction(token):
         return None
-    body = token[len(_COMPACTION_PREFIX) :]
+    body = token.removeprefix(_FIRST_COMPACTION_PREFIX)
     try:
+        if token.startswith(_COMPACTION_PREFIX):
+            packed = decode_checked(token.removeprefix(_COMPACTION_PREFIX))
+            return None if packed is None else msgspec.msgpack.decode(packed, type=Compaction)
         return msgspec.msgpack.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=Compaction)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         return None
