@@ -11,6 +11,7 @@ from dragoman.flow.gateway import Gateway
 from dragoman.flow.prepare import choose_protocol, prepare
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import Runtime, find_targets, target_settings
+from dragoman.framing.url_paths import BadName
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import TokenCounting, UpstreamCounting
@@ -90,6 +91,8 @@ async def _relay_count(runtime: Runtime, call: Call, route: Route, counting: Tok
             body = b"" if tokens is None else counting.render_count(tokens)
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
         raise NoCount(str(fault)) from fault
+    except BadName:
+        raise
     except RequestError as refused:
         raise NoCount(refused.failure.kind.value) from refused
     if status != 200 or counting.read_count(body) is None:

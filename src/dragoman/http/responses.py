@@ -14,6 +14,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.capture.format import NO_PROVIDER, LookupName
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.upstream import Keeper, relay_resource
+from dragoman.framing.url_paths import quote_name
 from dragoman.http.background import BackgroundApi
 from dragoman.http.compaction import Compactor, note_state
 from dragoman.http.routes import Role, Route, RoutedRequest, make_not_found, respond_json
@@ -204,7 +205,7 @@ class ResponsesApi:
         """Pass the request on to the provider that keeps the response itself; return whether there is one."""
         if not row.keeper:
             return False
-        path = f"{PATH}/{row.id}{below}"
+        path = f"{PATH}/{quote_name(row.id, '/response_id')}{below}"
         keeper = Keeper(row.keeper, row.account, NAME)
         await relay_resource(self._gateway.runtime, keeper, request.exchange, path, request.request_id)
         return True

@@ -1,12 +1,12 @@
 """Gemini's generateContent, for clients and for upstreams."""
 
 from collections.abc import Callable, Mapping, Sequence
-from urllib.parse import quote
 
 import msgspec
 
 from dragoman.framing.jsonscan import ArrayFramer
 from dragoman.framing.sse import SseOrJsonFramer
+from dragoman.framing.url_paths import quote_name
 from dragoman.hub.deferred import Deferred
 from dragoman.hub.events import Event
 from dragoman.hub.ports import (
@@ -180,7 +180,7 @@ def _keep_alive(encoder: Stage[Event, bytes]) -> bytes:
 
 
 def _locate(model: str, stream: bool) -> Location:
-    path = f"/models/{quote(model, safe='/:@')}"
+    path = f"/models/{quote_name(model, '/model')}"
     return Location(path + STREAM, SSE_QUERY) if stream else Location(path + GENERATE)
 
 

@@ -33,8 +33,9 @@ from dragoman.protocols.gemini.parse_content import parse_contents, parse_instru
 from dragoman.protocols.gemini.parse_fields import ProtoFields, read_dialect, read_json_schema, unread_fields
 from dragoman.protocols.gemini.wire import ARRAY_STREAM, GOOGLE, MAX_CANDIDATES, NAME, SSE_QUERY, STREAM
 
-_CALL = re.compile(r"(?:/publishers/([^/]+))?/models/(.+)(:\w+)/*$")
-_CALL_WITHOUT_MODELS = re.compile(r"^()/v1\w+/((?!(?:models|projects|publishers)/)[^/]+/.+)(:\w+)/*$")
+_MODEL = re.compile(r"(?:/publishers/([^/]++))?/models/(.++)", re.DOTALL)
+_MODEL_WITHOUT_MODELS = re.compile(r"()/v1\w+/((?!(?:models|projects|publishers)/)[^/]++/.++)", re.DOTALL)
+_VERB = re.compile(r"\w+")
 _TIERS = {"STANDARD": "default", "FLEX": "flex", "PRIORITY": "priority"}
 _LEVELS = frozenset(("minimal", "low", "medium", "high"))
 _JSON_TYPE, _TEXT_TYPE = "application/json", "text/plain"
@@ -77,8 +78,9 @@ _body = msgspec.json.Decoder(_Body)
 def read_call(path: str, query: str, body: bytes) -> CallHead:
     """Return model and mode of the path: the model is everything before the last colon. Raises RequestError."""
     read_head(_body, body)
-    found = _CALL_WITHOUT_MODELS.search(path) or _CALL.search(path)
-    if found is None:  # Vertex's other resources
+    before, _, verb = path.rstrip("/").rpartition(":")
+    found = _MODEL_WITHOUT_MODELS.match(before) or _MODEL.search(before)
+    if found is None or not _VERB.fullmatch(verb):  # Vertex's other resources
         raise RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {path}: name a model after /models/."))
     publisher, model = found[1], unquote(found[2]).strip("/").removeprefix("models/")
     if publisher and publisher != GOOGLE:
@@ -87,7 +89,7 @@ def read_call(path: str, query: str, body: bytes) -> CallHead:
         raise BadRequest("/model", "The path names no model: write it between /models/ and the colon.")
     check_model(model)
     is_events = SSE_QUERY in query.split("&")
-    return CallHead(model, found[3] == STREAM, EVENT_STREAM if is_events else ARRAY_STREAM)
+    return CallHead(model, f":{verb}" == STREAM, EVENT_STREAM if is_events else ARRAY_STREAM)
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
