@@ -30,6 +30,7 @@ from e2e.search_scene import (
     write_message,
 )
 from narrowing import expect
+from tables import each_row
 from wire_json import JsonObject
 
 UNNAMED = "url_not_in_prior_context"
@@ -152,6 +153,16 @@ def test_a_page_is_fetched_only_if_the_conversation_or_a_search_has_named_it(sce
     counts = message.usage.server_tool_use
     assert counts is not None
     assert (counts.web_search_requests, counts.web_fetch_requests) == (1, 1)
+
+
+@each_row("url", [URL.replace("a.", "%61."), URL[:-1] + "%31", URL + "//", URL + "?"])
+def test_a_page_is_not_fetched_in_a_spelling_that_nobody_has_named(scene: SearchScene, url: str) -> None:
+    assert (outcomes(reply(scene.play(fetches(url), ANSWERS))), scene.fetched) == ([UNNAMED], [])
+
+
+def test_a_page_is_fetched_in_the_spelling_that_was_named(scene: SearchScene) -> None:
+    reply(scene.play(fetches(URL.replace("https", "http") + "/#data"), ANSWERS))
+    assert [request.json["urls"] for request in scene.fetched] == [[URL]]
 
 
 def test_limits_are_followed(scene: SearchScene) -> None:

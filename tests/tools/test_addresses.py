@@ -2,8 +2,9 @@
 
 import pytest
 
-from dragoman.tools.addresses import DomainRules, is_named
+from dragoman.tools.addresses import DomainRules, find_named
 from laws import assert_linear_function
+from tables import each_row
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ URL = "https://a.example/one?x=1"
     ],
 )
 def test_an_address_is_found_in_prose_markdown_and_json(text: str) -> None:
-    assert is_named(URL, text)
+    assert find_named(URL, text) in (URL, URL.replace("https", "http"))
 
 
 @pytest.mark.parametrize(
@@ -76,14 +77,40 @@ def test_an_address_is_found_in_prose_markdown_and_json(text: str) -> None:
     ],
 )
 def test_a_part_of_another_address_is_not_the_address(text: str) -> None:
-    assert not is_named(URL, text)
+    assert find_named(URL, text) is None
 
 
-@pytest.mark.parametrize(
-    ("url", "text"), [("https://a.example/", "look at a.example"), ("https://a.example", "a.example/")]
+@each_row(
+    ("url", "text", "found"),
+    [
+        ("https://a.example/", "look at a.example", "https://a.example"),
+        ("https://a.example", "a.example/", "https://a.example/"),
+        ("https://a.example/one/", "see http://a.example/one.", "http://a.example/one"),
+        ("http://a.example/one", "see https://a.example/one/.", "https://a.example/one/"),
+        ("http://a.example/one#data", "see http://a.example/one#part", "http://a.example/one"),
+        ("https://köln.example/%c3%84", "see https://xn--kln-sna.example/%C3%84", "https://xn--kln-sna.example/%C3%84"),
+        ("https://köln.example/Ä", "see https://köln.example/%c3%84", "https://köln.example/%c3%84"),
+    ],
 )
-def test_the_last_slash_makes_no_difference(url: str, text: str) -> None:
-    assert is_named(url, text)
+def test_an_address_is_fetched_in_the_spelling_that_the_model_was_shown(url: str, text: str, found: str) -> None:
+    assert find_named(url, text) == found
+
+
+@each_row(
+    "url",
+    [
+        *(
+            "http://evil.test/%61aaa",
+            "http://evil.test/a%61%61a",
+            "http://evil.test/aaaa//",
+            "http://evil.test/aaaa////",
+        ),
+        *("http://EVIL.test/aaaa", "http://evil.test/aaaa?", "http://evil.test:80/aaaa", "http://evil.test//aaaa"),
+        *("http://evil.test/AAAA", "http://a@evil.test/aaaa", "http://evil.test/aaaa%2F", "http://evil.test/./aaaa"),
+    ],
+)
+def test_a_model_cannot_carry_data_away_in_the_spelling_of_an_address(url: str) -> None:
+    assert find_named(url, "see http://evil.test/aaaa ok") is None
 
 
 @pytest.mark.parametrize(
@@ -96,14 +123,16 @@ def test_the_last_slash_makes_no_difference(url: str, text: str) -> None:
     ],
 )
 def test_letters_may_be_encoded_or_not(url: str, text: str) -> None:
-    assert is_named(url, text)
-    assert not is_named(url + "x", text)
+    found = find_named(url, text)
+    assert found is not None
+    assert found in text
+    assert find_named(url + "x", text) is None
 
 
 @pytest.mark.parametrize("url", ["", "https://", "/", "#", "ftp://"])
 def test_what_is_no_address_is_never_named(url: str) -> None:
-    assert not is_named(url, "https://a.example/ # x")
+    assert find_named(url, "https://a.example/ # x") is None
 
 
 def test_an_address_that_occurs_often_takes_linear_time() -> None:
-    assert_linear_function(lambda text: is_named(URL, text), lambda size: f"{URL}0 " * size, 5000)
+    assert_linear_function(lambda text: find_named(URL, text), lambda size: f"{URL}0 " * size, 5000)

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from dragoman.hub.server_tools import ToolErrorCode, ToolFailure
 from dragoman.net.client import DialOptions, HttpClient, HttpResponse, OutgoingRequest
+from dragoman.net.guest_threads import resolve_guest_name
 from dragoman.tools.addresses import DomainRules
-from dragoman.tools.guarded_fetch import MAX_URL, Fetched, FetchRules, GuardedFetcher, resolve_name
+from dragoman.tools.guarded_fetch import MAX_URL, Fetched, FetchRules, GuardedFetcher
 from dragoman.tools.web_fetch import is_readable
 from fakes.raw import Flood, Hold, Pause, RawServer, Request, Script
 from fakes.web import INNER
@@ -45,7 +46,7 @@ class World:
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         self.resolved.append(host)
-        return self._known[host] if host in self._known else await resolve_name(host, port)
+        return self._known[host] if host in self._known else await resolve_guest_name(host, port)
 
     async def get(self, url: str, rules: FetchRules | None = None) -> Fetched | ToolFailure:
         try:

@@ -14,7 +14,8 @@ from dragoman.config.settings import Fetch
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.request import Inline
 from dragoman.net.client import DialOptions, HttpClient, HttpResponse, OutgoingRequest
-from dragoman.tools.guarded_fetch import MAX_LINKS, LinkedMediaFetcher, Resolve, is_public, resolve_name
+from dragoman.net.guest_threads import resolve_guest_name
+from dragoman.tools.guarded_fetch import MAX_LINKS, LinkedMediaFetcher, Resolve, is_public
 from fakes.certificate import server_context
 from fakes.loops import on_both_loops
 from fakes.proxies import FakeProxy, Serve, http, socks5
@@ -82,7 +83,9 @@ async def fetch_page(url: str, wire: Wire, resolve: Resolve, bounds: Fetch | Non
         await wire.close()
 
 
-async def expect_refusal(url: str, wire: Wire, resolve: Resolve = resolve_name, bounds: Fetch | None = None) -> str:
+async def expect_refusal(
+    url: str, wire: Wire, resolve: Resolve = resolve_guest_name, bounds: Fetch | None = None
+) -> str:
     with pytest.raises(RequestError) as caught:
         await fetch_page(url, wire, resolve, bounds)
     assert caught.value.failure.kind is Kind.BAD_REQUEST

@@ -1,10 +1,13 @@
 """Pages become text, in linear time, whatever they hold."""
 
 import time
+from itertools import count
 
 import pytest
 
-from dragoman.tools.readable import read_html
+from dragoman.tools.charsets import CODECS
+from dragoman.tools.readable import STEP, TimeLimit, TooSlow, decode_text, read_html
+from tables import each_row
 
 PAGE = b"""<!doctype html><html><head><title> A  page &amp; more </title><style>p{}</style></head>
 <body><nav>menu <a href="/m">m</a></nav><main><h1>Hi <b>there</b></h1>
@@ -43,6 +46,56 @@ def test_without_a_main_part_the_whole_body_is_read_but_for_navigation() -> None
 )
 def test_the_charset_is_that_of_the_header_then_of_the_page(page: bytes, content_type: str) -> None:
     assert read(page, content_type) == "größer"
+
+
+@each_row(
+    "charset", ["punycode", "idna", "undefined", "utf-7", "unicode-escape", "hz", "base64", "rot13", "mbcs", "x" * 99]
+)
+def test_a_charset_that_the_web_does_not_have_is_read_as_utf_8(charset: str) -> None:
+    page = "<p>größer +AGE- \\x41".encode()
+    assert read(page, f"text/html; charset={charset}") == "größer +AGE- \\x41"
+    assert read(f'<meta charset="{charset}">'.encode() + page) == "größer +AGE- \\x41"
+
+
+@each_row(
+    ("charset", "codec", "text"),
+    [
+        ("Shift_JIS", "cp932", "日本語 ①"),
+        ("euc-kr", "cp949", "한국어 똠"),
+        ("gb2312", "gb18030", "中文 €"),
+        ("big5", "big5hkscs", "中文"),
+        ("windows-1251", "cp1251", "привет"),
+        ("us-ascii", "cp1252", "größer"),
+        ("iso-2022-jp", "iso2022-jp", "日本語"),
+        ("utf-16", "utf-16-le", "größer"),
+        ("koi8-u", "koi8-u", "привіт"),
+    ],
+)
+def test_a_charset_of_the_web_is_read_as_browsers_read_it(charset: str, codec: str, text: str) -> None:
+    assert read(f"<p>{text}".encode(codec), f"text/html; charset={charset}") == text
+
+
+@each_row("codec", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_counts_more_than_a_charset(codec: str) -> None:
+    assert read("<p>größer".encode(codec), "text/html; charset=latin1") == "größer"
+
+
+def test_every_label_names_a_codec_that_decodes_any_bytes() -> None:
+    for label in CODECS:
+        assert isinstance(decode_text(bytes(range(256)) * 3, f"text/plain; charset={label}"), str)
+
+
+def test_a_page_that_takes_too_long_is_given_up_at_any_step() -> None:
+    for page in (b"x" * 100_000, b"<b>" * 100, b"<p '" + b"'" * 100, b"<script>" + b"x" * 100_000):
+        ticks = count()
+        limit = TimeLimit(3, lambda ticks=ticks: float(next(ticks)))
+        with pytest.raises(TooSlow):
+            read_html(page, "text/html", "https://a.example/", 50_000, limit.check)
+
+
+def test_a_long_text_is_not_cut_inside_a_character_reference() -> None:
+    for blanks in range(STEP - 8, STEP + 2):
+        assert read(b"<pre>" + b"x" * blanks + b"&amp;&amp;").count("&&") == 1
 
 
 def test_a_quoted_value_may_hold_the_end_of_a_tag() -> None:

@@ -8,10 +8,11 @@ from dragoman.config.settings import WebFetch
 from dragoman.hub.server_tools import FetchOutcome, Page, ToolErrorCode, ToolFailure
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.tools.addresses import DomainRules
-from dragoman.tools.guarded_fetch import Fetched
+from dragoman.tools.guarded_fetch import Fetched, GuardedFetcher
 from dragoman.tools.service import Service
-from dragoman.tools.web_fetch import TavilyFetch, fetch, is_readable, read_page
+from dragoman.tools.web_fetch import PageFetcher, PageLimits, TavilyFetch, fetch, is_readable, read_page
 from fakes.raw import Pause, RawServer, Request, Script
+from tools.test_guarded_fetch import World, page
 
 URL = "https://page.example/a"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -77,6 +78,29 @@ def test_a_service_gets_no_request_for_an_address_that_is_refused(url: str, code
 )
 def test_media_types_that_a_model_can_read(media_type: str, readable: bool) -> None:
     assert is_readable(media_type) is readable
+
+
+async def fetch_built_in(content_type: bytes, body: bytes, reading_s: float = 60.0) -> FetchOutcome:
+    async with RawServer(page(content_type, body)) as server:
+        world = World(server.port)
+        limits = PageLimits(60.0, 5_000_000, 1000, "dragoman/test", reading_s=reading_s)
+        return await PageFetcher(GuardedFetcher(world.send, world.resolve), limits).fetch(
+            "http://page.example/", DomainRules()
+        )
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined"])
+async def test_a_page_of_any_charset_is_read(charset: str) -> None:
+    outcome = await fetch_built_in(f"text/html; charset={charset}".encode(), "<p>größer".encode())
+    assert isinstance(outcome, Page)
+    assert outcome.text == "größer"
+
+
+async def test_a_page_that_takes_too_long_to_read_is_a_tool_error() -> None:
+    outcome = await fetch_built_in(b"text/html", b"<b>" * 100_000, reading_s=-1.0)
+    assert isinstance(outcome, ToolFailure)
+    assert outcome.code is ToolErrorCode.URL_NOT_ACCESSIBLE
+    assert outcome.message == "page.example:80 cannot be used: reading it takes too long."
 
 
 def test_a_text_is_named_after_its_file_and_cut() -> None:

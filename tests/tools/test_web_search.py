@@ -45,6 +45,22 @@ def body_of(request: bytes) -> object:
     return json.loads(request.partition(b"\r\n\r\n")[2])
 
 
+def test_results_that_are_not_of_the_web_are_left_out() -> None:
+    addresses = [
+        "javascript:alert(1)",
+        "data:text/html,x",
+        "file:///etc/passwd",
+        " javascript:x",
+        "//a.example",
+        "ftp://a.example",
+    ]
+    good = ["https://a.example/1", "HTTP://a.example/2"]
+    results = [{"url": url, "title": "t"} for url in (*addresses, *good)]
+    outcome, _ = asyncio.run(run("searxng", answer({"results": results})))
+    assert isinstance(outcome, SearchFound)
+    assert [result.url for result in outcome.results] == good
+
+
 LISTS: dict[str, object] = {
     "searxng": {
         "query": "x",

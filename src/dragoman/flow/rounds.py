@@ -5,6 +5,7 @@ others give a token, with which the same request gets the rest. Clients see one 
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import Awaitable, Mapping
 from itertools import chain
@@ -24,7 +25,7 @@ from dragoman.hub.outcome import CANCELLED, OK, ToolRun
 from dragoman.hub.request import Hosted, Json, Part, Request, Text, ToolResult
 from dragoman.hub.server_tools import FETCH, SEARCH, Page, ToolErrorCode, ToolFailure, ToolOutcome
 from dragoman.hub.usage import Usage
-from dragoman.net.tasks import spawn
+from dragoman.net.tasks import describe_fault, run_off_loop, spawn
 from dragoman.passes.server_tools import (
     ServerTools,
     add_round,
@@ -34,11 +35,13 @@ from dragoman.passes.server_tools import (
     write_result,
 )
 from dragoman.stages.hold_end import HoldContinuation, HoldPause, HoldServerCalls, ServerCall
-from dragoman.tools.addresses import DomainRules, Origin, ShownText, list_shown, may_fetch
+from dragoman.tools.addresses import DomainRules, Origin, ShownText, find_fetchable, list_shown
 from dragoman.tools.backends import McpServers, ToolPlan
 from dragoman.tools.tool_results import redact_outcome
 from dragoman.tools.web_fetch import fetch
 from dragoman.tools.web_search import SearchQuery, search
+
+log = logging.getLogger(__name__)
 
 AT_ONCE = 4
 CHARACTERS_PER_TOKEN = 4
@@ -231,9 +234,13 @@ class _Runner:
         if not isinstance(value, str) or not value.strip():
             message = f"The call needs the argument {name!r}, a text that is not empty."
             return ToolFailure(ToolErrorCode.INVALID_INPUT, message)
-        async with self._slots:
-            outcome = await (self._search(value) if call.kind == SEARCH else self._fetch(value.strip()))
-        return redact_outcome(outcome, self._secrets)
+        try:
+            async with self._slots:
+                outcome = await (self._search(value) if call.kind == SEARCH else self._fetch(value.strip()))
+            return redact_outcome(outcome, self._secrets)
+        except Exception as fault:  # a tool's failure is a result, and never ends the reply
+            log.error("%s failed: %s", call.kind, describe_fault(fault))
+            return ToolFailure(ToolErrorCode.UNAVAILABLE, "The tool failed inside the gateway. See its log.")
 
     def _count_use(self, call: ServerCall) -> ToolFailure | None:
         """Count the call; return the refusal if it is one too many."""
@@ -260,14 +267,24 @@ class _Runner:
     async def _fetch(self, url: str) -> ToolOutcome:
         plan, declared = self._plan, self._tools.declared[FETCH]
         assert plan.fetch is not None
-        earlier = list_shown(self._call.request(), self._call.client.read_tool_uses)
-        if not may_fetch(url, chain(earlier, self._rounds.shown), declared.url_sources):
+        named = await self._find_named(url, declared)
+        if named is None:
             message = "The address has not appeared in the conversation. Search for it, or ask the user."
             return ToolFailure(ToolErrorCode.URL_NOT_IN_PRIOR_CONTEXT, message)
-        outcome = await self._note_run(FETCH, plan.fetch.name, fetch(plan.fetch, url, _domains(declared)))
+        outcome = await self._note_run(FETCH, plan.fetch.name, fetch(plan.fetch, named, _domains(declared)))
         if not isinstance(outcome, Page):
             return outcome
         return replace(_shorten(outcome, declared.max_content_tokens), is_citable=declared.cites_pages)
+
+    async def _find_named(self, url: str, declared: Hosted) -> str | None:
+        """Return the address as it stands in the conversation."""
+        call, said = self._call, tuple(self._rounds.shown)
+
+        def find() -> str | None:
+            shown = chain(list_shown(call.request(), call.client.read_tool_uses), said)
+            return find_fetchable(url, shown, declared.url_sources)
+
+        return await run_off_loop(call.size + sum(len(text.text) for text in said), find)
 
     async def _note_run(self, tool: str, backend: str, running: Awaitable[T]) -> T:
         """Wait for a tool, and note how it ended and how long it took."""

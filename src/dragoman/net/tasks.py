@@ -54,7 +54,7 @@ def _settle(task: asyncio.Task[object]) -> None:
         _log.error("task %s failed: %s", task.get_name(), describe_fault(fault))
 
 
-class _Worker:
+class Worker:
     """A thread, and the lock that a loop holds while the thread works for it."""
 
     def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:
@@ -62,6 +62,7 @@ class _Worker:
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     async def run(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which begins once the thread has done what this loop gave it before."""
         loop = asyncio.get_running_loop()
         lock = self._locks.get(loop)
         if lock is None:
@@ -80,8 +81,8 @@ def _return_freed_memory() -> None:
             libc.mallopt(option, HUGE_BYTES)
 
 
-_large = _Worker("large-body")
-_huge = _Worker("huge-body", _return_freed_memory)
+_large = Worker("large-body")
+_huge = Worker("huge-body", _return_freed_memory)
 
 
 async def run_off_loop(size: int, work: Callable[[], T]) -> T:

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from msgspec import Raw
 from msgspec.structs import replace
 
+from dragoman.framing.hostnames import encode_host
 from dragoman.hub.events import (
     CitationAdded,
     Closed,
@@ -215,7 +216,7 @@ def _normalise(url: str) -> str:
     try:
         parts = urlsplit(url)
         host = parts.netloc.lower()
-        host = host if host.isascii() else host.encode("idna").decode("ascii")
+        host = host if host.isascii() else encode_host(host)
     except ValueError:
         return url
     return urlunsplit((parts.scheme.lower(), host, unquote(parts.path).rstrip("/"), unquote(parts.query), ""))

@@ -8,12 +8,19 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 
 from dragoman.config.urls import split_url
+from dragoman.framing.hostnames import decode_host, encode_host
 from dragoman.hub.request import Document, Part, Request, Role, Text, ToolCall, ToolResult, UrlSources
 from dragoman.passes.earlier_uses import ReadUses
 from dragoman.passes.server_tools import write_result
 
 _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)(.*)", re.DOTALL)
+_ESCAPES = re.compile(r"(?:%[89A-Fa-f][0-9A-Fa-f])+")  # of bytes outside ASCII
 _HOST = re.compile(r"[A-Za-z0-9._-]*(?::\d*)?")
+
+
+def is_web_address(url: str) -> bool:
+    """Whether it is an address of the web. A client may show it as a link: it must not run a script or open a file."""
+    return url[:8].lower().startswith(("http://", "https://"))
 
 
 def to_ascii(url: str) -> str:
@@ -29,38 +36,56 @@ def to_ascii(url: str) -> str:
     scheme, host, rest = parts.groups()
     try:
         encoded = host if host.isascii() else _encode_host(host)
-        return scheme + encoded + "".join(letter if letter.isascii() else quote(letter) for letter in rest)
+        return scheme + encoded + _encode_letters(rest)
     except UnicodeError:
         raise ValueError("its host name or its letters cannot be encoded") from None
 
 
 def list_spellings(url: str) -> tuple[str, ...]:
-    """Return the ways in which the same address may be written."""
-    try:
-        encoded = to_ascii(url)
-    except ValueError:
+    """Return the ways in which the same address may be written: letters outside ASCII may be encoded or not."""
+    parts = _PARTS.fullmatch(url)
+    if parts is None:
         return (url,)
-    return tuple(dict.fromkeys((url, encoded, _to_letters(encoded))))
+    scheme, host, rest = parts.groups()
+    letters = _ESCAPES.sub(_decode_letters, rest)
+    try:
+        encoded = _encode_letters(letters)
+    except UnicodeError:
+        return (url,)
+    lower_case = _ESCAPES.sub(lambda escapes: escapes.group().lower(), encoded)
+    hosts, rests = _list_hosts(host), (rest, letters, encoded, lower_case)
+    return tuple(dict.fromkeys((url, *(scheme + each + rest for each in hosts for rest in rests))))
+
+
+def _list_hosts(host: str) -> tuple[str, ...]:
+    try:
+        if not host.isascii():
+            return host, _encode_host(host)
+        return (host, decode_host(host)) if "xn--" in host.lower() else (host,)
+    except UnicodeError:
+        return (host,)
+
+
+def _encode_letters(rest: str) -> str:
+    """Raises UnicodeError for half of a character."""
+    return "".join(letter if letter.isascii() else quote(letter) for letter in rest)
 
 
 def _encode_host(host: str) -> str:
     """Raises UnicodeError, also where a letter becomes a delimiter of addresses."""
     name, colon, port = host.partition(":")
-    encoded = name.encode("idna").decode("ascii") + colon + port
+    encoded = encode_host(name) + colon + port
     if not _HOST.fullmatch(encoded):
         raise UnicodeError("not a host name")
     return encoded
 
 
-def _to_letters(url: str) -> str:
-    parts = _PARTS.fullmatch(url)
-    if parts is None:
-        return url
-    scheme, host, rest = parts.groups()
+def _decode_letters(escapes: re.Match[str]) -> str:
+    """Return the letters outside ASCII that percent-encoded bytes stand for, or the bytes as they are written."""
     try:
-        return scheme + (host.encode("ascii").decode("idna") if "xn--" in host.lower() else host) + unquote(rest)
-    except UnicodeError:
-        return url
+        return unquote(escapes.group(), errors="strict")
+    except UnicodeDecodeError:
+        return escapes.group()
 
 
 class DomainRules(Struct, frozen=True):
@@ -99,14 +124,17 @@ def _normalise_host(host: str) -> str:
     """Return a host name in lower case and punycode, so that both spellings of a name are equal."""
     host = host.rstrip(".").lower()
     try:
-        return host.encode("idna").decode("ascii")
+        return encode_host(host)
     except UnicodeError:
         return host
 
 
 # What may stand before and after an address in prose, Markdown, HTML and JSON.
-_BEFORE = r"(?<![A-Za-z0-9._@/-])(?:https?://)?"
-_AFTER = r"(?=/?[.,;:!?]*(?:[^!-~]|[<>\"'`()\[\]{}|\\*]|$)|#)"
+_NOT_BEFORE = re.compile(r"[A-Za-z0-9._@/-]")
+_SCHEME_BEFORE = re.compile(r"(?<![A-Za-z0-9._@/-])https?://\Z")
+_AFTER = re.compile(r"/?[.,;:!?]*+(?:[^!-~]|[<>\"'`()\[\]{}|\\*]|\Z)|/?#")
+_LONGEST_SCHEME = len("https://")
+MAX_PLACES = 1000  # in one text that are looked at; elsewhere an address counts as not named
 
 
 class Origin(Enum):
@@ -143,9 +171,11 @@ def list_shown(request: Request, read_uses: ReadUses) -> Iterator[ShownText]:
                 yield from (ShownText(text, Origin.SERVER_TOOL, use.kind) for text in _texts_of(result.content))
 
 
-def may_fetch(url: str, shown: Iterable[ShownText], sources: UrlSources) -> bool:
-    """Whether the address stands in one of the texts from which the client lets the model fetch."""
-    return any(_is_source(text, sources) and is_named(url, text.text) for text in shown)
+def find_fetchable(url: str, shown: Iterable[ShownText], sources: UrlSources) -> str | None:
+    """Return the address as it stands in one of the texts from which the client lets the model fetch."""
+    spellings = list_spellings(url)
+    texts = (text.text for text in shown if _is_source(text, sources))
+    return next((found for text in texts if (found := _find_spelling(spellings, text)) is not None), None)
 
 
 def _is_source(text: ShownText, sources: UrlSources) -> bool:
@@ -166,20 +196,38 @@ def _texts_of(parts: Iterable[Part]) -> Iterator[str]:
             yield part.source
 
 
-def is_named(url: str, text: str) -> bool:
-    """Whether the address stands in the text by itself, not as the beginning of a longer one.
+def find_named(url: str, text: str) -> str | None:
+    """Return the address as it stands in the text by itself, not as the beginning of a longer one; None: it does not.
 
-    The scheme may be missing or differ (a user writes `example.com`), and so may a fragment or the last slash.
-    Letters outside ASCII may be encoded or not.
+    A model may write an address in other ways, but is given the one that was there: else it could choose a spelling to
+    carry data away. The scheme may be missing in the text or differ, and so may the last slash, a fragment, and whether
+    letters outside ASCII are encoded. A scheme that is missing is the model's; a fragment is never sent.
     """
-    return any(_stands_in(spelling, text) for spelling in list_spellings(url))
+    return _find_spelling(list_spellings(url), text)
 
 
-def _stands_in(url: str, text: str) -> bool:
-    bare = url.partition("#")[0].rstrip("/")
-    scheme, separator, rest = bare.partition("://")
-    if separator and scheme in ("http", "https"):
-        bare = rest
-    if not bare or bare not in text:
-        return False
-    return re.search(_BEFORE + re.escape(bare) + _AFTER, text) is not None
+def _find_spelling(spellings: Iterable[str], text: str) -> str | None:
+    found = (_find_in(spelling, text) for spelling in spellings)
+    return next((address for address in found if address is not None), None)
+
+
+def _find_in(url: str, text: str) -> str | None:
+    scheme, separator, bare = url.partition("#")[0].partition("://")
+    if not separator or scheme not in ("http", "https"):
+        scheme, bare = "https", url.partition("#")[0]
+    bare = bare.removesuffix("/")
+    if not bare[:1].isalnum() and not bare.startswith("["):
+        return None
+    place = -1
+    for _ in range(MAX_PLACES):
+        place = text.find(bare, place + 1)
+        if place < 0:
+            return None
+        end = place + len(bare)
+        written = _SCHEME_BEFORE.search(text, max(0, place - _LONGEST_SCHEME - 1), place)
+        if written is None and place and _NOT_BEFORE.match(text, place - 1):
+            continue
+        if _AFTER.match(text, end):
+            slash = "/" if text.startswith("/", end) else ""
+            return (written.group() if written else f"{scheme}://") + bare + slash
+    return None

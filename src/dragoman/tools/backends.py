@@ -13,7 +13,7 @@ from dragoman.config.settings import ACCOUNT_BACKEND, NATIVE, Tools, WebFetch, W
 from dragoman.hub.server_tools import FETCH, SEARCH, FetchOutcome, SearchOutcome, ToolErrorCode, ToolFailure, ToolText
 from dragoman.net.client import DialOptions, SendRequest
 from dragoman.net.headers import Header
-from dragoman.net.tasks import spawn
+from dragoman.net.tasks import run_off_loop, spawn
 from dragoman.tools.addresses import DomainRules
 from dragoman.tools.guarded_fetch import GuardedFetcher
 from dragoman.tools.mcp import HttpMcpServer, McpServer, StdioMcpServer
@@ -36,7 +36,9 @@ class McpSearch:
 
     async def search(self, query: SearchQuery, timeout_s: float) -> SearchOutcome:
         result = await self.server.call_tool(self.tool, {"query": query.text}, timeout_s)
-        return result if isinstance(result, ToolFailure) else read_search(result, self.name)
+        if isinstance(result, ToolFailure):
+            return result
+        return await run_off_loop(result.size, lambda: read_search(result, self.name))
 
 
 class McpFetch:
@@ -55,7 +57,9 @@ class McpFetch:
     async def _read(self, url: str) -> FetchOutcome:
         settings = self._settings
         result = await self.server.call_tool(self.tool, {"url": url}, settings.timeout_s)
-        return result if isinstance(result, ToolFailure) else read_page(result, url, self.name, settings.max_chars)
+        if isinstance(result, ToolFailure):
+            return result
+        return await run_off_loop(result.size, lambda: read_page(result, url, self.name, settings.max_chars))
 
 
 class Network(Struct, frozen=True):

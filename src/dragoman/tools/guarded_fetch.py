@@ -29,7 +29,9 @@ from dragoman.net.client import (
     UpstreamTimeout,
 )
 from dragoman.net.dial import ParsedUrl, parse_url
+from dragoman.net.guest_threads import resolve_guest_name
 from dragoman.net.headers import Header
+from dragoman.net.tasks import run_off_loop
 from dragoman.tools.addresses import to_ascii
 
 MAX_REDIRECTS = 5
@@ -69,12 +71,6 @@ AT_ONCE = 4
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
-async def resolve_name(host: str, port: int) -> Sequence[str]:
-    """Return every address of a host. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(place[4][0]) for place in found]
-
-
 def is_public(address: str) -> bool:
     """Whether an address belongs to the public internet, and to nothing that stands for another address."""
     try:
@@ -110,7 +106,7 @@ class GuardedFetcher:
     """Sends GET requests to public addresses. Failures of the other server are returned, never raised."""
 
     def __init__(
-        self, send: SendRequest, resolve: Resolve = resolve_name, proxies: EnvironmentProxies | None = None
+        self, send: SendRequest, resolve: Resolve = resolve_guest_name, proxies: EnvironmentProxies | None = None
     ) -> None:
         self._send = send
         self._resolve = resolve
@@ -276,7 +272,7 @@ class LinkedMediaFetcher:
         send: SendRequest,
         bounds: Fetch,
         user_agent: str,
-        resolve: Resolve = resolve_name,
+        resolve: Resolve = resolve_guest_name,
         proxies: EnvironmentProxies | None = None,
     ) -> None:
         self._fetcher = GuardedFetcher(send, resolve, proxies)
@@ -306,7 +302,8 @@ class LinkedMediaFetcher:
         fetched = await self._fetcher.get(url, self._rules)
         if isinstance(fetched, ToolFailure):
             raise _make_refusal(f"A linked image or document cannot be used. {fetched.message}")
-        return Inline(fetched.media_type, base64.b64encode(fetched.body).decode())
+        body = fetched.body
+        return Inline(fetched.media_type, await run_off_loop(len(body), lambda: base64.b64encode(body).decode()))
 
 
 def _is_media(media_type: str) -> bool:

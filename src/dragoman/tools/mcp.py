@@ -51,6 +51,11 @@ class ToolResult(Struct, rename="camel"):
     def text(self) -> str:
         return "\n".join(part.text for part in self.content if part.text)
 
+    @property
+    def size(self) -> int:
+        """Return the number of characters of the text."""
+        return sum(len(part.text) for part in self.content if part.text)
+
 
 class ListedTool(Struct, rename="camel"):
     name: str = ""
@@ -148,7 +153,7 @@ class HttpMcpServer(McpServer):
             return _failure_of(self._service, refused.error)
         except _SessionLost:
             return self._service.fail("HTTP 404")
-        except (ConnectionLost, UpstreamTimeout, ValueError, msgspec.MsgspecError) as fault:
+        except (ConnectionLost, UpstreamTimeout, ValueError, *JSON_ERRORS) as fault:
             return self._service.fail(str(fault))
 
     async def close(self) -> None:
@@ -248,7 +253,7 @@ class StdioMcpServer(McpServer):
         except _Refused as refused:
             code = _code_of(refused.error)
             return ToolFailure(code, f"{self._name}: {refused.error.message}")
-        except (OSError, ValueError, msgspec.MsgspecError) as fault:
+        except (OSError, ValueError, *JSON_ERRORS) as fault:
             return self._fail(str(fault))
 
     async def close(self) -> None:

@@ -2,13 +2,20 @@
 
 A page may come from anyone, so reading it must take linear time whatever it contains. Tree builders do not: their rules
 about open elements cost quadratic time on deep nesting. Only tags and text are needed here, so no tree is built.
+
+No step works on more than a few pieces of `STEP` bytes at once. Between two steps other threads run, and the time that
+is left is checked.
 """
 
+import codecs
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from urllib.parse import urljoin
 
 from msgspec import Struct
+
+from dragoman.tools.charsets import UTF_8, find_codec, find_mark
 
 SKIPPED = frozenset(
     (
@@ -25,6 +32,9 @@ BLOCKS = frozenset(
 )
 HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 MAX_LINK = 2048
+STEP = 32 * 1024
+_LONGEST_REFERENCE = 40  # of a character, such as &amp;
+_LONGEST_MARK = 16  # that is searched for in steps, such as </textarea
 
 _RAW_TEXT = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style", "textarea", "title")}
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9:-]{0,40})")
@@ -32,8 +42,33 @@ _TAG_DELIMITER = re.compile(r"[>\"']")
 _HREF = re.compile(r"\shref\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>\"']+))", re.IGNORECASE)
 _TITLE = re.compile(r"<title[^>]{0,200}>([^<]{0,500})", re.IGNORECASE)
 _MAIN = re.compile(r"<main[\s>]", re.IGNORECASE)
-_META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
-_HEADER_CHARSET = re.compile(r"charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
+_META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([\w:.-]{1,40})", re.IGNORECASE)
+_HEADER_CHARSET = re.compile(r"charset=[\"']?([\w:.-]{1,40})", re.IGNORECASE)
+_BLANKS_AT_END = re.compile(r"(?<![ \t])[ \t]+\n")  # without the lookbehind, each blank of a long run begins a search
+
+
+class TooSlow(Exception):
+    """Reading a page has taken longer than it may."""
+
+
+class TimeLimit:
+    """How many seconds of the processor one page may take."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = clock
+        self._end = clock() + seconds
+
+    def check(self) -> None:
+        """Raises TooSlow."""
+        if self._clock() > self._end:
+            raise TooSlow
+
+
+def check_nothing() -> None:
+    """Let reading take any time."""
+
+
+Check = Callable[[], None]  # raises TooSlow
 
 
 class Readable(Struct, frozen=True):
@@ -48,55 +83,92 @@ class Tag(Struct, frozen=True):
     attributes: str  # as they are written
 
 
-def read_html(body: bytes, content_type: str, url: str, max_chars: int) -> Readable:
+def read_html(body: bytes, content_type: str, url: str, max_chars: int, check: Check = check_nothing) -> Readable:
     """Return a page's title and readable text; links become absolute. At most `max_chars` characters."""
-    page = decode_text(body, content_type)
+    page = decode_text(body, content_type, check)
     title = _TITLE.search(page, 0, 200_000)
     text, truncated = "", False
-    main = _MAIN.search(page)
+    main = _search(_MAIN, page, 0, check)
     if main is not None:
-        text, truncated = _write(page, main.start(), url, max_chars, until="main")
+        text, truncated = _write(page, main, url, max_chars, "main", check)
     if not text:
-        text, truncated = _write(page, 0, url, max_chars, until=None)
+        text, truncated = _write(page, 0, url, max_chars, None, check)
     return Readable(_squeeze(_unescape(title.group(1))) if title else "", text, truncated)
 
 
-def decode_text(body: bytes, content_type: str) -> str:
-    """Decode by the header's charset, then by the page's own, then as UTF-8; never fails."""
-    named = _HEADER_CHARSET.search(content_type)
+def decode_text(body: bytes, content_type: str, check: Check = check_nothing, max_chars: int | None = None) -> str:
+    """Decode by the byte order mark, the header's charset, the page's own, or else as UTF-8; never fails.
+
+    With `max_chars`, decoding stops soon after so many characters.
+    """
+    decoder = codecs.getincrementaldecoder(_choose_codec(body, content_type))("replace")
+    pieces: list[str] = []
+    size = 0
+    for start in range(0, len(body), STEP):
+        check()
+        pieces.append(decoder.decode(body[start : start + STEP]))
+        size += len(pieces[-1])
+        if max_chars is not None and size > max_chars:
+            return "".join(pieces)
+    pieces.append(decoder.decode(b"", True))
+    return "".join(pieces)
+
+
+def _choose_codec(body: bytes, content_type: str) -> str:
+    if marked := find_mark(body):
+        return marked
+    if named := _HEADER_CHARSET.search(content_type):
+        return find_codec(named.group(1))
     inside = _META_CHARSET.search(body, 0, 4096)
-    charset = named.group(1) if named else inside.group(1).decode("ascii", "replace") if inside else "utf-8"
-    try:
-        return body.decode(charset, "replace")
-    except LookupError:
-        return body.decode("utf-8", "replace")
+    codec = find_codec(inside.group(1).decode("ascii", "replace")) if inside else UTF_8
+    return UTF_8 if codec.startswith("utf-16") else codec  # in UTF-16 the page could not have been searched for it
 
 
-def split_tags(page: str, start: int) -> Iterator[Tag | str]:
+def _search(pattern: re.Pattern[str], page: str, start: int, check: Check) -> int | None:
+    """Return where the pattern is found; it is searched for in steps."""
+    for begin in range(start, len(page), STEP):
+        check()
+        if found := pattern.search(page, begin, begin + STEP + _LONGEST_MARK):
+            return found.start()
+    return None
+
+
+def split_tags(page: str, start: int, check: Check) -> Iterator[Tag | str]:
     """Split a page into tags and the text between them; comments and declarations are left out."""
     position = start
     while position < len(page):
+        check()
         place = page.find("<", position)
+        yield from _split_text(page, position, len(page) if place < 0 else place)
         if place < 0:
-            yield page[position:]
             return
-        if place > position:
-            yield page[position:place]
         if page.startswith("<!--", place):
             position = _after(page, "-->", place + 4)
         elif page.startswith(("<!", "<?"), place):
             position = _after(page, ">", place + 2)
         elif match := _TAG.match(page, place):
-            end = _end_of_tag(page, match.end())
+            end = _end_of_tag(page, match.end(), check)
             name = match.group(2).lower()
             yield Tag(name, bool(match.group(1)), page[match.end() : end - 1])
             position = end
             if name in _RAW_TEXT and not match.group(1):
-                closing = _RAW_TEXT[name].search(page, end)
-                position = len(page) if closing is None else closing.start()
+                closing = _search(_RAW_TEXT[name], page, end, check)
+                position = len(page) if closing is None else closing
         else:
             yield "<"
             position = place + 1
+
+
+def _split_text(page: str, position: int, end: int) -> Iterator[str]:
+    """Split a text into pieces that are short enough to be worked on, none of them inside a character reference."""
+    while end - position > STEP:
+        cut = position + STEP
+        reference = page.rfind("&", cut - _LONGEST_REFERENCE, cut)
+        cut = cut if reference < 0 else reference
+        yield page[position:cut]
+        position = cut
+    if end > position:
+        yield page[position:end]
 
 
 def _after(page: str, mark: str, position: int) -> int:
@@ -104,9 +176,10 @@ def _after(page: str, mark: str, position: int) -> int:
     return len(page) if place < 0 else place + len(mark)
 
 
-def _end_of_tag(page: str, position: int) -> int:
+def _end_of_tag(page: str, position: int, check: Check) -> int:
     """Return the place behind a tag's `>`, which may also stand inside a quoted value."""
     while delimiter := _TAG_DELIMITER.search(page, position):
+        check()
         place = delimiter.start()
         if delimiter.group() == ">":
             return place + 1
@@ -115,9 +188,9 @@ def _end_of_tag(page: str, position: int) -> int:
     return len(page)
 
 
-def _write(page: str, start: int, url: str, max_chars: int, until: str | None) -> tuple[str, bool]:
+def _write(page: str, start: int, url: str, max_chars: int, until: str | None, check: Check) -> tuple[str, bool]:
     writer = _Writer(url)
-    for item in split_tags(page, start):
+    for item in split_tags(page, start, check):
         if isinstance(item, str):
             writer.add_text(item)
         elif item.closes and item.name == until:
@@ -141,7 +214,7 @@ class _Writer:
         self.size = 0
 
     def text(self) -> str:
-        text = re.sub(r"[ \t]+\n", "\n", "".join(self._pieces))
+        text = _BLANKS_AT_END.sub("\n", "".join(self._pieces))
         return re.sub(r"\n{3,}", "\n\n", text).strip()
 
     def add_text(self, text: str) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 
 import msgspec
 
@@ -21,7 +22,10 @@ from dragoman.hub.server_tools import (
 from dragoman.tools.mcp import ToolResult
 
 _URL = re.compile(r"https?://[^\s<>()\[\]\"']{1,2000}")
-_TITLE_LINE = re.compile(r"^\W*title\W*:\s*(.{1,300})$", re.IGNORECASE | re.MULTILINE)
+_TITLE_LINE = re.compile(r"^[^\w\n]*+title[^\w\n:]*+:\s*+(.{1,300})$", re.IGNORECASE | re.MULTILINE)
+MAX_RESULTS = 100
+MAX_PROSE = 200_000  # characters of a search's prose that a model reads
+_CUT = "\n\n[The result is longer; this is its beginning.]"
 _TITLES = ("title", "name")
 _LINKS = ("url", "link", "href")
 _TEXTS = ("text", "snippet", "content", "description", "summary")
@@ -38,9 +42,12 @@ def read_search(result: ToolResult, name: str) -> SearchOutcome:
     for value in (result.structured_content, written):
         if isinstance(value, dict) and (problem := value.get("error")):
             return ToolFailure(ToolErrorCode.UNAVAILABLE, f"{name}: {_format_value(problem)}")
-        if results := tuple(_results_in(value)):
+        if results := tuple(islice(_results_in(value), MAX_RESULTS)):
             return SearchFound(results)
-    return SearchFound(()) if written is not None else SearchFound(tuple(_results_in_prose(text)), text)
+    if written is not None:
+        return SearchFound(())
+    prose = text if len(text) <= MAX_PROSE else text[:MAX_PROSE] + _CUT
+    return SearchFound(tuple(islice(_results_in_prose(prose), MAX_RESULTS)), prose)
 
 
 def read_page(result: ToolResult, url: str, name: str, max_chars: int) -> FetchOutcome:
@@ -60,10 +67,8 @@ def _json(text: str) -> Json:
 
 
 def _results_in(value: Json) -> Iterator[SearchResult]:
-    if isinstance(value, dict):
-        inner = next((value[key] for key in _LISTS if isinstance(value.get(key), dict | list)), None)
-        yield from _results_in(inner)
-        return
+    while isinstance(value, dict):
+        value = next((value[key] for key in _LISTS if isinstance(value.get(key), dict | list)), None)
     for item in value if isinstance(value, list) else ():
         if isinstance(item, dict) and (url := _first_text(item, _LINKS)):
             title = _first_text(item, _TITLES) or url
@@ -73,13 +78,16 @@ def _results_in(value: Json) -> Iterator[SearchResult]:
 def _results_in_prose(text: str) -> Iterator[SearchResult]:
     """Return each URL once, with the last `Title:` line before it."""
     seen: set[str] = set()
-    titles = [(match.start(), match.group(1).strip()) for match in _TITLE_LINE.finditer(text)]
+    titles = _TITLE_LINE.finditer(text)
+    following = next(titles, None)
+    title = ""
     for match in _URL.finditer(text):
+        while following is not None and following.start() < match.start():
+            title, following = following.group(1).strip(), next(titles, None)
         url = match.group().rstrip(".,;:")
         if url not in seen:
             seen.add(url)
-            before = [title for place, title in titles if place < match.start()]
-            yield SearchResult(url, before[-1] if before else url)
+            yield SearchResult(url, title or url)
 
 
 def _first_text(item: Mapping[str, Json], names: tuple[str, ...]) -> str:

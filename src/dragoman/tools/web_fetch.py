@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import logging
 from collections.abc import Awaitable
 from datetime import UTC, datetime
 from typing import Protocol
@@ -15,13 +16,18 @@ from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.server_tools import FetchOutcome, Page, ToolErrorCode, ToolFailure
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.dial import parse_url
+from dragoman.net.guest_threads import run_on_page_thread
 from dragoman.net.headers import JSON
+from dragoman.net.tasks import describe_fault
 from dragoman.tools.addresses import DomainRules, to_ascii
 from dragoman.tools.guarded_fetch import MAX_URL, PORTS, Fetched, FetchRules, GuardedFetcher
-from dragoman.tools.readable import decode_text, read_html
+from dragoman.tools.readable import Check, TimeLimit, TooSlow, check_nothing, decode_text, read_html
 from dragoman.tools.service import Service
 from dragoman.tools.web_search import join_path
 
+log = logging.getLogger(__name__)
+
+READING_S = 2.0  # of the processor, for one page; an ordinary one takes milliseconds
 HTML = frozenset(("text/html", "application/xhtml+xml"))
 PDF = "application/pdf"
 ACCEPT = b"text/html,application/xhtml+xml,text/*;q=0.9,application/json;q=0.9,application/pdf;q=0.8"
@@ -81,6 +87,7 @@ class PageLimits(Struct, frozen=True):
     max_chars: int
     user_agent: str
     ports: frozenset[int] = PORTS
+    reading_s: float = READING_S  # of the processor
 
 
 class PageFetcher:
@@ -99,7 +106,22 @@ class PageFetcher:
         fetched = await self._fetcher.get(url.strip(), rules)
         if isinstance(fetched, ToolFailure):
             return fetched
-        return await asyncio.to_thread(read_page, fetched, limits.max_chars)
+        return await _read_fetched(fetched, limits)
+
+
+async def _read_fetched(fetched: Fetched, limits: PageLimits) -> FetchOutcome:
+    """Return a page, or that it cannot be read, whatever the reason."""
+    try:
+        async with asyncio.timeout(limits.timeout_s):  # other pages may be read first
+            return await run_on_page_thread(
+                lambda: read_page(fetched, limits.max_chars, TimeLimit(limits.reading_s).check)
+            )
+    except (TooSlow, TimeoutError):
+        why = "reading it takes too long"
+    except Exception as fault:  # a page may hold anything, and must not end the reply
+        log.error("a fetched page cannot be read: %s", describe_fault(fault))
+        why = "the gateway failed to read it"
+    return ToolFailure(ToolErrorCode.URL_NOT_ACCESSIBLE, f"{parse_url(fetched.url).where} cannot be used: {why}.")
 
 
 class _Extracted(Struct):
@@ -152,13 +174,14 @@ def is_readable(media_type: str) -> bool:
     return media_type in ("application/json", "application/xml") or media_type.endswith(("+json", "+xml"))
 
 
-def read_page(fetched: Fetched, max_chars: int) -> Page:
+def read_page(fetched: Fetched, max_chars: int, check: Check = check_nothing) -> Page:
+    """Return a page as a model reads it. Raises what `check` raises."""
     if fetched.media_type == PDF:
         return Page(fetched.url, _file_name(fetched.url), pdf=base64.b64encode(fetched.body).decode())
     if fetched.media_type in HTML:
-        readable = read_html(fetched.body, fetched.content_type, fetched.url, max_chars)
+        readable = read_html(fetched.body, fetched.content_type, fetched.url, max_chars, check)
         return Page(fetched.url, readable.title or fetched.url, readable.text, truncated=readable.truncated)
-    text = decode_text(fetched.body, fetched.content_type)
+    text = decode_text(fetched.body, fetched.content_type, check, max_chars)
     return Page(fetched.url, _file_name(fetched.url), text[:max_chars], truncated=len(text) > max_chars)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 from urllib.parse import urlencode
 
@@ -13,7 +14,7 @@ from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult, ToolErrorCode, ToolFailure, ToolText
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import JSON, Header
-from dragoman.tools.addresses import DomainRules
+from dragoman.tools.addresses import DomainRules, is_web_address
 from dragoman.tools.service import Service
 
 MAX_QUERY_BYTES = 4096
@@ -54,7 +55,8 @@ async def search(backend: SearchBackend, query: SearchQuery, timeout_s: float) -
         return ToolFailure(ToolErrorCode.UNAVAILABLE, f"{backend.name} did not answer within {timeout_s:g} s.")
     if isinstance(outcome, ToolFailure):
         return outcome
-    kept = tuple(result for result in outcome.results if query.domains.permits(result.url))[: query.results]
+    usable = (item for item in outcome.results if is_web_address(item.url) and query.domains.permits(item.url))
+    kept = tuple(islice(usable, query.results))
     if len(kept) == len(outcome.results):
         return outcome
     return SearchFound(kept)  # prose would still name what was left out

@@ -1,0 +1,468 @@
+"""Law 4 for every function that reads what others sent: pages, tools, errors, envelopes, lists, heads.
+
+A function of these packages whose name says that it reads must be listed here: with hostile input of growing size, or
+with the reader through which it gets such input.
+"""
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import dragoman
+from dragoman.accounts.service_client import ServiceResponse
+from dragoman.flow.complete_reply import FENCE, FENCE_IN_PROSE
+from dragoman.framing.error_text import clean_message, strip_html
+from dragoman.framing.fields import read_call_head
+from dragoman.framing.hostnames import decode_host, encode_host
+from dragoman.framing.jsonread import read_input_tokens, read_json, read_json_leniently
+from dragoman.framing.multipart import read_boundary
+from dragoman.hub.checksum import decode_checked, encode_checked
+from dragoman.hub.opaque import Form, Opaque, Thought, decode_envelope, encode_envelope, seal_thoughts, unseal_thoughts
+from dragoman.hub.server_tools import seal_source, unseal_source
+from dragoman.net.dial import parse_url
+from dragoman.net.headers import Headers
+from dragoman.net.request_head import parse_head
+from dragoman.protocols import PROTOCOLS
+from dragoman.protocols.chat.errors import read_event_error
+from dragoman.protocols.gemini.parse import read_call
+from dragoman.protocols.gemini.parse_fields import read_dialect, read_json_schema
+from dragoman.protocols.messages.wire import decode_call_id
+from dragoman.protocols.relayed_paths import RELAYED_PATHS, EventStream, observe_document
+from dragoman.protocols.responses.errors import read_unusable
+from dragoman.protocols.responses.state_items import (
+    Compaction,
+    open_compaction,
+    read_input,
+    read_metadata,
+    read_request,
+    seal_compaction,
+)
+from dragoman.providers.account_state import parse_reset, read_exhausted_until
+from dragoman.providers.codex.account import read_codex_exhausted_until
+from dragoman.providers.codex.account import read_limits as read_codex_limits
+from dragoman.providers.codex.credential import read_claims
+from dragoman.providers.codex.credential import read_tokens as read_codex_tokens
+from dragoman.providers.copilot.account import read_limits as read_copilot_limits
+from dragoman.providers.copilot.account import read_quotas
+from dragoman.providers.kiro.credential import parse_method
+from dragoman.providers.kiro.credential import read_tokens as read_kiro_tokens
+from dragoman.providers.kiro.services import read_region
+from dragoman.providers.models import parse_list
+from dragoman.tools.addresses import DomainRules, find_named, to_ascii
+from dragoman.tools.charsets import CODECS
+from dragoman.tools.guarded_fetch import Fetched
+from dragoman.tools.mcp import ToolContent, ToolResult
+from dragoman.tools.readable import decode_text, read_html
+from dragoman.tools.tool_results import read_page as read_tool_page
+from dragoman.tools.tool_results import read_search
+from dragoman.tools.web_fetch import read_page
+from laws import assert_linear_function
+
+SRC = Path(dragoman.__file__).parent
+PACKAGES = ("framing", "hub", "passes", "protocols", "providers", "stages", "tools")
+READS = ("parse", "decode", "read", "unseal", "open")
+
+Make = Callable[[int], bytes]  # a number of bytes, about -> input of that size
+
+
+@dataclass(frozen=True)
+class Reader:
+    read: Callable[[bytes], object]  # may refuse its input by an exception
+    inputs: Mapping[str, Make]
+    size: int = 4000  # bytes of the smallest input
+
+
+def repeat(*pieces: str | bytes, start: str = "", end: str = "") -> dict[str, Make]:
+    """Return inputs that repeat one piece each."""
+    return {
+        repr(piece): _repeat_one(piece if isinstance(piece, bytes) else piece.encode(), start, end) for piece in pieces
+    }
+
+
+def _repeat_one(piece: bytes, start: str, end: str) -> Make:
+    return lambda size: start.encode() + piece * (1 + size // len(piece)) + end.encode()
+
+
+def write_json(value: Callable[[int], object]) -> Make:
+    """Return an input of as many things as the size says, divided by 20."""
+    return lambda size: msgspec.json.encode(value(size // 20))
+
+
+def of_text(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: read(data.decode("utf-8", "replace"))
+
+
+def of_json(read: Callable[[dict[str, object]], object]) -> Callable[[bytes], object]:
+    return lambda data: read(msgspec.json.decode(data, type=dict[str, object]))
+
+
+def of_headers(read: Callable[[Headers], object]) -> Callable[[bytes], object]:
+    """Read header fields that stand in lines."""
+
+    def read_lines(data: bytes) -> object:
+        lines = [line.partition(b": ") for line in data.split(b"\n") if line]
+        return read(Headers([(name, value) for name, _, value in lines]))
+
+    return read_lines
+
+
+NESTED = {"nested": lambda size: b'{"a":' * (size // 5) + b"1" + b"}" * (size // 5), **repeat("{", '[{"a":', "[")}
+
+# Pages
+
+PAGE_PIECES = (
+    *(" ", "<", "<!--", "<b>", "<p>", "&", "&#9", "&amp", "<a href=", '<a href="', "<a x='", "<script>", "<title"),
+    *("<main", "\t", "\n", " \n", "<p \"'", "</p", "<a href=/x>", "<nav>", "</textarea", "é", '<a href="?&#x0'),
+)
+CHARSETS = (
+    *sorted(set(CODECS.values())),
+    *(
+        "punycode",
+        "idna",
+        "undefined",
+        "unicode-escape",
+        "raw-unicode-escape",
+        "utf-7",
+        "hz",
+        "base64",
+        "zlib",
+        "rot13",
+    ),
+)
+
+
+def decode_in_every_charset(body: bytes) -> None:
+    for charset in CHARSETS:
+        decode_text(body, f"text/plain; charset={charset}")
+
+
+# Tools
+
+PROSE: dict[str, Make] = {
+    "titles": lambda size: "\n".join(f"Title: t{at}\nhttps://a.test/{at}" for at in range(size // 30)).encode(),
+    "long titles": lambda size: (b"title: " + b"x" * 400 + b"\n") * (size // 400),
+    "results": write_json(lambda size: [{"url": f"https://a.test/{at}"} for at in range(size)]),
+    "nested": lambda size: b'{"data":' * (size // 9) + b"1" + b"}" * (size // 9),
+    "one title": lambda size: b"title" + b":" * size,
+    "one address": lambda size: b"https://" + b"a" * size,
+    **repeat("\n", "- * ", "title: \n", "title", "https://a.test/b ", "https://", ":", " :\n"),
+}
+
+
+def make_tool_result(data: bytes) -> ToolResult:
+    return ToolResult([ToolContent("text", data.decode())])
+
+
+# Addresses
+
+ADDRESS = "https://a.example/a?a?a?a?a?a?a"
+
+
+def make_letters(size: int) -> bytes:
+    return "".join(chr(0x4E00 + at % 20_000) for at in range(size)).encode()
+
+
+# Errors of upstreams
+
+FAULTS = (
+    *("token ", "tool not supported chat/completions ", "User ID (", "<script>", "thinking ", "try again in 9", "["),
+    *("invalid ", "api key", "usage limit ", "input token count ", "retry in 9", "Bearer ", "arn:aws", "sk-", "<"),
+)
+
+
+def make_error(words: str) -> Make:
+    def write(size: int) -> object:
+        error = {"message": words * size, "type": "t", "code": 400, "status": "s"}
+        return {"error": error, "message": words * size, "type": "error"}
+
+    return write_json(write)
+
+
+ERRORS = {**repeat(*FAULTS), **NESTED, **{f"object of {words!r}": make_error(words) for words in FAULTS}}
+
+
+def read_failures(protocol: str) -> Callable[[bytes], object]:
+    upstream = PROTOCOLS[protocol].upstream
+    assert upstream
+    return lambda body: [upstream.read_error(status, {}, body) for status in (400, 403)]
+
+
+# Envelopes
+
+OPAQUE = Opaque("up", Form.SIGNATURE, "c2ln", "m")
+ANY_OBJECT = msgspec.json.Decoder(dict[str, object])
+
+
+def feed_events(data: bytes) -> None:
+    stream = EventStream(RELAYED_PATHS["completions"])
+    stream.feed(data)
+    stream.finish()
+
+
+READERS: dict[str, Reader] = {
+    "tools.readable:read_html": Reader(
+        lambda page: read_html(page, "text/html", "https://a.example/dir/", 50_000),
+        {**repeat(*PAGE_PIECES), **{f"pre {name}": make for name, make in repeat(*PAGE_PIECES, start="<pre>").items()}},
+        8_000,
+    ),
+    "tools.readable:decode_text": Reader(
+        decode_in_every_charset, repeat(b"ab", b"\xff\xfe\x80", b"\x1b$B", b"\x16\x04", b"~{", b"\x81\x30"), 8000
+    ),
+    "tools.web_fetch:read_page": Reader(
+        lambda body: read_page(Fetched("https://a.example/x", "text/plain", "text/plain", body), 50_000),
+        repeat("word ", "é", b"\xff"),
+        20_000,
+    ),
+    "tools.tool_results:read_search": Reader(lambda data: read_search(make_tool_result(data), "mcp"), PROSE, 20_000),
+    "tools.tool_results:read_page": Reader(
+        lambda data: read_tool_page(make_tool_result(data), "https://a.test", "mcp", 50_000), PROSE, 20_000
+    ),
+    "tools.addresses:find_named": Reader(
+        of_text(lambda text: find_named(ADDRESS, text)),
+        repeat("a?", ADDRESS + "." * 20 + "x ", ADDRESS + "0 ", ".", start="a.example/"),
+        20_000,
+    ),
+    "tools.addresses:find_named of a long address": Reader(
+        of_text(lambda url: find_named(url, url + "x ")), repeat("%C3%A4", "ä", "%", "a", start="https://a.example/")
+    ),
+    "tools.addresses:to_ascii": Reader(of_text(to_ascii), {"letters": lambda size: b"https://" + make_letters(size)}),
+    "tools.addresses:DomainRules.permits": Reader(
+        of_text(lambda host: DomainRules(allowed=(host,)).permits(f"https://{host}/")), {"letters": make_letters}
+    ),
+    "framing.hostnames:encode_host": Reader(of_text(encode_host), {"letters": make_letters, **repeat("a", "ä.")}),
+    "framing.hostnames:decode_host": Reader(of_text(decode_host), repeat("a", "9", "xn--a.", start="xn--")),
+    "net.dial:parse_url": Reader(of_text(parse_url), repeat("a.", "/", "@", ":", "[", start="https://")),
+    "net.request_head:parse_head": Reader(
+        lambda raw: parse_head(raw, 1_000_000),
+        repeat(
+            "a: b\r\n", "a:" + " " * 99 + "\r\n", "cookie: a=b\r\n", start="GET / HTTP/1.1\r\nhost: a\r\n", end="\r\n"
+        ),
+        20_000,
+    ),
+    "framing.fields:read_call_head": Reader(lambda body: read_call_head(body, needs_model=False), NESTED),
+    "framing.jsonread:read_json": Reader(
+        lambda body: read_json(ANY_OBJECT, body),
+        {**NESTED, **repeat("\\ud800", "\\\\", "\\", start='{"a":"', end='"}')},
+    ),
+    "framing.jsonread:read_json_leniently": Reader(
+        lambda body: read_json_leniently(ANY_OBJECT, body, ("a",)),
+        {**NESTED, **repeat("1,", start='{"a":[', end="1]}")},
+    ),
+    "framing.jsonread:read_input_tokens": Reader(read_input_tokens, NESTED),
+    "framing.multipart:read_boundary": Reader(
+        read_boundary, repeat("; a=b", '; a="', ";", "; boundary=", ' ;  "', " ", "\\", start="multipart/form-data")
+    ),
+    "framing.error_text:clean_message": Reader(of_text(clean_message), repeat(*FAULTS, " ", "(")),
+    "framing.error_text:strip_html": Reader(strip_html, repeat("<script>", "<", "<style", "<script></")),
+    "hub.checksum:decode_checked": Reader(
+        of_text(decode_checked),
+        {"whole": lambda size: encode_checked(b"x" * size).encode(), **repeat("AAAA", "!", "=")},
+    ),
+    "hub.opaque:decode_envelope": Reader(
+        of_text(decode_envelope),
+        {
+            "whole": lambda size: encode_envelope(OPAQUE, "x" * size).encode(),
+            **repeat("AAAA", "gqFh", start="dgm1."),
+            **repeat("AAAA", start="dgm1.2."),
+        },
+    ),
+    "hub.opaque:unseal_thoughts": Reader(
+        of_text(unseal_thoughts), {"whole": lambda size: seal_thoughts([Thought("hm", OPAQUE)] * (size // 20)).encode()}
+    ),
+    "hub.server_tools:unseal_source": Reader(
+        of_text(unseal_source),
+        {"whole": lambda size: seal_source("x" * size).encode(), **repeat("AAAA", start="dgm1.source.")},
+    ),
+    "protocols.responses.state_items:open_compaction": Reader(
+        of_text(open_compaction),
+        {
+            "whole": lambda size: seal_compaction(Compaction("x" * size, "m", "o")).encode(),
+            **repeat("AAAA", start="dgm1.c."),
+        },
+    ),
+    "protocols.responses.state_items:read_request": Reader(read_request, NESTED),
+    "protocols.responses.state_items:read_input": Reader(
+        of_json(read_input),
+        {"items": write_json(lambda size: {"input": [{"role": "user", "content": "x"}] * size})},
+    ),
+    "protocols.responses.state_items:read_metadata": Reader(
+        of_json(read_metadata),
+        {"pairs": write_json(lambda size: {"metadata": {f"k{at}": "v" for at in range(size)}})},
+    ),
+    "protocols.messages.wire:decode_call_id": Reader(of_text(decode_call_id), repeat("_2", "_", "a", start="toolu_")),
+    "protocols.gemini.parse:read_call": Reader(
+        of_text(lambda path: read_call(path, "", b"{}")),
+        repeat("/models/", ":a", "/publishers/", "/models/a:", "/", "\n", start="/v1beta/models/", end="!"),
+    ),
+    "protocols.gemini.parse_fields:read_json_schema": Reader(
+        lambda data: read_json_schema(msgspec.json.decode(data)),
+        {"properties": write_json(lambda size: {"properties": {f"p{at}": {"type": "STRING"} for at in range(size)}})},
+    ),
+    "protocols.gemini.parse_fields:read_dialect": Reader(
+        lambda data: read_dialect(msgspec.json.decode(data)),
+        {"properties": write_json(lambda size: {"properties": {f"p{at}": {"nullable": True} for at in range(size)}})},
+    ),
+    "protocols.relayed_paths:observe_document": Reader(
+        observe_document, {**NESTED, **repeat('{"usage":1},', start='{"usage":[', end="1]}")}
+    ),
+    "protocols.relayed_paths:EventStream": Reader(
+        feed_events, repeat("data: {}\n\n", "data: x\n", "\n", "data: [DONE]\n\n")
+    ),
+    "protocols.chat.errors:read_event_error": Reader(read_event_error, ERRORS),
+    "protocols.responses.errors:read_unusable": Reader(lambda body: read_unusable(body, "why"), ERRORS),
+    **{
+        f"protocols.{name}.errors:read_failure": Reader(read_failures(name), ERRORS)
+        for name in ("chat", "responses", "messages", "gemini", "kiro", "native")
+    },
+    "flow.complete_reply:FENCE": Reader(
+        of_text(FENCE.match), repeat("```", "a", "```\n", "``` ", " ", "\n", start="```")
+    ),
+    "flow.complete_reply:FENCE_IN_PROSE": Reader(of_text(FENCE_IN_PROSE.search), repeat("```a\n", "```", "\n", "a")),
+    "providers.account_state:parse_reset": Reader(
+        of_text(lambda text: parse_reset(text, 0.0)), repeat("9", "9m", "1d", "-")
+    ),
+    "providers.account_state:read_exhausted_until": Reader(
+        of_headers(lambda headers: read_exhausted_until(headers, 0.0)),
+        repeat("x-ratelimit-remaining: 0\n", "ratelimit-a-remaining: 0\n", "x-ratelimit-reset: 9\n"),
+    ),
+    "providers.codex.account:read_limits": Reader(
+        of_headers(lambda headers: read_codex_limits(headers, 0.0)),
+        {
+            "limits": lambda size: b"".join(b"x-l%d-primary-used-percent: 9\n" % at for at in range(size // 30)),
+            **repeat("x-a-primary-used-percent: 9\n", "-primary", "x-"),
+        },
+    ),
+    "providers.codex.account:read_codex_exhausted_until": Reader(
+        of_headers(lambda headers: read_codex_exhausted_until(headers, 0.0)), repeat("x-a-primary-used-percent: 100\n")
+    ),
+    "providers.codex.credential:read_claims": Reader(of_text(read_claims), repeat(".", "e30", "e30.", "=")),
+    "providers.codex.credential:read_tokens": Reader(
+        lambda body: read_codex_tokens(ServiceResponse(400, body)), ERRORS
+    ),
+    "providers.copilot.account:read_limits": Reader(
+        of_headers(read_copilot_limits),
+        repeat("x-quota-snapshot-chat: ent=9&rem=9\n", "x-quota-snapshot-chat: &\n", "&"),
+    ),
+    "providers.copilot.account:read_quotas": Reader(
+        lambda body: read_quotas("copilot", ServiceResponse(200, body)),
+        {
+            "quotas": write_json(
+                lambda size: {"quota_snapshots": {f"q{at}": {"entitlement": 1, "remaining": 1} for at in range(size)}}
+            ),
+            **NESTED,
+        },
+    ),
+    "providers.kiro.credential:parse_method": Reader(
+        of_text(lambda name: parse_method(name, registered=False, external=False)), repeat("-", "a_")
+    ),
+    "providers.kiro.credential:read_tokens": Reader(lambda body: read_kiro_tokens(ServiceResponse(400, body)), ERRORS),
+    "providers.kiro.services:read_region": Reader(of_text(read_region), repeat("-a", ":", "a", start="arn:aws")),
+    "providers.models:parse_list": Reader(
+        parse_list,
+        {
+            "models": write_json(lambda size: {"data": [{"id": f"m{at}"} for at in range(size)]}),
+            "strange names": write_json(lambda size: {"data": [{"id": "[" * size}]}),
+            **NESTED,
+        },
+    ),
+}
+
+DECODER = "test_linear_decoders.py"
+REQUEST = "test_linear_requests.py"
+CONFIGURATION = "the operator's own configuration"
+COVERED = {
+    "framing.fields:read_body": REQUEST,
+    "framing.fields:read_head": "framing.fields:read_call_head",
+    "framing.fields:read_body_call": "framing.fields:read_call_head",
+    "hub.opaque:read_opaque": "hub.opaque:decode_envelope",
+    "hub.opaque:decode_base64": "hub.opaque:unseal_thoughts",
+    "protocols.chat.decode_blocks:read_thinking_text": DECODER,
+    "protocols.chat.decode_blocks:read_block_opaque": DECODER,
+    "protocols.chat.decode_blocks:read_call_opaque": DECODER,
+    "protocols.chat.decode_blocks:read_field_opaque": DECODER,
+    "protocols.chat.decode_whole:decode_whole": DECODER,
+    "protocols.chat.decode_whole:decode_outline": DECODER,
+    "protocols.chat.errors:read_error": "protocols.chat.errors:read_failure",
+    "protocols.chat.parse:parse": REQUEST,
+    "protocols.chat.parse_turns:parse_turns": REQUEST,
+    "protocols.gemini.build:read_count": "framing.jsonread:read_input_tokens",
+    "protocols.gemini.decode:decode_whole": DECODER,
+    "protocols.gemini.decode_blocks:read_grounding": DECODER,
+    "protocols.gemini.errors:read_error": "protocols.gemini.errors:read_failure",
+    "protocols.gemini.parse:parse": REQUEST,
+    "protocols.gemini.parse:parse_for_count": REQUEST,
+    "protocols.gemini.parse_content:parse_contents": REQUEST,
+    "protocols.gemini.parse_content:parse_instructions": REQUEST,
+    "protocols.kiro.decode:decode_whole": DECODER,
+    "protocols.kiro.errors:read_fault": "protocols.kiro.errors:read_failure",
+    "protocols.kiro.wire:read_options": CONFIGURATION,
+    "protocols.messages.decode:decode_whole": DECODER,
+    "protocols.messages.errors:read_error": "protocols.messages.errors:read_failure",
+    "protocols.messages.parse:parse": REQUEST,
+    "protocols.messages.parse:parse_for_count": REQUEST,
+    "protocols.messages.parse_content:parse_cache": REQUEST,
+    "protocols.messages.parse_content:parse_content": REQUEST,
+    "protocols.messages.parse_content:read_tool_uses": REQUEST,
+    "protocols.native.decode:decode_whole": DECODER,
+    "protocols.native.wire:read_event": DECODER,
+    "protocols.relayed_paths:read_usage": "protocols.relayed_paths:observe_document",
+    "protocols.responses.decode:decode_whole": DECODER,
+    "protocols.responses.errors:read_stream_error": "protocols.responses.errors:read_failure",
+    "protocols.responses.errors:read_error": "protocols.responses.errors:read_failure",
+    "protocols.responses.parse:parse": REQUEST,
+    "protocols.responses.parse:parse_with_items": REQUEST,
+    "protocols.responses.parse_turns:read_tool_uses": REQUEST,
+    "protocols.responses.state_items:read_id": "protocols.responses.state_items:read_request",
+    "providers.codex.credential:read_expiry": "providers.codex.credential:read_claims",
+    "providers.codex.credential:read_account_claims": "providers.codex.credential:read_claims",
+    "providers.codex.credential:read_account_id": "providers.codex.credential:read_claims",
+    "providers.codex.credential:read_error_code": "providers.codex.credential:read_tokens",
+    "providers.context_windows:read_count": "providers.models:parse_list",
+    "providers.kiro.credential:read_error_code": "providers.kiro.credential:read_tokens",
+    "providers.section:read_dial": CONFIGURATION,
+    "providers.section:read_user_agent": CONFIGURATION,
+    "providers.section:read_headers": CONFIGURATION,
+    "providers.section:read_secrets": CONFIGURATION,
+    "providers.section:read_endpoint": CONFIGURATION,
+    "providers.section:read_catalogue": CONFIGURATION,
+    "tools.backends:read_tool_secrets": CONFIGURATION,
+}
+
+
+def find_readers() -> Iterator[str]:
+    for package in PACKAGES:
+        for file in sorted((SRC / package).rglob("*.py")):
+            module = ".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+            for node in ast.parse(file.read_text()).body:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(READS):
+                    yield f"{module}:{node.name}"
+
+
+def test_every_reader_is_listed() -> None:
+    found = set(find_readers())
+    assert found - READERS.keys() - COVERED.keys() == set(), "add a case, or the reader that covers it"
+    assert COVERED.keys() - found == set(), "these do not exist any more"
+    here = {*READERS, DECODER, REQUEST, CONFIGURATION}
+    assert {name: by for name, by in COVERED.items() if by not in here} == {}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_takes_linear_time(name: str) -> None:
+    reader = READERS[name]
+
+    def read(data: bytes) -> None:
+        try:
+            reader.read(data)
+        except Exception:  # a refusal must not take long either
+            return
+
+    for kind, make in reader.inputs.items():
+        try:
+            assert_linear_function(read, make, reader.size)
+        except AssertionError as slow:
+            slow.add_note(f"input: {kind}")
+            raise
