@@ -5,12 +5,14 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from bench.survival.clients import ask, ask_all, connect, request
+from bench.survival.clients import METRICS, ask, ask_all, connect, request
 from bench.survival.gateway import Gateway
 from bench.survival.sockets import CONTINUATION, PING, TEXT, chain_contexts, fill_lanes, flood_socket, open_one_by_one
+from bench.survival.upstream import PAGE_URL
 from dragoman.net.limits import raise_open_files_limit
 
 STALL_S = 0.05  # by which the 99th percentile of other streams' events may be late
@@ -143,6 +145,52 @@ def trickle(model: str) -> Run:
     return run
 
 
+def fetch_pages() -> Run:
+    """Let models fetch hostile pages, and ask for the metrics, which need a thread of their own."""
+    tool = {"type": "web_fetch_20250910", "name": "web_fetch"}
+    fetching = request("messages", body("chat/fetch", f"Read {PAGE_URL}", tools=[tool]))
+
+    def run(gateway: Gateway) -> str:
+        with ThreadPoolExecutor(1) as pool:
+            fetched = pool.submit(ask_all, gateway.port, [fetching] * 8, 8)
+            time.sleep(2.0)
+            began = time.monotonic()
+            ask(gateway.port, METRICS)
+            waited = time.monotonic() - began
+            return f"{summarize(fetched.result())}, metrics after {waited * 1e3:.0f} ms"
+
+    return run
+
+
+def search_prose() -> Run:
+    tool = {"type": "web_search_20250305", "name": "web_search"}
+    return send_all([request("messages", body("chat/search", "Pandas?", tools=[tool]))] * 4, 4)
+
+
+def send_schema(schema: dict[str, object]) -> Run:
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    return send_all([request("chat", body("gemini/ok", "Hi.", tools=[tool]))] * 2, 1)
+
+
+def make_circle(types: int) -> dict[str, object]:
+    """Types that all refer to each other, with a description beside each reference."""
+    properties = {f"p{at}": {"$ref": f"#/$defs/T{at}", "description": "d"} for at in range(types)}
+    defs = {f"T{at}": {"type": "object", "properties": properties} for at in range(types)}
+    return {"type": "object", "properties": properties, "$defs": defs}
+
+
+def make_enums(size: int) -> dict[str, object]:
+    return {"type": "object", "oneOf": [{"enum": [*range(size)]}, {"enum": [*range(size, 2 * size)]}]}
+
+
+def reverse_responses(size: int) -> Run:
+    """Parallel calls of a Gemini client whose responses come in reverse order."""
+    calls = [{"functionCall": {"id": f"c{at}", "name": "f", "args": {}}} for at in range(size)]
+    parts = [{"functionResponse": {"id": f"c{at}", "name": "f", "response": {}}} for at in reversed(range(size))]
+    contents = [{"role": "model", "parts": calls}, {"role": "user", "parts": parts}]
+    return send_all([request("gemini", json.dumps({"contents": contents}).encode())] * 2, 1)
+
+
 CASES = (
     Case("1,000 failed requests of 1 MB", lambda: send_failing(1_000, 1_000_000)),
     Case("20 failed requests of 20 MB", lambda: send_failing(20, 20_000_000), most_peak_mb=800),  # eight at once
@@ -154,6 +202,11 @@ CASES = (
     Case("5,000 calls in one stream", lambda: stream_calls(5_000)),
     Case("100,000 calls in one stream", lambda: stream_calls(100_000)),
     Case("8 replies of 250 MB at once", ask_large, most_peak_mb=800),
+    Case("8 pages in punycode fetched", fetch_pages, most_seconds=60, expected="8 x 200"),
+    Case("20,000 titles in a search's prose", search_prose, most_seconds=30, expected="4 x 200"),
+    Case("7 types that refer to each other", lambda: send_schema(make_circle(7)), most_seconds=10, expected="2 x 200"),
+    Case("oneOf of 80,000 numbers", lambda: send_schema(make_enums(40_000)), most_seconds=10, expected="2 x 200"),
+    Case("6,000 responses in reverse", lambda: reverse_responses(6_000), most_seconds=10, expected="2 x 200"),
     Case("100 stalled readers", lambda: stall_readers, most_peak_mb=STALLED_READERS * 0.256),
     Case("8,192 idle connections without a key", lambda: crowd, most_seconds=60, expected="20 x 200"),
     Case("80,000 pings of a WebSocket", lambda: flood_socket(PING, 80_000), expected="closed with 1008"),

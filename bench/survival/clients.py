@@ -11,7 +11,15 @@ from typing import Self
 from bench.survival.gateway import KEY
 from bench.survival.upstream import PACE_S
 
-PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "count": "/v1/messages/count_tokens"}
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "messages": "/v1/messages",
+    "count": "/v1/messages/count_tokens",
+    "gemini": "/v1beta/models/chat/ok:generateContent",
+}
+METRICS = (
+    f"GET /metrics HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n\r\n".encode()
+)
 START_S = 60.0
 EVENT_END = b"\n\n"
 

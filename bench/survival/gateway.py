@@ -32,6 +32,13 @@ api_key = "sk-fake-upstream"
 kind = "anthropic"
 endpoint = "http://127.0.0.1:{upstream}/v1"
 api_key = "sk-fake-upstream"
+[providers.gemini]
+kind = "gemini"
+endpoint = "http://127.0.0.1:{upstream}/v1beta"
+api_key = "fake-upstream"
+[tools.web_search]
+backend = ["mcp"]
+endpoint = "http://127.0.0.1:{upstream}/mcp"
 [store]
 url = "sqlite:///{directory}/dragoman.db"
 """
@@ -77,6 +84,7 @@ def start_gateway(src: Path, patience_s: float, settings: str = "") -> Iterator[
         config = directory / "dragoman.toml"
         config.write_text(CONFIG.format(upstream=upstream, directory=directory, patience_s=patience_s, more=more))
         environ |= {"PYTHONPATH": str(src), "HOME": str(directory), "DRAGOMAN_API_KEY": KEY}
+        environ |= {"ALL_PROXY": f"http://127.0.0.1:{upstream}", "NO_PROXY": "127.0.0.1"}  # it serves the web, too
         command = [sys.executable, "-m", "dragoman", "serve", "--config", str(config), "--port", str(port)]
         log = directory / "gateway.log"
         child = stack.enter_context(Child(command, CORES, log, environ))

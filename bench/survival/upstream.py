@@ -122,6 +122,61 @@ async def trickle(writer: asyncio.StreamWriter, head: bytes) -> None:
         writer.write(b" ")
 
 
+PAGE = b"a" * (4 << 20)  # its charset takes quadratic time to decode
+PROSE = "\n".join(f"Title: t{at}\nhttps://a.test/{at}" for at in range(20_000))
+PAGE_URL = "http://93.184.216.34/page"  # a public address; the proxy that leads there is this server
+
+
+async def call_tool(writer: asyncio.StreamWriter, name: str, arguments: dict[str, str]) -> None:
+    """Call one of the gateway's own tools."""
+    call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    choices = [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
+    write_json(writer, {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": choices})
+
+
+def write_json(writer: asyncio.StreamWriter, value: object) -> None:
+    body = json.dumps(value).encode()
+    writer.write(JSON_HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+
+
+async def answer_gemini(writer: asyncio.StreamWriter) -> None:
+    content = {"role": "model", "parts": [{"text": "Fine."}]}
+    write_json(writer, {"candidates": [{"content": content, "finishReason": "STOP"}], "modelVersion": "m"})
+
+
+def answer_mcp(writer: asyncio.StreamWriter, body: bytes) -> None:
+    """Answer as an MCP server whose search returns prose."""
+    id = re.search(rb'"id":(\d+)', body)
+    if id is None:  # a notification
+        writer.write(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")
+    elif b'"initialize"' in body:
+        write_json(writer, {"jsonrpc": "2.0", "id": int(id[1]), "result": {"protocolVersion": "2025-06-18"}})
+    else:
+        result = {"content": [{"type": "text", "text": PROSE}]}
+        write_json(writer, {"jsonrpc": "2.0", "id": int(id[1]), "result": result})
+
+
+def answer_get(writer: asyncio.StreamWriter, head: bytes) -> None:
+    if head.startswith(b"GET /page"):
+        fields = b"content-type: text/html; charset=punycode\r\ncontent-length: %d\r\n\r\n" % len(PAGE)
+        writer.write(b"HTTP/1.1 200 OK\r\n" + fields + PAGE)
+        return
+    status = b"200 OK" if head.startswith(b"GET /health") else b"404 Not Found"  # a list of models would bind us to it
+    writer.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\n\r\n" % status)
+
+
+def choose_behaviour(head: bytes, body: bytes) -> Behaviour:
+    named = MODEL.search(body)
+    model = named[1].decode() if named else "ok"
+    if b":generateContent" in head.split(b"\r\n", 1)[0]:
+        return answer_gemini
+    if model in TOOLS and b'"tool_calls"' in body:  # the tool has run
+        return answer_ok
+    return BEHAVIOURS[model]
+
+
+TOOLS = ("fetch", "search")
 BEHAVIOURS: dict[str, Behaviour] = {
     "ok": answer_ok,
     "message": answer_message,
@@ -130,6 +185,8 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "bomb": bomb,
     "large": answer_large,
     "flood": flood,
+    "fetch": lambda writer: call_tool(writer, "web_fetch", {"url": PAGE_URL}),
+    "search": lambda writer: call_tool(writer, "web_search", {"query": "pandas"}),
     "calls-5000": lambda writer: call_tools(writer, 5_000),
     "calls-100000": lambda writer: call_tools(writer, 100_000),
     "trickle-json": lambda writer: trickle(writer, JSON_HEAD),
@@ -154,12 +211,14 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = re.search(rb"content-length: (\d+)", head)
             body = await read_ends(reader, int(length[1]) if length else 0)
-            if head.startswith(b"GET"):  # a list of models would bind the gateway to it
-                status = b"200 OK" if head.startswith(b"GET /health") else b"404 Not Found"
-                writer.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\n\r\n" % status)
-                continue
-            named = MODEL.search(body)
-            await BEHAVIOURS[named[1].decode() if named else "ok"](writer)
+            if head.startswith(b"CONNECT"):  # the gateway fetches a page through its proxy
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            elif head.startswith(b"GET"):
+                answer_get(writer, head)
+            elif head.startswith(b"POST /mcp"):
+                answer_mcp(writer, body)
+            else:
+                await choose_behaviour(head, body)(writer)
             await writer.drain()
     except (ConnectionError, asyncio.IncompleteReadError):
         return

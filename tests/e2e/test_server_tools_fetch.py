@@ -156,7 +156,7 @@ def test_a_page_is_fetched_only_if_the_conversation_or_a_search_has_named_it(sce
 
 
 @each_row("url", [URL.replace("a.", "%61."), URL[:-1] + "%31", URL + "//", URL + "?"])
-def test_a_page_is_not_fetched_in_a_spelling_that_nobody_has_named(scene: SearchScene, url: str) -> None:
+def test_a_page_is_not_fetched_in_a_spelling_that_was_not_shown(scene: SearchScene, url: str) -> None:
     assert (outcomes(reply(scene.play(fetches(url), ANSWERS))), scene.fetched) == ([UNNAMED], [])
 
 

@@ -52,7 +52,7 @@ MAX_CONTINUATIONS = 16
 
 
 class Rounds:
-    """The rounds of one reply so far: what the model said, which tools ran, and what they returned."""
+    """The rounds of one reply so far: what the model returned, which tools ran, and what they returned."""
 
     def __init__(self) -> None:
         self._history: list[tuple[list[Event], Mapping[str, Part]]] = []
@@ -278,13 +278,13 @@ class _Runner:
 
     async def _find_named(self, url: str, declared: Hosted) -> str | None:
         """Return the address as it stands in the conversation."""
-        call, said = self._call, tuple(self._rounds.shown)
+        call, returned = self._call, tuple(self._rounds.shown)
 
         def find() -> str | None:
-            shown = chain(list_shown(call.request(), call.client.read_tool_uses), said)
+            shown = chain(list_shown(call.request(), call.client.read_tool_uses), returned)
             return find_fetchable(url, shown, declared.url_sources)
 
-        return await run_off_loop(call.size + sum(len(text.text) for text in said), find)
+        return await run_off_loop(call.size + sum(len(text.text) for text in returned), find)
 
     async def _note_run(self, tool: str, backend: str, running: Awaitable[T]) -> T:
         """Wait for a tool, and note how it ended and how long it took."""
@@ -348,7 +348,7 @@ def find_pause(pipe: TranslationPipe) -> Paused | None:
 
 
 class ContinuePause(Struct, frozen=True):
-    """Add what was said to the next request, or end the reply after too many pauses."""
+    """Add what was returned to the next request, or end the reply after too many pauses."""
 
     paused: Paused
     rounds: Rounds
