@@ -320,6 +320,15 @@ def test_a_name_that_changes_its_address_is_fetched_where_it_was_checked(scene: 
 # Bodies
 
 
+@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined"])
+def test_a_page_that_names_no_charset_of_the_web_does_not_cut_the_reply(scene: Scene, charset: str) -> None:
+    page = Answer("<p>größer</p>".encode(), content_type=f"text/html; charset={charset}", chunked=False)
+    scene.add_page("page.example/charset", page)
+    message = scene.fetches("http://page.example/charset")
+    assert text_of(message)[1] == "größer"
+    assert message.stop_reason == "end_turn"
+
+
 BODIES = {
     "endless": (Answer(b"x" * 65536, content_type="text/html", floods=True), "content_too_large"),
     "bomb": (html(gzip.compress(bytes(16 << 20), 1), ("content-encoding", "gzip")), "content_too_large"),

@@ -68,7 +68,10 @@ def test_a_broken_compaction_or_another_keys_is_refused_by_name(rig: StateRig) -
     rig.play("chat", NOTE)
     compacted = rig.openai.responses.compact(model="chat/m", input="I am Ada.")
     item = compacted.output[-1].model_dump(exclude_none=True)
-    for key, bad in (("bob", item), ("alice", {**item, "encrypted_content": "dgm1.c.broken"})):
+    token = item["encrypted_content"]
+    changed = token[:40] + ("A" if token[40] != "A" else "B") + token[41:]
+    broken = [("alice", {**item, "encrypted_content": each}) for each in ("dgm1.c.broken", changed, token[:-1])]
+    for key, bad in (("bob", item), *broken):
         for store in (True, False):
             body = {"model": "chat/m", "input": [bad, {"role": "user", "content": "Hi"}], "store": store}
             status, error = refusal(rig, body, key)

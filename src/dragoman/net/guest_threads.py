@@ -18,12 +18,18 @@ T = TypeVar("T")
 LOOKUPS = 16  # names that are resolved at once; a name server may take half a minute for each
 
 _pages = Worker("page")
+_files = Worker("guest-file")
 _lookups = ThreadPoolExecutor(LOOKUPS, "lookup")
 
 
 async def run_on_page_thread(work: Callable[[], T]) -> T:
     """Return the result of `work` on a fetched page. One thread reads all pages, one after the other."""
     return await _pages.run(work)
+
+
+async def run_on_file_thread(work: Callable[[], T]) -> T:
+    """Return the result of `work` on files that any client key may ask about. One thread serves all of them."""
+    return await _files.run(work)
 
 
 async def resolve_guest_name(host: str, port: int) -> Sequence[str]:

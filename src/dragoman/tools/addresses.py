@@ -212,10 +212,9 @@ def _find_spelling(spellings: Iterable[str], text: str) -> str | None:
 
 
 def _find_in(url: str, text: str) -> str | None:
-    scheme, separator, bare = url.partition("#")[0].partition("://")
-    if not separator or scheme not in ("http", "https"):
-        scheme, bare = "https", url.partition("#")[0]
-    bare = bare.removesuffix("/")
+    bare = url.partition("#")[0].removesuffix("/")
+    scheme = next((scheme for scheme in ("https://", "http://") if bare.startswith(scheme)), "")
+    bare = bare.removeprefix(scheme)
     if not bare[:1].isalnum() and not bare.startswith("["):
         return None
     place = -1
@@ -229,5 +228,5 @@ def _find_in(url: str, text: str) -> str | None:
             continue
         if _AFTER.match(text, end):
             slash = "/" if text.startswith("/", end) else ""
-            return (written.group() if written else f"{scheme}://") + bare + slash
+            return (written.group() if written else scheme) + bare + slash
     return None

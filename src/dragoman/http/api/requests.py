@@ -47,6 +47,7 @@ from dragoman.http.api.wire import (
 )
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.net.guest_threads import run_on_file_thread
 from dragoman.store import Store
 from dragoman.store.usage_rows import (
     ID_BYTES,
@@ -162,7 +163,7 @@ class RequestsApi:
         search = replace(_parse_search(request, query, names), limit=limit, after=position)
         page = await self._search(search)
         ids = [row.request_id for row in page.rows]
-        captured = await asyncio.to_thread(find_captured, self._gateway.runtime.config.debug, ids)
+        captured = await run_on_file_thread(lambda: find_captured(self._gateway.runtime.config.debug, ids))
         keys = {row.key for row in page.rows}
         body = {
             "requests": [make_record(row) | {"captured": row.request_id in captured} for row in page.rows],
