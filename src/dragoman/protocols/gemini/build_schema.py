@@ -28,6 +28,7 @@ _KEPT = frozenset(
 _DEFINITIONS = frozenset(("$defs", "definitions"))
 _LEFT_OUT = frozenset(("$schema", "$comment", "discriminator", "nullable"))  # without a meaning of their own here
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_ENUMERABLE = frozenset((str, int, float))
 _NUMBERS = frozenset(("integer", "number"))
 _MAX_DEPTH = 100  # far more than any real schema has
 _WEIGHT_BYTES = 64  # of keywords weigh as much as one schema
@@ -182,7 +183,7 @@ class _Cleaner:
             case "format", _:
                 return self._keep_if(key, value, _is_number(schema), clean)
             case "enum", list():
-                return self._keep_if(key, value, all(_is_enumerable(each) for each in value), clean)
+                return self._keep_if(key, value, {*map(type, value)} <= _ENUMERABLE, clean)
             case "const", _:
                 return _write_const(value, clean)
             case _:
@@ -317,7 +318,7 @@ class _Merger:
 
     def _add_required(self, present: list[object], names: list[object]) -> None:
         if self._required is None:
-            self._required = set(map(_freeze, present))
+            self._required = _freeze_all(present)
             self.schema["required"] = present = [*present]
         for name in names:
             if (frozen := _freeze(name)) not in self._required:
@@ -379,7 +380,7 @@ def _is_number(schema: Schema) -> bool:
 
 
 def _is_enumerable(value: object) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
+    return type(value) in _ENUMERABLE
 
 
 def _write_bound(key: str, value: float, schema: Schema, clean: Schema) -> None:
@@ -427,11 +428,18 @@ def _have_distinct_values(schemas: list[Schema]) -> bool:
         values = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if not isinstance(values, list):
             return False
-        frozen = set(map(_freeze, values))
+        frozen = _freeze_all(values)
         if not seen.isdisjoint(frozen):
             return False
         seen |= frozen
     return bool(schemas)
+
+
+def _freeze_all(values: Iterable[object]) -> set[Hashable]:
+    try:
+        return {*values}  # nearly always numbers or texts, of which there may be many
+    except TypeError:
+        return {*map(_freeze, values)}
 
 
 def _freeze(value: object) -> Hashable:
