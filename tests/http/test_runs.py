@@ -53,6 +53,8 @@ def fill(index: RunIndex, run: Run, size: int) -> None:
 
 
 def end(index: RunIndex, run: Run) -> None:
+    """End a run whose client has got it."""
+    run.clients = 0
     run.end(whole=True)
     index.note_end(run)
 
@@ -77,6 +79,42 @@ def test_a_run_that_outgrows_its_room_is_forgotten_and_its_memory_released() -> 
     fill(index, run, 20 * EMPTY_RUN_BYTES)
     assert (run.is_kept, run.blocks, index.find(run.id)) == (False, [], None)
     assert (other.is_kept, index.size) == (True, EMPTY_RUN_BYTES)
+
+
+def test_a_run_that_a_client_still_gets_counts_until_it_has_left() -> None:
+    """Else clients that read slowly would hold any number of them."""
+    index = RunIndex(max_owner_bytes=10 * EMPTY_RUN_BYTES)
+    followed, late = make_run(), make_run()
+    index.add(followed)
+    fill(index, followed, 5 * EMPTY_RUN_BYTES)
+    end(index, followed)
+    followed.clients = 1
+    index.add(late)
+    fill(index, late, 5 * EMPTY_RUN_BYTES)
+    assert (late.is_kept, followed.is_kept) == (False, True)  # there is no room while the older one is read
+    index.remove(followed)  # its time is over
+    assert (index.find(followed.id), index.size) == (None, followed.size)
+    followed.clients = 0
+    index.note_left(followed)
+    assert (len(index), index.size) == (0, 0)
+
+
+def test_the_last_sign_of_life_and_the_head_are_counted() -> None:
+    run = make_run()
+    run.begin(200, [(b"content-type", b"text/event-stream"), (b"x-large", b"y" * 5000)])
+    run.add(b": " + b"z" * 9000 + b"\n\n")
+    assert 14_000 < run.size < 14_100
+    run.add(b": alive\n\n")
+    assert 5_000 < run.size < 5_100
+
+
+def test_an_ended_run_does_not_refer_to_the_request_that_wrote_it() -> None:
+    run, stopped = make_run(), []
+    run.stop = lambda: stopped.append("stopped")
+    run.end(whole=True)
+    run.release()
+    run.stop()
+    assert stopped == []
 
 
 def test_no_run_is_larger_than_one_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ from msgspec import Struct
 from dragoman.config.settings import ResponsesSettings
 from dragoman.flow.call import Call
 from dragoman.flow.gateway import SHUTTING_DOWN
+from dragoman.flow.reply_bounds import charge_bytes
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_writer import APART_S
 from dragoman.http.routes import RoutedRequest
 from dragoman.http.runs import MAX_RUN_BYTES, NOT_COUNTED, OnDisconnect, Run, RunConnection, RunIndex, Tee
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import EVENT_STREAM
-from dragoman.net.bodies import ByteBudget
 from dragoman.net.exchange import Exchange, ResponseState
 from dragoman.net.headers import Headers
 from dragoman.net.request_head import RequestHead
@@ -39,6 +39,7 @@ ANSWER_HEADERS = (*REPLY_CHOICES, *OWN_CHOICES, b"accept", b"content-encoding")
 MAX_KEY_BYTES = 256
 HAS_LOST_RUN = "has-lost-run"  # a question to other workers
 EVENTS_AT_ONCE = 256  # of those that a client comes back for
+BYTES_AT_ONCE = 64 * 1024  # after which no further event is added to them
 _OWN_ID = re.compile(rb"(?:\A|[\r\n])id:")
 _CURSOR = re.compile(rb"(run_[0-9a-f]{48}):(-1|[0-9]{1,9})")
 
@@ -190,6 +191,8 @@ class ParkedRuns:
             run.clients -= not exchange.gone
             run.is_delivered = run.is_delivered or not exchange.gone
             run.end(whole=inner.reply is ResponseState.ENDED)
+            run.release()
+            self._index.note_left(run)
             self._note_end(run)
 
     def _note_end(self, run: Run) -> None:
@@ -206,6 +209,7 @@ class ParkedRuns:
     def _leave(self, run: Run) -> None:
         """Note that a client has left; stop the run, at once or later, if it was the last one."""
         run.clients -= 1
+        self._index.note_left(run)
         if run.clients or run.is_done or run.policy == "drain":
             return
         if run.policy == "cancel" or not run.is_kept:
@@ -238,10 +242,10 @@ class ParkedRuns:
         await exchange.send(b"")
         place, signs = 0, run.signs
         while run.is_kept:
-            pending = run.blocks[place : place + EVENTS_AT_ONCE]
+            pending = _take_events(run.blocks, place)
             if pending:
                 place += len(pending)
-                await exchange.send(b"".join(_select(pending, run.id, cursor)))
+                await _send_counted(exchange, b"".join(_select(pending, run.id, cursor)))
             elif run.is_done:
                 break
             elif signs != run.signs:
@@ -266,7 +270,8 @@ class ParkedRuns:
             raise RequestError(Failure(Kind.BAD_REQUEST, message, should_retry=False))
         if cursor.after != -1:
             raise _unknown_run(run.id)
-        body = b"".join(block for _, block in run.blocks)
+        body = b"".join([block for _, block in run.blocks])
+        charge_bytes(exchange.buffered, len(body))
         exchange.respond(run.status, run.headers_for(request_id), body)
 
 
@@ -274,6 +279,30 @@ def _is_retry(headers: Headers, settings: ResponsesSettings) -> bool:
     """Whether a request may be the retry of one whose client left. Clients of most SDKs count their retries."""
     count = headers.get(RETRY_COUNT)
     return settings.join_unmarked_retries if count is None else count.isdigit() and int(count) > 0
+
+
+def _take_events(blocks: list[tuple[int, bytes]], place: int) -> list[tuple[int, bytes]]:
+    """Return the events from this place on that are sent at once: a few large ones, or many small ones."""
+    size = 0
+    for end in range(place, min(place + EVENTS_AT_ONCE, len(blocks))):
+        size += len(blocks[end][1])
+        if size > BYTES_AT_ONCE:
+            return blocks[place : end + 1]
+    return blocks[place : place + EVENTS_AT_ONCE]
+
+
+async def _send_counted(exchange: Exchange, data: bytes) -> None:
+    """Send bytes, and count them in what the request holds until its client has read them.
+
+    Raises BufferBudgetExceeded.
+    """
+    share = exchange.buffered
+    held = share.held
+    share.hold(len(data))
+    try:
+        await exchange.send(data)
+    finally:
+        share.release_to(held)
 
 
 def _select(blocks: list[tuple[int, bytes]], run: str, cursor: Cursor) -> list[bytes]:
@@ -303,7 +332,7 @@ def _open_inner(exchange: Exchange) -> Exchange:
         raw_path=exchange.raw_path,
         query=exchange.query,
     )
-    return Exchange(head, RunConnection(exchange), ByteBudget(MAX_RUN_BYTES))
+    return Exchange(head, RunConnection(exchange), exchange.buffered.budget)
 
 
 def _stop(inner: Exchange, task: "asyncio.Task[object]") -> None:

@@ -20,7 +20,7 @@ from dragoman.net.limits import wake
 RUN = b"x-dragoman-run"
 ID_HEADERS = (b"x-request-id", b"x-dragoman-request-id", b"request-id")
 NOT_COUNTED = -1  # the number of blocks that every client gets: [DONE], and the parts of a whole body
-BLOCK_BYTES = 128  # what keeping a block costs beside its bytes
+BLOCK_BYTES = 160  # what keeping a block costs beside its bytes: two objects, a number and a place in a list
 _BLOCK_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _DONE = (b"data: [DONE]", b"data:[DONE]")
 _PING = re.compile(rb"event: ?ping[\r\n]")
@@ -139,6 +139,7 @@ class Run:
 
     def begin(self, status: int, headers: Sequence[Header]) -> None:
         self.status, self.headers = status, headers
+        self.size += sum(len(name) + len(value) for name, value in headers)
         if any(name == b"content-type" and b"event-stream" in value for name, value in headers):
             self._splitter = EventSplitter()
         elif self.wants_array:
@@ -168,7 +169,12 @@ class Run:
         """Give up what is kept; the client that is connected still gets everything."""
         self.is_kept = False
         self.blocks.clear()
+        self.sign, self._splitter = b"", None
         self._wake()
+
+    def release(self) -> None:
+        """Let go of the request that writes this reply: it has ended, and the reply may be kept for long."""
+        self.stop = _do_nothing
 
     def set_timer(self, seconds: float, callback: Callable[[], None]) -> None:
         self.clear_timer()
@@ -187,8 +193,8 @@ class Run:
 
     def _add_event(self, event: bytes) -> None:
         if _is_sign_of_life(event):  # what follows it is the same with or without it
+            self.size -= len(self.sign)
             self.sign, self.signs = event, self.signs + 1
-            self.size -= len(event)
             return
         self.size += BLOCK_BYTES
         if event.startswith(_DONE):
@@ -245,7 +251,9 @@ class Tee:
         self._note_growth = note_growth
 
     def on_head(self, status: int, headers: Sequence[Header]) -> None:
+        before = self._run.size
         self._run.begin(status, headers)
+        self._note_growth(self._run, self._run.size - before)
         headers = [*headers, (RUN, self._run.id.encode())]
         if self._client.gone and self._client.listener is not None:
             self._client.listener.on_head(status, headers)
@@ -279,6 +287,7 @@ class RunIndex:
         self._ended: dict[str, Run] = {}  # the oldest first
         self._by_key: dict[tuple[str, str, bytes], Run] = {}
         self._by_request: dict[tuple[str, bytes], list[Run]] = {}
+        self._removed: dict[str, Run] = {}  # which clients still get, so that they occupy memory
         self._bytes_by_owner: dict[str, int] = {}
         self._bytes = 0
 
@@ -315,20 +324,22 @@ class RunIndex:
 
     def note_growth(self, run: Run, size: int) -> None:
         """Count what was added to a run; forget it if there is no room."""
-        if not size or run.id not in self._runs:
+        if not size or (run.id not in self._runs and run.id not in self._removed):
             return
         self._count(run.owner, size)
         if run.size > MAX_RUN_BYTES or not self._has_room(run.owner):
-            self.remove(run)
             run.forget()
+            self.remove(run)
+            self.note_left(run)
 
     def remove(self, run: Run) -> None:
-        """Remove a run; whoever gets it now gets the rest."""
+        """Remove a run; whoever gets it now gets the rest, and it counts until then."""
         if self._runs.pop(run.id, None) is None:
             return
         self._ended.pop(run.id, None)
         run.clear_timer()
-        self._count(run.owner, -run.size)
+        self._removed[run.id] = run
+        self.note_left(run)
         if run.key is not None:
             self._by_key.pop((run.owner, run.path, run.key), None)
             return
@@ -337,11 +348,18 @@ class RunIndex:
         if not same:
             del self._by_request[run.owner, run.digest]
 
+    def note_left(self, run: Run) -> None:
+        """Stop counting a run that was removed, once no client gets it any more."""
+        if (not run.clients or not run.is_kept) and self._removed.pop(run.id, None) is not None:
+            self._count(run.owner, -run.size)
+
     def _has_room(self, owner: str) -> bool:
         """Remove runs that have ended until there is room; return whether there is."""
         if self._fits(owner):
             return True
         for run in list(self._ended.values()):
+            if run.clients:  # its memory would not be free
+                continue
             if run.owner == owner or self._bytes > self._max_bytes:
                 self.remove(run)
                 if self._fits(owner):
