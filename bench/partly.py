@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 from dragoman.cli.main import main
 from dragoman.flow.request_record import ObserverQueue, RequestRecord
-from dragoman.hub.outcome import OutcomeObserver
+from dragoman.hub.outcome import Outcome, OutcomeObserver
 
 MODULES = {
     "dragoman.observers.request_log": "log",
     "dragoman.observers.metrics": "metrics",
     "dragoman.accounts.usage_writer": "usage",
 }
+NO_OUTCOME = Outcome("", 0.0, "")
 
 
 def keep_only(names: set[str]) -> None:
@@ -24,7 +25,8 @@ def keep_only(names: set[str]) -> None:
         begin(queue, [observe for observe in observers if MODULES[observe.__module__] in names])
 
     def add_nothing(queue: ObserverQueue, record: RequestRecord) -> None:
-        pass
+        if queue.on_end is not None:  # which would keep the record until it has an outcome
+            queue.on_end(record, NO_OUTCOME)
 
     # setattr: the gateway under measurement offers no switch for its observers, and shall not get one.
     setattr(ObserverQueue, "__init__", begin_with_some)  # noqa: B010

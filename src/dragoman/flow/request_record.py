@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import lru_cache
 from typing import Protocol
@@ -151,6 +151,8 @@ class RequestRecord:
         self._ended = time.monotonic()
         reply, self._reply = self._reply, None
         body, self.body = self.body, b""
+        if self.ledger is not None:
+            self.ledger.close()
         if reply is not None:
             self._watch, self._reported_usage = reply.watch, reply.usage
             if self._reported_usage is None and self._watch.final_usage is None:
@@ -248,6 +250,9 @@ def client_name(user_agent: bytes) -> str:
     return "/".join(filter(None, parts))[:NAME_LENGTH]
 
 
+NoteEnd = Callable[[RequestRecord, Outcome], None]  # called for requests that were queued, too
+
+
 class ObserverQueue:
     """Passes outcomes of ended requests to the observers: after the current turn of the event loop, then in batches.
 
@@ -256,19 +261,14 @@ class ObserverQueue:
 
     def __init__(self, observers: Sequence[OutcomeObserver]) -> None:
         self._observers = tuple(observers)
+        self.on_end: NoteEnd | None = None  # called first
         self._ended: list[RequestRecord] = []
         self._passed_at = 0.0  # by the loop's clock
         self.under_way = 0  # requests whose outcome is still to come
         self.failures = 0
 
-    def attach(self, observer: OutcomeObserver) -> None:
-        """Pass outcomes to one more observer from now on."""
-        self._observers += (observer,)
-
     def add(self, record: RequestRecord) -> None:
         record.end()
-        if not record.rounds:  # the request was queued; it is its run that has an outcome
-            return
         self._ended.append(record)
         if len(self._ended) >= MAX_QUEUED:
             self.flush()
@@ -279,8 +279,12 @@ class ObserverQueue:
         """Pass on all outcomes so far; a failing observer does not affect the others."""
         ended, self._ended = self._ended, []
         outcomes = [record.outcome() for record in ended]
+        if self.on_end is not None:
+            for record, outcome in zip(ended, outcomes, strict=True):
+                self.on_end(record, outcome)
+        observed = [outcome for outcome in outcomes if outcome.rounds]  # of a queued request, its run is observed
         for observe in self._observers:
-            for outcome in outcomes:
+            for outcome in observed:
                 try:
                     observe(outcome)
                 except Exception as bug:

@@ -64,6 +64,10 @@ class Ledger:
     def _has(self, path: str, how: LossKind) -> bool:
         return (path, how) in self._losses or hash(path) in self._counted.get(how, ())
 
+    def close(self) -> None:
+        """Release the request that the paths stand in; nothing more is noted."""
+        self._locate = None
+
     def copy(self) -> "Ledger":
         copied = Ledger(self._locate)
         copied._losses = self._losses.copy()

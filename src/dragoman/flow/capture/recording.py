@@ -211,6 +211,8 @@ class Recording:
     def note_outcome(self, outcome: Outcome, ledger: Ledger | None) -> None:
         self._outcome = outcome
         self._ledger = ledger if ledger is not None else self._ledger
+        if self._ledger is not None:
+            self._ledger.close()
         if not self.routes and self._list_models is not None:
             self._known_models = self._list_models()
 

@@ -152,6 +152,7 @@ class CaptureWriter:
         while (job := self._jobs.get()) is not None:
             self._write(job)
             self._budget.release(job.size)
+            del job  # else the last recording would stay in memory until the next one comes
 
     def _write(self, job: Job) -> None:
         try:

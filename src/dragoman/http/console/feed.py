@@ -145,7 +145,7 @@ class FeedApi:
             return
         await self._record_look(request, request.rest)
         live = self._live.find(request.rest, None)
-        capture = recording.make_capture(None if live is None else live.record.outcome())
+        capture = recording.make_capture(None if live is None else live.find_outcome())
         secrets = frozenset(recording.secrets)
         body = await asyncio.to_thread(lambda: msgspec.json.encode(describe_recording(capture, secrets)))
         respond_bytes(request, b'{"description":' + body + b',"problem":""}')

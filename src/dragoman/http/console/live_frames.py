@@ -189,8 +189,9 @@ class FrameRing:
     def __init__(self, record: RequestRecord, exchange: Exchange) -> None:
         self.readers = 0
         self.is_closed = False
-        self._record = record
-        self._exchange = exchange
+        self._record: RequestRecord | None = record  # None once it has ended
+        self._exchange: Exchange | None = exchange  # likewise
+        self._started_at = record.started_at
         self._entries: deque[TimelineEntry] = deque(maxlen=MAX_ENTRIES)
         self._added = 0
         self._tapped: object = None
@@ -213,12 +214,19 @@ class FrameRing:
             return
         self.is_closed = True
         self._entries.clear()
-        if self._exchange.listener is self:
+        if self._exchange is not None and self._exchange.listener is self:
             self._exchange.listener = None
+        self._record = self._exchange = self._tapped = None
+
+    def end(self) -> None:
+        """Release the request, which has ended: what is kept can still be read. An error may still be sent."""
+        self._record = self._tapped = None
+        if self._exchange is not None and self._exchange.listener is not self:
+            self._exchange = None
 
     def _tap(self) -> None:
         """Follow the reply; each upstream request of it has a pipe of its own."""
-        reply = self._record.reply
+        reply = None if self._record is None else self._record.reply
         if reply is not self._tapped and isinstance(reply, TranslationPipe | PassthroughPipe):
             self._tapped = reply
             self._secrets.update(reply.tap(partial(TappedSource, self._note_read)))
@@ -237,7 +245,7 @@ class FrameRing:
         self._added += 1
 
     def _elapsed(self) -> float:
-        return round(time.time() - self._record.started_at, 6)
+        return round(time.time() - self._started_at, 6)
 
     # A listener of the client's exchange
 
@@ -265,7 +273,7 @@ class FrameRing:
         return data
 
     def on_end(self) -> None:
-        return
+        self._exchange = None
 
 
 class RingTimeline:

@@ -17,7 +17,7 @@ from dragoman.flow.capture.writer import RequestCapture
 from dragoman.flow.request_record import RequestRecord
 from dragoman.http.console.live_frames import FrameRing
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome, OutcomeObserver
+from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.hub.usage import Source
 from dragoman.net.exchange import Exchange
 from dragoman.providers.token_count import BYTES_PER_TOKEN
@@ -102,13 +102,30 @@ class RowLog:
 
 
 class LiveRequest(Struct, eq=False):
-    """A request, while it is answered and for a while afterwards."""
+    """A request, while it is answered and for a while afterwards.
+
+    Of one that has ended only the outcome is kept: its record refers to the bodies of request and reply.
+    """
 
     number: int
-    record: RequestRecord
-    task: "asyncio.Task[None] | asyncio.Task[object] | None"
+    id: str
+    key: str
+    record: RequestRecord | None  # None once its outcome is known
+    task: "asyncio.Task[None] | asyncio.Task[object] | None"  # None once it has ended
     exchange: Exchange | None  # None once it has ended
+    ended: Outcome | None = None
     ring: FrameRing | None = None  # of a request that is not recorded and is inspected
+
+    @property
+    def recording(self) -> Recording | None:
+        return None if self.record is None else self.record.recording
+
+    def find_outcome(self) -> Outcome:
+        """Return the outcome; before the end, what it would be if the request ended now."""
+        if self.ended is not None:
+            return self.ended
+        assert self.record is not None
+        return self.record.outcome()
 
 
 class LiveRequests:
@@ -124,6 +141,7 @@ class LiveRequests:
         self._cost_of = cost_of
         self._numbers = itertools.count(first, step)
         self._under_way: dict[RequestRecord, LiveRequest] = {}
+        self._ending: dict[RequestRecord, LiveRequest] = {}  # whose outcome comes with the next batch
         self._ended: deque[LiveRequest] = deque(maxlen=ENDED_ROWS)
         self._recent: deque[Outcome] = deque(maxlen=RECENT)
         self._recordings: deque[tuple[str, str, Recording]] = deque()  # id, key
@@ -135,7 +153,7 @@ class LiveRequests:
 
     def begin(self, record: RequestRecord, exchange: Exchange) -> None:
         task = exchange.task or asyncio.current_task()
-        self._under_way[record] = LiveRequest(next(self._numbers), record, task, exchange)
+        self._under_way[record] = LiveRequest(next(self._numbers), record.id, record.key, record, task, exchange)
         if record.recording is not None:
             self._allow_recordings()
 
@@ -153,14 +171,21 @@ class LiveRequests:
         if live is None:
             return
         live.task = live.exchange = None
+        if live.ring is not None:
+            live.ring.end()
+        self._ending[record] = live
         self._ended.append(live)
         if record.recording is not None:
             self._keep_recording(record, record.recording)
             record.recording = None
 
-    @property
-    def observe(self) -> OutcomeObserver:
-        return self._recent.append
+    def note_outcome(self, record: RequestRecord, outcome: Outcome) -> None:
+        """Keep the outcome of a request that has ended, in place of its record."""
+        live = self._ending.pop(record, None)
+        if live is not None:
+            live.record, live.ended = None, outcome
+        if outcome.rounds:  # else it was queued, and its run is another request
+            self._recent.append(outcome)
 
     # Calls of the feed
 
@@ -184,21 +209,21 @@ class LiveRequests:
 
     def find(self, request_id: str, key: str | None) -> LiveRequest | None:
         """Return the newest request with this id that the key may see."""
-        found = [live for live in self._rows() if live.record.id == request_id and key in (None, live.record.key)]
+        found = [live for live in self._rows() if live.id == request_id and key in (None, live.key)]
         return found[0] if found else None
 
     def find_recording(self, request_id: str, key: str | None) -> Recording | None:
         """Return what is recorded of a request, under way or kept."""
         live = self.find(request_id, key)
-        if live is not None and live.record.recording is not None:
-            return live.record.recording
+        if live is not None and live.recording is not None:
+            return live.recording
         kept = [one for id, owner, one in self._recordings if id == request_id and key in (None, owner)]
         return kept[-1] if kept else None
 
     def open_ring(self, request_id: str, key: str | None) -> FrameRing | None:
         """Begin to keep the frames of a request under way that is not recorded, for one more reader."""
         live = self.find(request_id, key)
-        if live is None or live.exchange is None:
+        if live is None or live.exchange is None or live.record is None:
             return None
         if live.ring is None or live.ring.is_closed:
             live.ring = FrameRing(live.record, live.exchange)
@@ -227,9 +252,7 @@ class LiveRequests:
         self._allow_recordings()
 
     def _allow_recordings(self) -> None:
-        recorded = (
-            sum(live.record.recording is not None for live in self._under_way.values()) if self._is_watched else 0
-        )
+        recorded = sum(record.recording is not None for record in self._under_way) if self._is_watched else 0
         self._captures.live_left = MAX_RECORDINGS - recorded if self._is_watched else 0
 
     def _forget(self) -> None:
@@ -259,9 +282,10 @@ class LiveRequests:
 
         Describing a row takes eight times as long, so that each is described in one tick of DESCRIBE_EVERY.
         """
-        record, monitor = live.record, live.record.monitor
+        record = live.record
+        monitor = None if record is None else record.monitor
         is_due = (live.number + self._ticks) % DESCRIBE_EVERY == 0
-        if is_due or len(self._under_way) <= MANY or live.task is None or monitor is None:
+        if is_due or len(self._under_way) <= MANY or live.task is None or record is None or monitor is None:
             return None
         if shown.get("state") != _state(record) or shown["usage_source"] != ESTIMATED or monitor.ended:
             return None
@@ -269,22 +293,21 @@ class LiveRequests:
         return {} if tokens == shown["output_tokens"] else {"output_tokens": tokens}
 
     def _describe(self, live: LiveRequest) -> Row:
-        record = live.record
-        outcome = record.outcome()
+        record, outcome = live.record, live.find_outcome()
         usage, cost = outcome.usage, self._cost_of(outcome)
-        has_ended = live.task is None and record.has_ended
+        has_ended = record is None or (live.task is None and record.has_ended)
         return {
-            "request_id": record.id,
-            "client_request_id": _clean(record.client_request_id),
-            "time": round(record.started_at * 1000),
-            "key": record.key,
-            "client": record.client,
-            "client_protocol": record.client_protocol,
-            "upstream_protocol": record.upstream_protocol,
-            "requested_model": _clean(record.requested_model),
+            "request_id": live.id,
+            "client_request_id": _clean(outcome.client_request_id),
+            "time": round(outcome.started_at * 1000),
+            "key": live.key,
+            "client": outcome.client,
+            "client_protocol": outcome.client_protocol,
+            "upstream_protocol": outcome.upstream_protocol,
+            "requested_model": _clean(outcome.requested_model),
             "route": _clean(outcome.route),
-            "stream": record.stream,
-            "state": "ended" if has_ended else _state(record),
+            "stream": outcome.stream,
+            "state": "ended" if record is None or has_ended else _state(record),
             "outcome": outcome.outcome if has_ended else None,
             "error_code": _clean(outcome.error_code or "") or None if has_ended else None,
             "ttft_ms": None if outcome.ttft_s is None else round(outcome.ttft_s * 1000),
@@ -296,7 +319,7 @@ class LiveRequests:
             "losses": outcome.losses,
             "passthrough": outcome.passthrough,
             "failed_attempts": [_clean(f"{attempt.route}: {attempt.why}") for attempt in outcome.failed_attempts],
-            "recorded": record.recording is not None or any(id == record.id for id, *_ in self._recordings),
+            "recorded": live.recording is not None or any(id == live.id for id, *_ in self._recordings),
         }
 
     def count_totals(self, key: str | None) -> Row:
