@@ -128,6 +128,7 @@ class App:
             observers.append(self.usage.observe)
         self.gateway = Gateway(self._build_runtime(config, None), LostCalls(store), observers)
         server = config.server
+        self._budget = ByteBudget(server.max_buffered_bytes)
         self._host = server.host
         host_check = HostCheck(server.host, server.allowed_hosts)
         self.settings: Settings | None = None  # set when it is run
@@ -137,10 +138,9 @@ class App:
         if store is not None:
             service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
             runs = BackgroundRuns(service, store.runs, lambda: self.gateway.runtime.config.responses)
-            background = BackgroundApi(self.gateway, service, runs, keyring)
+            background = BackgroundApi(self.gateway, service, runs, keyring, self._budget)
             self._responses = ResponsesApi(self.gateway, service, background, keyring)
         self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api, self._responses)
-        self._budget = ByteBudget(server.max_buffered_bytes)
         self.group = None if member is None else self._join_group(member)
         self._set_console(config)
         self.server = Server(self.site, limits_for(server), render_transport_error, self._budget)

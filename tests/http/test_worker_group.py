@@ -154,6 +154,23 @@ def test_a_whole_reply_and_its_request_id_pass_through_the_other_worker(workers:
     assert len(fake.calls) == 4
 
 
+def test_a_whole_reply_for_which_the_first_worker_has_no_memory_is_refused(
+    workers: Workers, fake: FakeUpstream
+) -> None:
+    whole = encode_chat.encode_whole(ScriptedReply((Text("x" * 1_000_000),)))
+    fake.answers = [Answer(whole, content_type="application/json")]
+    body = json.dumps({"model": "up/m", "messages": [{"role": "user", "content": "Hi"}]}).encode()
+    workers[0].app._budget.limit = 500_000
+    for key in ("a", "b", "c", "d"):
+        data = request_bytes(CHAT, body, f"idempotency-key: {key}")
+        assert ask(workers[1].port, data).status in (200, 503)  # the first one may have to make it
+        refused = ask(workers[0].port, data)
+        assert (refused.status, b"server.max_buffered_mb" in refused.body) == (503, True)
+    assert workers[0].app._budget.held == 0
+    workers[0].app._budget.limit = 10_000_000
+    assert ask(workers[0].port, data).status == 200
+
+
 def test_a_client_that_leaves_through_the_other_worker_is_missed_there(workers: Workers, fake: FakeUpstream) -> None:
     fake.answers = [Answer(STREAM[:1500], end=End.HANG)]
     staying = []

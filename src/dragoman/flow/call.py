@@ -9,6 +9,7 @@ import msgspec
 
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.flow.ports import CallState
+from dragoman.flow.reply_bounds import charge_bytes
 from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Client, Protocol
@@ -56,7 +57,7 @@ class Call:
         self.headers = headers = exchange.headers
         self.query = exchange.query
         self.buffered = exchange.buffered
-        self._held = exchange.buffered.held  # by the request alone
+        self._held = exchange.buffered.held  # by the request alone, and what it refers to
         self.record = record
         self.caller = caller
         self.id = caller.request_id
@@ -93,6 +94,11 @@ class Call:
     def leaves_state_to(self, keeps_replies: bool) -> bool:
         """Return whether an upstream may get the request as it is; `keeps_replies`: it keeps what is to be kept."""
         return self.state is None or (not self.state.is_rebuilt and (keeps_replies or not self.state.keeps))
+
+    def hold_context(self, size: int) -> None:
+        """Count bytes that the request refers to, until it ends; raises RequestError if there is no room for them."""
+        charge_bytes(self.buffered, size)
+        self._held = self.buffered.held
 
     def release_reply(self) -> None:
         """Release the buffered bytes of a reply that is not sent to the client."""

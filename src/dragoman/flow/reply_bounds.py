@@ -2,16 +2,19 @@
 
 from collections.abc import Coroutine
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from dragoman.config.settings import Server
-from dragoman.flow.call import Call
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.bodies import BudgetShare, read_chunks
 from dragoman.net.client import IncomingResponse
 from dragoman.net.errors import BufferBudgetExceeded
 from dragoman.providers.provider import FirstTokenWait
+
+if TYPE_CHECKING:
+    from dragoman.flow.call import Call
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 1024 * 1024
@@ -77,7 +80,7 @@ class ReplyDeadline:
 
 
 def read_reply(
-    call: Call, answer: IncomingResponse, silence_s: float, total_s: float, where: str
+    call: "Call", answer: IncomingResponse, silence_s: float, total_s: float, where: str
 ) -> Coroutine[object, object, bytes]:
     """Return the body of a whole reply, counted in what the request holds.
 
@@ -91,7 +94,7 @@ def read_error(answer: IncomingResponse, silence_s: float) -> Coroutine[object, 
 
 
 def charge_bytes(charge: BudgetShare, size: int) -> None:
-    """Count bytes of a reply; raises RequestError where there is no room for them."""
+    """Count bytes of a request or its reply; raises RequestError where there is no room for them."""
     try:
         charge.hold(size)
     except BufferBudgetExceeded:

@@ -12,6 +12,7 @@ from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.flow.call import Call
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.prepare import KEPT_BACK, client_query, prepare
+from dragoman.flow.reply_bounds import no_room_failure
 from dragoman.flow.request_record import find_client_request_id
 from dragoman.flow.response_headers import id_headers, request_id_headers
 from dragoman.flow.response_writer import UNBUFFERED
@@ -46,8 +47,11 @@ _NOT_REPEATED = frozenset((KEY, LAST_EVENT, PARK, RESUME)) | KEPT_BACK - {b"user
 class BackgroundApi:
     """Answers requests for background responses, and runs those that this process takes."""
 
-    def __init__(self, gateway: Gateway, service: ResponseService, runs: BackgroundRuns, keyring: Keyring) -> None:
+    def __init__(
+        self, gateway: Gateway, service: ResponseService, runs: BackgroundRuns, keyring: Keyring, budget: ByteBudget
+    ) -> None:
         self._gateway = gateway
+        self._budget = budget  # of the bodies of all requests
         self._service = service
         self._keyring = keyring
         self.runs = runs
@@ -161,7 +165,10 @@ class BackgroundApi:
         exchange.finish(DONE if server.responses_done else b"")
 
     async def _execute(self, infer: Infer, run: ActiveRun, state: KeptCall) -> None:
-        """Run a response as if its client had sent the request now and waited for it; raises RequestError."""
+        """Run a response as if its client had sent the request now and waited for it.
+
+        Raises RequestError, or BufferBudgetExceeded if there is no memory for it now.
+        """
         request, key = run.request, KeyId(run.request.key)
         if not await self._is_valid(key) or self._keyring.tenant(key) != run.row.owner:
             raise RequestError(Failure(Kind.AUTH, "The client key of this response is not valid any more."))
@@ -172,13 +179,17 @@ class BackgroundApi:
             raw_path=request.path.encode(),
             query=request.query,
         )
-        budget = ByteBudget(self._gateway.runtime.config.server.max_buffered_bytes)
-        run.exchange = exchange = Exchange(head, RunConnection(run.output), budget)
+        run.exchange = exchange = Exchange(head, RunConnection(run.output), self._budget)
         exchange.listener = run.output
         exchange.echoed_id = find_client_request_id(exchange.headers).encode()
         fields: dict[str, Json] = msgspec.json.decode(request.fields, type=dict[str, Json])
         items: list[Json] = [one.item for one in state.context.items]
-        exchange.set_body(msgspec.json.encode({**fields, "background": False, "input": items}))
+        body = msgspec.json.encode({**fields, "background": False, "input": items})
+        size = len(body) + state.context.earlier_bytes
+        if size > self._budget.limit:  # there will never be room
+            raise RequestError(no_room_failure())
+        exchange.buffered.hold(size)
+        exchange.set_body(body)
 
         async def answer(exchange: Exchange, call: Call) -> None:
             call.state = state
@@ -190,6 +201,7 @@ class BackgroundApi:
         try:
             await infer(NAME, answer, routed)
         finally:
+            exchange.buffered.release_to(0)
             exchange.listener.on_end()
 
     async def _is_valid(self, key: KeyId) -> bool:

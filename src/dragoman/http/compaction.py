@@ -5,10 +5,10 @@ from msgspec import Raw, Struct
 
 from dragoman.flow.call import Call
 from dragoman.flow.gateway import Gateway
+from dragoman.flow.reply_bounds import charge_bytes
 from dragoman.flow.response_headers import id_headers
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
-from dragoman.net.bodies import ByteBudget
 from dragoman.net.detached import CollectedResponse, detached_exchange
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
@@ -26,7 +26,6 @@ from dragoman.responses.context import mint, owner_digest
 from dragoman.responses.kept_call import KeptCall
 from dragoman.responses.service import now
 
-MAX_SUMMARY_BYTES = 64 * 1024 * 1024
 OWN_HEADERS = b"x-dragoman-"
 
 
@@ -107,11 +106,15 @@ class Compactor:
         if context.keeper:
             message = f"Provider {context.keeper!r} keeps this response, so its context cannot be compacted here."
             raise BadRequest("/previous_response_id", f"{message} Send the whole input instead.")
-        inner = detached_exchange(self._exchange.path, self._exchange.headers, ByteBudget(MAX_SUMMARY_BYTES))
+        inner = detached_exchange(self._exchange.path, self._exchange.headers, call.buffered.budget)
         inner.listener = collected = CollectedResponse()
         body = msgspec.json.encode(make_summary_request(self._raw, context.whole))
-        await self._gateway.answer(inner, Call(call.protocol, body, inner, call.caller, call.record))
-        reply = msgspec.json.decode(collected.body, type=_Reply)
+        try:
+            charge_bytes(inner.buffered, len(body))
+            await self._gateway.answer(inner, Call(call.protocol, body, inner, call.caller, call.record))
+            reply = msgspec.json.decode(collected.body, type=_Reply)
+        finally:
+            inner.buffered.release_to(0)
         parts = [part for item in reply.output if item.type == "message" for part in item.content or []]
         text = "".join(part.text for part in parts if part.type == "output_text")
         if not text.strip():
@@ -119,7 +122,7 @@ class Compactor:
         token = seal_compaction(Compaction(text, call.model, owner_digest(self._state.owner)))
         item: Item = {"id": mint("cmp_"), "type": "compaction", "encrypted_content": token}
         headers = [field for field in collected.headers if field[0].startswith(OWN_HEADERS)]
-        return Summary(item, reply.usage, headers)
+        return Summary(item, reply.usage.copy(), headers)  # a copy: it refers to the whole reply
 
 
 def note_state(call: Call, state: KeptCall) -> None:

@@ -1,6 +1,5 @@
 """Stored responses and conversations over HTTP: requests that refer to them, and the paths of both."""
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -20,15 +19,14 @@ from dragoman.http.compaction import Compactor, note_state
 from dragoman.http.routes import Role, Route, RoutedRequest, make_not_found, respond_json
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
-from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
-from dragoman.net.tasks import run_off_loop, spawn
+from dragoman.net.tasks import run_off_loop
 from dragoman.protocols import find_client_keys
 from dragoman.protocols.responses.errors import render_error
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.protocols.responses.wire import NAME
 from dragoman.responses.conversations import Conversations, render
-from dragoman.responses.kept_call import KeptCall
+from dragoman.responses.kept_call import CallScope, KeptCall
 from dragoman.responses.service import ResponseService, check_trigger, includes_opaque, read_page
 from dragoman.store.response_rows import ResponseRow
 
@@ -77,8 +75,9 @@ class ResponsesApi:
         """Answer a call with what it refers to; nothing is kept."""
         if self.service.uses_state(call.body):
             raw = await run_off_loop(len(call.body), partial(read_request, call.body))
-            call.state = await self._open(call, {**raw, "store": False})
-            note_state(call, call.state)
+            call.state = state = await self._open(call, {**raw, "store": False})
+            call.hold_context(state.context.stored_bytes)
+            note_state(call, state)
         await answer(exchange, call)
 
     async def answer_with_state(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
@@ -88,10 +87,11 @@ class ResponsesApi:
             return
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
         state = await self._open(call, raw)
-        if raw.get("background") and not await self._is_left_to_upstream(call, state):
-            await self.background.accept(exchange, call, state, raw)
-            return
-        try:
+        async with CallScope(state, exchange):
+            call.hold_context(state.context.stored_bytes)
+            if raw.get("background") and not await self.background.is_left_to_upstream(call, state):
+                await self.background.accept(exchange, call, state, raw)
+                return
             if check_trigger(raw):
                 await Compactor(self._gateway, exchange, call, state, raw).answer_trigger()
             else:
@@ -99,25 +99,12 @@ class ResponsesApi:
                 await answer(exchange, call)
             self.service.note_end(state)
             _record_storing(call, state)
-        except (asyncio.CancelledError, ClientDisconnected):
-            spawn(state.cancel(has_begun=exchange.started), name="cancelled response")
-            raise
-        except RequestError:
-            await state.release()
-            raise
-
-    async def _is_left_to_upstream(self, call: Call, state: KeptCall) -> bool:
-        """Return whether the upstream runs a background response itself; raises RequestError."""
-        try:
-            return await self.background.is_left_to_upstream(call, state)
-        except BaseException:
-            await state.release()
-            raise
 
     async def compact(self, exchange: Exchange, call: Call) -> None:
         """Answer POST /responses/compact; nothing is stored."""
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
         state = await self._open(call, {**raw, "store": False})
+        call.hold_context(state.context.stored_bytes)
         await Compactor(self._gateway, exchange, call, state, raw).answer_compact()
 
     async def _open(self, call: Call, raw: dict[str, Json]) -> KeptCall:

@@ -11,15 +11,17 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from urllib.parse import parse_qsl, quote, urlencode
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.accounts.keys import KeyId
+from dragoman.flow.reply_bounds import charge_bytes
 from dragoman.http.routes import RoutedRequest, Sender
 from dragoman.hub.failure import Failure, Kind, RequestError, describe_cause
-from dragoman.net.bodies import ByteBudget
+from dragoman.net.bodies import ByteBudget, read_chunks
 from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, HttpResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers, names_in_connection
@@ -212,9 +214,12 @@ def _restore_headers(headers: Headers) -> Headers:
 
 
 async def _relay(response: HttpResponse, exchange: Exchange) -> None:
+    """Pass a response on; a whole one counts in `server.max_buffered_mb`. Raises RequestError or ConnectionLost."""
     headers: Sequence[Header] = list(response.headers)
     if b"content-length" in response.headers:
-        exchange.respond(response.status, headers, await response.read(sys.maxsize, NO_LIMIT_S))
+        hold = partial(charge_bytes, exchange.buffered)
+        body = await read_chunks(response, sys.maxsize, NO_LIMIT_S, "the other worker", hold=hold)
+        exchange.respond(response.status, headers, body)
         return
 
     def write(data: bytes) -> float | None:

@@ -15,6 +15,7 @@ from dragoman.config.settings import ResponsesSettings
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import KeptReply
 from dragoman.hub.request import Json
+from dragoman.net.errors import BufferBudgetExceeded
 from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import describe_fault, spawn
 from dragoman.protocols.responses.encode_response import (
@@ -52,6 +53,7 @@ RETRY_AFTER_S = 5.0
 DRAIN_CHECK_S = 0.05
 BATCH = 100
 CLAIMED_AT_ONCE = 20
+MEMORY_CHECK_S = 1.0  # while requests hold as many bytes as they may
 ROOM_CHECK_S = 0.1  # while requests of clients have taken the room that a response was claimed for
 INTERRUPTED = Failure(
     Kind.SHUTDOWN,
@@ -259,15 +261,11 @@ class BackgroundRuns:
         self._is_failing = error is not None
 
     async def _run(self, active: ActiveRun) -> None:
-        assert self._execute is not None
         failure = INTERRUPTED
         try:
             fields = msgspec.json.decode(active.request.fields, type=dict[str, Json])
-            active.state = await self._service.ask(self._service.restore_call(active.row, fields))
-            while self._find_room() < 1:  # noqa: ASYNC110 (requests of clients end without an event)
-                await asyncio.sleep(ROOM_CHECK_S)
-            active.is_waiting = False
-            await self._execute(active, active.state)
+            while not await self._execute_in_memory(active, fields):
+                await asyncio.sleep(MEMORY_CHECK_S)
         except asyncio.CancelledError:
             pass  # the gateway stops, or the response has been ended elsewhere
         except RequestError as refused:
@@ -283,6 +281,20 @@ class BackgroundRuns:
             del self._active[active.row.owner, active.row.id]
             active.wake_followers()
             self._wake.set()
+
+    async def _execute_in_memory(self, active: ActiveRun, fields: dict[str, Json]) -> bool:
+        """Read the context of a response and run it; return False, and forget it, if there is no memory for it now."""
+        assert self._execute is not None
+        active.state = await self._service.ask(self._service.restore_call(active.row, fields))
+        while self._find_room() < 1:  # noqa: ASYNC110 (requests of clients end without an event)
+            await asyncio.sleep(ROOM_CHECK_S)
+        active.is_waiting = False
+        try:
+            await self._execute(active, active.state)
+        except BufferBudgetExceeded:
+            active.state, active.exchange, active.is_waiting = None, None, True
+            return False
+        return True
 
     async def _finish(self, active: ActiveRun, failure: Failure) -> None:
         """Store how a response has ended, with its last events; `failure` if it has no reply."""

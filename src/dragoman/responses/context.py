@@ -64,6 +64,16 @@ class Context(Struct, frozen=True):
         """Whether some of the items come from what is kept; then they have been checked."""
         return bool(self.earlier) or any(one.row is not None for one in self.items)
 
+    @property
+    def earlier_bytes(self) -> int:
+        """Return the bytes of the items that come before the input."""
+        return _sum_rows(self.earlier)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Return the bytes of all items that come from what is kept."""
+        return self.earlier_bytes + _sum_rows(self.items)
+
     def check(self) -> None:
         """Raise RequestError if an item comes twice, or a call and its result are not together."""
         if not self.has_stored:
@@ -80,6 +90,10 @@ class Context(Struct, frozen=True):
         return tuple(
             one.row or make_row(one.item, None if has_history else occurrences) for one in (*self.earlier, *self.items)
         )
+
+
+def _sum_rows(items: Iterable[ContextItem]) -> int:
+    return sum(one.row.size for one in items if one.row is not None)
 
 
 def mint(prefix: str) -> str:

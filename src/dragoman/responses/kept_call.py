@@ -14,6 +14,8 @@ from dragoman.hub.failure import BadRequest, describe_cause
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import KeptReply, ReplyState
 from dragoman.hub.request import Json, Request
+from dragoman.net.errors import ClientDisconnected
+from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import spawn
 from dragoman.protocols.responses.encode_response import QUEUED_EVENTS, Snapshot
 from dragoman.protocols.responses.parse import parse_with_items
@@ -106,7 +108,7 @@ class KeptCall:
         self.route = ""
         self.memory: Remember | None = None  # of its connection, so that its items must be seen
         self.in_background = False  # its response was queued, and whoever runs it stores its end
-        self.size = size + sum(one.row.size for one in context.earlier if one.row is not None)
+        self.size = size + context.earlier_bytes
         self.created = int(time.time())
         self._store = store
         self._terms = terms
@@ -302,6 +304,26 @@ class KeptCall:
             log.error("a response could not be stored: %s", cause)
             return False
         return True
+
+
+class CallScope:
+    """Where a call with state is answered: however it ends, its conversation is released.
+
+    A reply that is cancelled, or whose client leaves, is stored as cancelled if its client may know its id.
+    """
+
+    def __init__(self, state: KeptCall, exchange: Exchange) -> None:
+        self._state = state
+        self._exchange = exchange
+
+    async def __aenter__(self) -> None:
+        return
+
+    async def __aexit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        if isinstance(fault, asyncio.CancelledError | ClientDisconnected):  # nothing can be awaited here
+            spawn(self._state.cancel(has_begun=self._exchange.started), name="cancelled response")
+        else:
+            await self._state.release()
 
 
 def _output_row(id: str, body: bytes, hidden: str | None) -> ItemRow:
