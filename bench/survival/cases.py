@@ -21,6 +21,7 @@ STALLED_READERS = 100
 IDLE_CONNECTIONS = 8_192  # as many as the gateway takes at all
 ADDRESSES = 200
 BUDGET = "max_buffered_mb = 64"
+MOST_GROWN_MB = 20.0  # between the first thousand requests and the last
 
 Run = Callable[[Gateway], str]
 
@@ -55,6 +56,52 @@ def send_all(requests: list[bytes], at_once: int) -> Run:
 
 def send_failing(count: int, size: int) -> Run:
     return send_all([request("messages", body("chat/fail", "x" * size))] * count, 8)
+
+
+def send_parked(model: str, count: int, size: int, *, stream: bool) -> Run:
+    """Send requests whose replies are kept for a client that comes back."""
+    data = body(f"chat/{model}", "x" * size, stream=stream)
+    keys = (f"idempotency-key: {number}" if number % 2 else "x-dragoman-park: 1" for number in range(count))
+    return send_all([request("messages", data, key) for key in keys], 8)
+
+
+def send_stored(count: int, size: int) -> Run:
+    """Send requests whose responses are stored, and which the console lists afterwards."""
+    data = json.dumps({"model": "chat/ok", "input": "x" * size}).encode()
+    return send_all([request("responses", data)] * count, 4)
+
+
+def send_mixed(first: int, count: int, size: int) -> Run:
+    """Send requests and failures of every kind, and compare the memory after the first ones with that at the end."""
+    content, idle_s = "x" * size, 5.0
+    makers: list[Callable[[int], bytes]] = [
+        lambda number: request("messages", body("chat/ok", content)),
+        lambda number: request("messages", body("chat/fail", content)),
+        lambda number: request("messages", body("chat/cut", content, stream=True)),
+        lambda number: request("chat", body("chat/ok", content), "x-dragoman-park: 1"),
+        lambda number: request("messages", body("chat/cut", content, stream=True), "x-dragoman-park: 1"),
+        lambda number: request("messages", body("chat/fail", content), f"idempotency-key: {number}"),
+        lambda number: request("messages", body("nowhere/m", content)),
+        lambda number: request("count", body("chat/ok", content)),
+        lambda number: request(
+            "responses", json.dumps({"model": "chat/ok", "input": content, "store": False}).encode()
+        ),
+        lambda number: request("responses", json.dumps({"model": "chat/ok", "input": content}).encode()),
+    ]
+
+    def run(gateway: Gateway) -> str:
+        def send(number: int) -> int:
+            return ask(gateway.port, makers[number % len(makers)](number))[0]
+
+        with ThreadPoolExecutor(8) as pool:
+            statuses = list(pool.map(send, range(first)))
+            early = gateway.resident_mb()
+            statuses += pool.map(send, range(first, count))
+        time.sleep(idle_s)
+        grown = gateway.resident_mb() - early
+        return f"{'flat' if grown <= MOST_GROWN_MB else 'grown'}, {grown:+.0f} MB, {summarize(statuses)}"
+
+    return run
 
 
 def send_bombs() -> Run:
@@ -194,6 +241,21 @@ def reverse_responses(size: int) -> Run:
 CASES = (
     Case("1,000 failed requests of 1 MB", lambda: send_failing(1_000, 1_000_000)),
     Case("20 failed requests of 20 MB", lambda: send_failing(20, 20_000_000), most_peak_mb=800),  # eight at once
+    Case("400 resumable requests of 1 MB", lambda: send_parked("ok", 400, 1_000_000, stream=False)),
+    Case(
+        "20 failed resumable requests of 20 MB",
+        lambda: send_parked("fail", 20, 20_000_000, stream=False),
+        most_peak_mb=800,
+    ),
+    Case(  # 128 MB of them may be kept
+        "1,000 parked replies of 1 MB",
+        lambda: send_parked("megabyte", 1_000, 10, stream=True),
+        most_kept_mb=200,
+        most_peak_mb=300,
+        expected="1000 x 200",
+    ),
+    Case("60 stored responses of 10 MB", lambda: send_stored(60, 10_000_000), most_peak_mb=600, expected="60 x 200"),
+    Case("10,000 mixed requests of 1 MB", lambda: send_mixed(1_000, 10_000, 1_000_000), expected="flat"),
     Case("40 gzip bombs, sent and answered", send_bombs, most_peak_mb=600),
     Case("600,000 messages", send_messages),
     Case("2.2 million unknown keys", send_keys),

@@ -14,6 +14,7 @@ from bench.survival.upstream import PACE_S
 PATHS = {
     "chat": "/v1/chat/completions",
     "messages": "/v1/messages",
+    "responses": "/v1/responses",
     "count": "/v1/messages/count_tokens",
     "gemini": "/v1beta/models/chat/ok:generateContent",
 }

@@ -11,6 +11,7 @@ from functools import cache
 PACE_S = 0.01
 TRICKLE_S = 0.3
 LARGE_REPLY = 250 << 20
+MEGABYTE = 1_000_000
 JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 MODEL = re.compile(rb'"model"\s*:\s*"([a-z0-9-]{1,40})"')
@@ -51,6 +52,23 @@ async def answer_message(writer: asyncio.StreamWriter) -> None:
     message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": content, "usage": usage}
     body = json.dumps({**message, "stop_reason": "end_turn", "stop_sequence": None}).encode()
     writer.write(JSON_HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+
+
+async def stream_megabyte(writer: asyncio.StreamWriter) -> None:
+    """Stream a reply of one megabyte, in events of 4 kB."""
+    writer.write(SSE_HEAD)
+    text = event({"content": "word " * 800})
+    for _ in range(MEGABYTE // len(text)):
+        writer.write(chunk(text))
+        await writer.drain()
+    writer.write(chunk(event({}, "stop") + b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+
+async def cut(writer: asyncio.StreamWriter) -> None:
+    """Begin a reply, and close the connection."""
+    writer.write(SSE_HEAD + chunk(event({"content": "word "})))
+    await writer.drain()
+    raise ConnectionError("as planned")
 
 
 async def fail(writer: asyncio.StreamWriter) -> None:
@@ -181,6 +199,8 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "ok": answer_ok,
     "message": answer_message,
     "fail": fail,
+    "cut": cut,
+    "megabyte": stream_megabyte,
     "pace": pace,
     "bomb": bomb,
     "large": answer_large,
