@@ -24,6 +24,7 @@ from dragoman.hub.ports import EVENT_STREAM
 from dragoman.net.exchange import Exchange, ResponseState
 from dragoman.net.headers import Headers
 from dragoman.net.request_head import RequestHead
+from dragoman.net.tasks import run_off_loop
 from dragoman.protocols import REPLY_CHOICES
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class ParkedRuns:
         headers = exchange.headers
         if self.choose_policy(headers) is None or KEY in headers or not _is_retry(headers, self._settings()):
             return None
-        digest = _digest(exchange, await exchange.body())
+        digest = await _digest(exchange)
         if self._index.find_lost(tenant, digest) is not None:
             return None
         answers = await group.ask_all(HAS_LOST_RUN, {"tenant": tenant, "digest": digest.hex()})
@@ -142,7 +143,7 @@ class ParkedRuns:
     async def answer(self, answer: AnswerCall, exchange: Exchange, call: Call, policy: OnDisconnect) -> None:
         """Answer a call by a run of its own, or with the reply of an earlier one that it repeats."""
         headers, key = exchange.headers, exchange.headers.get(KEY)
-        digest = _digest(exchange, await exchange.body())  # as it was sent: other workers have not unpacked it
+        digest = await _digest(exchange)
         if key is not None:
             earlier, how = self._find_keyed(call, exchange.path, key, digest), BY_KEY
         else:
@@ -340,13 +341,22 @@ def _stop(inner: Exchange, task: "asyncio.Task[object]") -> None:
     task.cancel()
 
 
-def _digest(exchange: Exchange, body: bytes) -> bytes:
-    """Return a digest of everything that decides the answer to a request."""
+async def _digest(exchange: Exchange) -> bytes:
+    """Return a digest of everything that decides the answer to a request.
+
+    Its body counts as it was sent: other workers have not unpacked it.
+    """
+    body = await exchange.body()
+    return await run_off_loop(len(body), partial(_digest_parts, exchange, body))
+
+
+def _digest_parts(exchange: Exchange, body: bytes) -> bytes:
     fields = [exchange.headers.get(name) or b"" for name in ANSWER_HEADERS]
     parts = (exchange.method.encode(), exchange.path.encode(), exchange.query.encode(), *fields, body)
     digest = blake2b(digest_size=16)
     for part in parts:
-        digest.update(b"%d:" % len(part) + part)
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
     return digest.digest()
 
 
