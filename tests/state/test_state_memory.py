@@ -99,15 +99,36 @@ def test_a_background_response_is_counted_while_it_runs(rig: StateRig) -> None:
     wait_until_free(rig)
 
 
-def test_a_queued_response_waits_until_there_is_memory(rig: StateRig) -> None:
+def test_a_background_response_waits_until_there_is_memory(rig: StateRig) -> None:
     rig.play("chat", "Hello.")
+    assert rig.gateway.app._responses is not None
+    runs = rig.gateway.app._responses.background.runs
+    runs.stop_taking()
+    queued = respond(rig, MEBIBYTE, background=True).json["id"]
+    wait_until_free(rig)
     with uploading(rig, MEBIBYTE + MEBIBYTE // 2):
-        queued = respond(rig, 10, background=True).json["id"]
-        assert rig.gateway.app._responses is not None
-        has_woken = rig.gateway.app._responses.background.runs._wake
-        wait_until(lambda: not has_woken.is_set())
-        assert rig.http("GET", f"/responses/{queued}").json["status"] == "queued"
+        runs._is_taking = True
+        wait_until(lambda: runs.running == 1)
+        wait_until(lambda: all(active.is_waiting and active.state is None for active in runs._active.values()))
+        assert rig.calls("chat") == []
     assert rig.wait_for_end(queued)["status"] == "completed"
+    wait_until_free(rig)
+
+
+def test_a_background_response_that_never_fits_into_memory_fails(rig: StateRig) -> None:
+    rig.play("chat", "Hello.")
+    assert rig.gateway.app._responses is not None
+    runs, budget = rig.gateway.app._responses.background.runs, rig.gateway.app._budget
+    runs.stop_taking()
+    queued = respond(rig, MEBIBYTE, background=True).json["id"]
+    wait_until_free(rig)
+    budget.limit = MEBIBYTE // 2  # as after an edit of the configuration
+    try:
+        runs._is_taking = True
+        ended = rig.wait_for_end(queued)
+    finally:
+        budget.limit = 2 * MEBIBYTE
+    assert (ended["status"], "server.max_buffered_mb" in str(ended["error"])) == ("failed", True)
 
 
 def test_a_whole_reply_that_is_sent_again_is_counted(rig: StateRig) -> None:

@@ -264,7 +264,7 @@ class BackgroundRuns:
         failure = INTERRUPTED
         try:
             fields = msgspec.json.decode(active.request.fields, type=dict[str, Json])
-            while not await self._execute_in_memory(active, fields):
+            while not await self._execute_in_memory(active, fields):  # noqa: ASYNC110 (as below)
                 await asyncio.sleep(MEMORY_CHECK_S)
         except asyncio.CancelledError:
             pass  # the gateway stops, or the response has been ended elsewhere
