@@ -35,7 +35,7 @@ from dragoman.net.tasks import describe_fault, run_off_loop, spawn
 from dragoman.net.websocket import Message, WebSocket
 from dragoman.protocols.responses.encode_response import Snapshot, encode_stream, keep_made
 from dragoman.protocols.responses.state_items import read_request
-from dragoman.responses.kept_call import KeptCall
+from dragoman.responses.kept_call import CallScope, KeptCall
 from dragoman.responses.service import ResponseService, check_trigger, now
 
 log = logging.getLogger(__name__)
@@ -356,20 +356,15 @@ class ResponsesSocket:
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
         state = await self._open(lane, raw, len(call.body), held)
         try:
-            if check_trigger(raw):
-                await Compactor(self._services.gateway, exchange, call, state, raw).answer_trigger()
-            else:
-                call.state = state
-                await self._services.gateway.answer(exchange, call)
-        except (asyncio.CancelledError, ClientDisconnected):
-            spawn(state.cancel(has_begun=exchange.started), name="cancelled response")
-            raise
-        except BaseException:
-            await state.release()
-            raise
+            async with CallScope(state, exchange):
+                if check_trigger(raw):
+                    await Compactor(self._services.gateway, exchange, call, state, raw).answer_trigger()
+                else:
+                    call.state = state
+                    await self._services.gateway.answer(exchange, call)
+                self._services.service.note_end(state)
         finally:
             state.memory = None  # others may refer to the state for longer than the connection lasts
-        self._services.service.note_end(state)
 
     async def _answer_without_model(self, lane: str, request: QueuedRequest, held: HeldRequest) -> bool:
         """Answer `generate: false`: the response has no output, and can be continued."""
