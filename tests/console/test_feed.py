@@ -100,9 +100,10 @@ def test_the_frames_of_a_live_request_are_those_of_its_capture(tmp_path: Path) -
             with reading(browser, f"watch=live&frames={id}") as feed:
                 feed.wait_for_entry("message_stop")
                 described = browser.send("GET", f"/api/v1/live/{id}").json["description"]
-        client.join(60)
-        capture = gateway.capture("same-1")
-    expected = [(entry.at, entry.side, entry.text) for entry in build_timeline(capture)]
+                client.join(60)
+                capture = gateway.capture("same-1")
+                expected = [(entry.at, entry.side, entry.text) for entry in build_timeline(capture)]
+                feed.wait_for_entries(len(expected))
     assert sorted(as_tuples(feed.entries), key=str) == sorted(expected, key=str)
     assert described["losses"] == list(msgspec.to_builtins(capture.losses))
     assert KEY not in str(feed.entries)
