@@ -19,7 +19,7 @@ from dragoman.store.response_rows import (
     RunEvents,
 )
 from store.stories import on_both_stores, open_at, run_with_store
-from store.test_stored_responses import FAR, HELLO, NOW, REPLY, response
+from store.test_stored_responses import FAR, HELLO, NOW, REPLY, list_items, response
 
 MOST = 100
 
@@ -126,7 +126,7 @@ def test_claims_of_many_processes_never_meet(store_url: str) -> None:
 
 @on_both_stores
 async def test_a_conversation_is_locked_until_its_background_response_ends(store: Store) -> None:
-    await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [])
+    await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [], FAR)
     row = replace(make_queued_row("resp_1"), conversation="conv_1")
     await store.runs.queue_run(row, [HELLO], QueuedRun(b""), MOST)
     lock = ConversationLock("x", NOW + 60)
@@ -134,7 +134,7 @@ async def test_a_conversation_is_locked_until_its_background_response_ends(store
     await claim(store, "token")
     done = replace(row, status="completed", output=REPLY.digest)
     await store.runs.finish_run(FinishedRun("token", done, [REPLY], [HELLO.digest, REPLY.digest], ()), NOW)
-    assert await store.responses.list_conversation_items("alice", "conv_1") == (HELLO, REPLY)
+    assert await list_items(store, "alice", "conv_1") == (HELLO, REPLY)
     assert await store.responses.lock_conversation("alice", "conv_1", lock, NOW)
 
 

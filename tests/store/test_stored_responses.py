@@ -8,12 +8,14 @@ from msgspec.structs import replace
 from dragoman.store import Store
 from dragoman.store.response_rows import (
     DIGEST_BYTES,
+    RESPONSE_BYTES,
     Bounds,
     ConversationLock,
     ConversationRow,
     ItemRow,
     Kept,
     ResponseRow,
+    Room,
 )
 from store.stories import on_both_stores
 
@@ -44,6 +46,11 @@ def response(id: str, context: list[ItemRow], output: list[ItemRow], owner: str 
 HELLO, REPLY, MORE, END = item("msg_1"), item("rs_1", b"opaque"), item("msg_2"), item("msg_3")
 
 
+async def list_items(store: Store, owner: str, conversation: str) -> tuple[ItemRow, ...]:
+    loaded = await store.responses.load_conversation(owner, conversation)
+    return () if loaded is None else loaded[1]
+
+
 async def save_chain(store: Store) -> None:
     assert await store.responses.save_response(response("resp_1", [HELLO], [REPLY]), [HELLO, REPLY])
     second = response("resp_2", [HELLO, REPLY, MORE], [END])
@@ -70,8 +77,8 @@ async def test_an_item_is_stored_once_and_goes_with_its_last_reference(store: St
         HELLO.digest: HELLO,
         REPLY.digest: REPLY,
     }
-    assert await store.responses.find_items("alice", ["rs_1", "rs_9"]) == {"rs_1": REPLY}
-    assert await store.responses.find_items("bob", ["rs_1"]) == {}
+    assert await store.responses.find_items("alice", ["rs_1", "rs_9"], NOW) == {"rs_1": REPLY}
+    assert await store.responses.find_items("bob", ["rs_1"], NOW) == {}
     assert not await store.responses.delete_response("bob", "resp_1")
     assert await store.responses.delete_response("alice", "resp_1")
     assert (await store.responses.measure()).items == 4  # the second response refers to all of them
@@ -113,7 +120,7 @@ async def test_responses_beyond_time_count_and_bytes_are_removed_oldest_first(st
     left = [row.id for row in await store.responses.list_responses("alice", 10, NOW)]
     assert left == ["resp_0", "resp_1", "resp_2", "resp_3"]
     assert await store.responses.remove_responses(NOW + 1, FAR, 10) == 1  # bob's has expired
-    size = 15 + DIGEST_BYTES + len(item("msg_0").body)
+    size = RESPONSE_BYTES + 15 + DIGEST_BYTES + item("msg_0").stored_size
     assert await store.responses.remove_responses(NOW, replace(FAR, owner_bytes=2 * size), 10) == 2
     assert await store.responses.remove_responses(NOW, replace(FAR, total_bytes=size), 10) == 1
     assert (await store.responses.measure()).items == 1
@@ -121,19 +128,19 @@ async def test_responses_beyond_time_count_and_bytes_are_removed_oldest_first(st
 
 @on_both_stores
 async def test_a_conversation_keeps_the_order_of_its_items_and_outlives_responses(store: Store) -> None:
-    await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [HELLO])
+    await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [HELLO], FAR)
     row = replace(response("resp_1", [HELLO, MORE], [REPLY]), conversation="conv_1")
     await store.responses.save_response(row, [HELLO, MORE, REPLY], appended=[MORE.digest, REPLY.digest])
-    assert await store.responses.list_conversation_items("alice", "conv_1") == (HELLO, MORE, REPLY)
-    assert await store.responses.list_conversation_items("bob", "conv_1") == ()
-    assert not await store.responses.append_items("bob", "conv_1", [END])
-    assert await store.responses.append_items("alice", "conv_1", [END])
+    assert await list_items(store, "alice", "conv_1") == (HELLO, MORE, REPLY)
+    assert await list_items(store, "bob", "conv_1") == ()
+    assert await store.responses.append_items("bob", "conv_1", [END], FAR) is None
+    assert await store.responses.append_items("alice", "conv_1", [END], FAR) == Room.FREE
     assert await store.responses.delete_response("alice", "resp_1")
-    assert await store.responses.list_conversation_items("alice", "conv_1") == (HELLO, MORE, REPLY, END)
+    assert await list_items(store, "alice", "conv_1") == (HELLO, MORE, REPLY, END)
     assert not await store.responses.delete_item("bob", "conv_1", "msg_2")
     assert await store.responses.delete_item("alice", "conv_1", "msg_2")
     assert not await store.responses.delete_item("alice", "conv_1", "msg_2")
-    assert await store.responses.list_conversation_items("alice", "conv_1") == (HELLO, REPLY, END)
+    assert await list_items(store, "alice", "conv_1") == (HELLO, REPLY, END)
     assert not await store.responses.set_metadata("bob", "conv_1", b"{}")
     assert await store.responses.set_metadata("alice", "conv_1", b'{"a":"b"}')
     found = await store.responses.find_conversation("alice", "conv_1")
@@ -144,12 +151,12 @@ async def test_a_conversation_keeps_the_order_of_its_items_and_outlives_response
     assert await store.responses.measure() == Kept(0, 0, 0, 0)
     late = replace(row, id="resp_2")  # its conversation is gone by now
     assert await store.responses.save_response(late, [HELLO, MORE, REPLY], appended=[MORE.digest])
-    assert await store.responses.list_conversation_items("alice", "conv_1") == ()
+    assert await list_items(store, "alice", "conv_1") == ()
 
 
 @on_both_stores
 async def test_one_run_at_a_time_holds_the_lock_of_a_conversation(store: Store) -> None:
-    await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [])
+    await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [], FAR)
     first, second = ConversationLock("one", NOW + 60), ConversationLock("two", NOW + 60)
     assert not await store.responses.lock_conversation("bob", "conv_1", first, NOW)
     assert await store.responses.lock_conversation("alice", "conv_1", first, NOW)

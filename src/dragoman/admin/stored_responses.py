@@ -13,8 +13,6 @@ from dragoman.responses.service import ResponseService
 from dragoman.store import Store, open_store
 from dragoman.store.response_rows import Kept, ResponseRow
 
-MOST = 100_000  # responses that are searched for an id
-
 
 @asynccontextmanager
 async def open_stored(config: Config) -> "AsyncIterator[StoredResponses]":
@@ -51,8 +49,6 @@ class StoredResponses:
         await self._store.responses.delete_response(row.owner, row.id)
 
     async def _find(self, id: str) -> ResponseRow:
-        rows = await self.list(None, MOST)
-        found = next((row for row in rows if row.id == id), None)
-        if found is None:
-            raise NotFound(f"There is no stored response {id!r}. Run: dragoman responses list")
-        return found
+        for row in await self._store.responses.find_of_any_owner(id, int(time.time())):
+            return row
+        raise NotFound(f"There is no stored response {id!r}. Run: dragoman responses list")

@@ -23,7 +23,7 @@ from dragoman.protocols.responses.state_items import (
     type_of,
 )
 from dragoman.protocols.responses.wire import Item
-from dragoman.store.response_rows import DIGEST_BYTES, ItemRow, ResponseRow, split_digests
+from dragoman.store.response_rows import DIGEST_BYTES, ItemRow, ResponseRow
 from dragoman.store.responses import Responses
 
 MAX_ITEMS = 20_000  # of one context
@@ -49,6 +49,7 @@ class Context(Struct, frozen=True):
     previous: str | None = None
     conversation: str | None = None
     keeper: str = ""  # the provider that keeps the earlier response itself
+    base: str = ""  # a stored response whose context and output are the earlier items
 
     @property
     def source(self) -> str:
@@ -135,11 +136,11 @@ def restore(row: ItemRow) -> ContextItem:
 
 async def load_chain(store: Responses, row: ResponseRow) -> tuple[ContextItem, ...]:
     """Return the context and the output of a response. Raises RequestError if an item is gone."""
-    digests = split_digests(row.context + row.output)
-    found = await store.load_items(row.owner, digests)
-    if any(digest not in found for digest in digests):
+    found = await store.load_chain(row)
+    items = tuple(restore(item) for item in found if item is not None)
+    if len(items) < len(found):
         raise previous_not_found(row.id)
-    return _after_compaction(tuple(restore(found[digest]) for digest in digests))
+    return _after_compaction(items)
 
 
 def _after_compaction(items: tuple[ContextItem, ...]) -> tuple[ContextItem, ...]:
@@ -166,6 +167,7 @@ async def read_context(
     items = read_input(raw)
     check_ids(items)
     earlier: tuple[ContextItem, ...] = ()
+    base = previous or ""
     if previous is not None and previous in memory:
         earlier = memory[previous]
     elif previous is not None:
@@ -175,11 +177,13 @@ async def read_context(
         if row.keeper:
             return Context((), tuple(map(ContextItem, items)), previous, keeper=row.keeper)
         earlier = await load_chain(store, row)
+        base = row.id if len(earlier) == row.chain_length else ""
     elif conversation is not None:
-        if await store.find_conversation(owner, conversation) is None:
+        loaded = await store.load_conversation(owner, conversation)
+        if loaded is None:
             raise conversation_not_found(conversation)
-        earlier = tuple(map(restore, await store.list_conversation_items(owner, conversation)))
-    resolved = await resolve_items(store, owner, earlier, items)
+        earlier, base = tuple(map(restore, loaded[1])), loaded[0].newest
+    resolved = await resolve_items(store, owner, earlier, items, now)
     keeper = _find_keeper(earlier, resolved)
     if keeper:
         return Context((), tuple(map(ContextItem, items)), keeper=keeper)
@@ -189,7 +193,7 @@ async def read_context(
     if len(earlier) + len(resolved) > MAX_ITEMS:
         message = f"The context has {len(earlier) + len(resolved)} items, more than {MAX_ITEMS}: compact it."
         raise BadRequest("/input", message)
-    return Context(earlier, resolved, previous, conversation)
+    return Context(earlier, resolved, previous, conversation, base=base)
 
 
 def _find_keeper(earlier: Sequence[ContextItem], items: Sequence[ContextItem]) -> str:
@@ -204,7 +208,7 @@ def _find_keeper(earlier: Sequence[ContextItem], items: Sequence[ContextItem]) -
 
 
 async def resolve_items(
-    store: Responses, owner: str, earlier: Sequence[ContextItem], items: Sequence[Item]
+    store: Responses, owner: str, earlier: Sequence[ContextItem], items: Sequence[Item], now: int
 ) -> tuple[ContextItem, ...]:
     """Replace references by what they name, and complete reasoning items that came back without their opaque part."""
     referenced = [str(item.get("id")) for item in items if type_of(item) == REFERENCE or lacks_opaque(item)]
@@ -212,7 +216,7 @@ async def resolve_items(
         return tuple(map(ContextItem, items))
     known = {str(one.item.get("id")): one.row or make_row(one.item) for one in earlier if one.item.get("id")}
     missing = [id for id in referenced if id not in known]
-    rows = (await store.find_items(owner, missing) if missing else {}) | known
+    rows = (await store.find_items(owner, missing, now) if missing else {}) | known
     return tuple(_complete(item, rows) for item in items)
 
 

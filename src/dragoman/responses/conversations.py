@@ -26,7 +26,8 @@ class Conversations:
         self._service.check_keeps()
         rows = await self._read_items(owner, raw, ())
         row = ConversationRow(owner, mint("conv_"), now(), msgspec.json.encode(read_metadata(raw)))
-        await self._service.ask(self._store.add_conversation(row, rows))
+        room = await self._service.ask(self._store.add_conversation(row, rows, self._service.bounds))
+        self._service.check_room(room, "/items" if rows else "")
         return render(row)
 
     async def find(self, owner: str, id: str) -> ConversationRow:
@@ -60,8 +61,10 @@ class Conversations:
         rows = await self._read_items(owner, raw, held)
         if len(held) + len(rows) > MAX_ITEMS:
             raise BadRequest("/items", f"A conversation has at most {MAX_ITEMS} items, and this one has {len(held)}.")
-        if not await self._service.ask(self._store.append_items(owner, id, rows)):
+        room = await self._service.ask(self._store.append_items(owner, id, rows, self._service.bounds))
+        if room is None:
             raise conversation_not_found(id)
+        self._service.check_room(room, "/items")
         return render_page(rows, Page(order="asc", limit=MAX_ADDED))
 
     async def list(self, owner: str, id: str, page: Page) -> bytes:
@@ -83,7 +86,8 @@ class Conversations:
         return render(row)
 
     async def _items(self, owner: str, id: str) -> tuple[ItemRow, ...]:
-        return await self._service.ask(self._store.list_conversation_items(owner, id))
+        loaded = await self._service.ask(self._store.load_conversation(owner, id))
+        return () if loaded is None else loaded[1]
 
     async def _read_items(self, owner: str, raw: dict[str, Json], held: Sequence[ItemRow]) -> tuple[ItemRow, ...]:
         """Return the rows of a request's items. Raises RequestError."""
@@ -94,7 +98,7 @@ class Conversations:
             message = f"items has {len(items)} items; a call may add at most {MAX_ADDED}: add them in several calls."
             raise BadRequest("/items", message, code="array_above_max_length")
         check_ids(items)
-        resolved = await self._service.ask(resolve_items(self._store, owner, (), items))
+        resolved = await self._service.ask(resolve_items(self._store, owner, (), items, now()))
         rows = tuple(one.row or make_row(one.item) for one in resolved)
         known = {row.id for row in held}
         for row in rows:

@@ -277,6 +277,7 @@ class KeptCall:
             input_start=len(self.context.earlier),
             output=b"".join(item.digest for item in output),
             conversation=self.context.conversation or "",
+            base=self.context.base,
         )
         grows = self.context.conversation is not None and reply.status in APPENDED
         new = [item.digest for item in (*context[len(self.context.earlier) :], *output)] if grows else []

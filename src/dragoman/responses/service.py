@@ -26,7 +26,7 @@ from dragoman.responses.context import (
 )
 from dragoman.responses.kept_call import ConversationLease, KeptCall, Terms
 from dragoman.store import Store, StoreError
-from dragoman.store.response_rows import Bounds, ItemRow, ResponseRow, split_digests
+from dragoman.store.response_rows import Bounds, ItemRow, ResponseRow, Room, split_digests
 from dragoman.store.responses import Responses
 from dragoman.store.runs import Runs
 
@@ -39,6 +39,7 @@ STORE_RETRY_S = 10.0  # how long a store that failed is not used for replies tha
 RETRY_S = 2.0  # when clients may try again
 DAY_S = 86_400
 MAX_LISTED = 100
+STORAGE_LIMIT = "storage_limit_reached"  # the code of a refusal
 
 
 class Page(Struct, frozen=True):
@@ -83,9 +84,7 @@ class ResponseService:
 
     async def restore_call(self, row: ResponseRow, fields: dict[str, Json]) -> KeptCall:
         """Return the state of a call whose response is queued, from what was stored of it and the request's fields."""
-        digests = split_digests(row.context)
-        found = await self.store.load_items(row.owner, digests)
-        items = tuple(restore(found[digest]) for digest in digests if digest in found)
+        items = tuple(restore(item) for item in await self.store.load_context(row) if item is not None)
         previous = read_id(fields, "previous_response_id")
         context = Context(items[: row.input_start], items[row.input_start :], previous, row.conversation or None)
         size = sum(one.row.size for one in context.items if one.row is not None)
@@ -100,6 +99,7 @@ class ResponseService:
             return None
         if await self.ask(self.store.find_conversation(owner, conversation)) is None:
             raise conversation_not_found(conversation)
+        self.check_room(await self.ask(self.store.find_room(owner, self.bounds)), "/conversation")
         lease = ConversationLease(self.store, owner, conversation)
         if not await self.ask(lease.take()):
             message = "Another process is currently operating on this conversation. Please retry in a few seconds."
@@ -118,6 +118,29 @@ class ResponseService:
         if not self._settings().store:
             message = "This gateway keeps nothing ([responses] store = false): send the whole input with each request."
             raise BadRequest("", message)
+
+    @property
+    def bounds(self) -> Bounds:
+        return find_bounds(self._settings())
+
+    def check_room(self, room: Room, at: str) -> None:
+        """Raise RequestError if conversations have reached a bound."""
+        settings = self._settings()
+        match room:
+            case Room.FREE:
+                return
+            case Room.TOO_MANY:
+                reached = f"This key has {settings.max_per_key} conversations, the most ([responses] max_per_key)."
+            case Room.TOO_LARGE:
+                reached = (
+                    "The conversations of this key may hold"
+                    f" {settings.max_mb_per_key:g} MB together ([responses] max_mb_per_key)."
+                )
+            case Room.FULL:
+                reached = (
+                    f"The conversations of all keys may hold {settings.max_mb:g} MB together ([responses] max_mb)."
+                )
+        raise BadRequest(at, f"{reached} Delete conversations or items that are not needed.", code=STORAGE_LIMIT)
 
     def note_end(self, call: KeptCall) -> None:
         """Note how the storing of a reply went; after a failure the store is left alone for a while."""
@@ -148,9 +171,8 @@ class ResponseService:
 
     async def list_input(self, row: ResponseRow, page: Page) -> bytes:
         """Return the items that a response was generated from, as a list."""
-        digests = split_digests(row.context)
-        rows = await self.ask(self.store.load_items(row.owner, digests))
-        return render_page([rows[digest] for digest in digests if digest in rows], page)
+        rows = await self.ask(self.store.load_context(row))
+        return render_page([item for item in rows if item is not None], page)
 
     async def ask(self, operation: Awaitable[T]) -> T:
         """Wait for the store; raises RequestError (503) if it fails."""
@@ -232,8 +254,10 @@ def includes_opaque(parameters: Sequence[tuple[str, str]]) -> bool:
 
 
 REMOVE_EVERY_S = 300.0
-REMOVE_BATCH = 100  # responses in one transaction, which other users of the store wait for
-REMOVE_PAUSE_S = 0.05
+REMOVE_BATCH = 20  # responses in one transaction, for which others of the same client key wait
+REMOVE_PAUSE_S = 0.02
+CHECK_EVERY_S = 1.0
+EARLIER_SHARE = 1 / 8  # of max_mb_per_key: when so much was stored, the bounds are checked before the time
 EVENTS_KEPT_S = 600  # after the end of a response
 MB = 1024 * 1024
 
@@ -245,9 +269,23 @@ async def remove_old_responses_forever(
         try:
             await remove_old_responses(store.responses, settings())
             await remove_old_events(store.runs)
+            await store.database.tidy()
         except StoreError as error:
             log.warning("old responses cannot be removed now: %s", error)
-        await asyncio.sleep(every_s)
+        await _wait_for_more(store.responses, settings, every_s)
+
+
+async def _wait_for_more(store: Responses, settings: Callable[[], ResponsesSettings], every_s: float) -> None:
+    """Wait until it is time to remove something: a client that stores much does not fill the disk until then."""
+    until, before = time.monotonic() + every_s, store.added_bytes
+    while (left := until - time.monotonic()) > 0:
+        await asyncio.sleep(min(left, CHECK_EVERY_S))
+        if store.added_bytes - before > EARLIER_SHARE * settings().max_mb_per_key * MB:
+            return
+
+
+def find_bounds(settings: ResponsesSettings) -> Bounds:
+    return Bounds(settings.max_per_key, int(settings.max_mb_per_key * MB), int(settings.max_mb * MB))
 
 
 async def remove_old_events(runs: Runs) -> int:
@@ -261,7 +299,7 @@ async def remove_old_events(runs: Runs) -> int:
 
 async def remove_old_responses(store: Responses, settings: ResponsesSettings) -> int:
     """Remove all that is too old or too much; return how many responses."""
-    bounds = Bounds(settings.max_per_key, int(settings.max_mb_per_key * MB), int(settings.max_mb * MB))
+    bounds = find_bounds(settings)
     removed = 0
     while count := await store.remove_responses(int(time.time()), bounds, REMOVE_BATCH):
         removed += count

@@ -77,6 +77,9 @@ class Database(Protocol):
     async def query(self, operation: Operation[T]) -> T:
         """Run an operation that reads much, on one of MAX_QUERIES connections; StoreError after QUERY_TIMEOUT_S."""
 
+    async def tidy(self) -> None:
+        """Give the space of removed rows back to the file system, and leave nothing of them in its files."""
+
 
 class Part:
     """A part of the store: a few tables, and the operations on them."""

@@ -88,6 +88,9 @@ class PostgresDatabase:
     async def query(self, operation: Operation[T]) -> T:
         return await self._run(lambda connection: operation(PostgresSession(connection)), is_query=True)
 
+    async def tidy(self) -> None:
+        """Do nothing: the server's autovacuum does, as its administrator has set it."""
+
     async def _run(self, work: Work[T], *, is_query: bool) -> T:
         try:
             async with asyncio.timeout(WORK_TIMEOUT_S) as deadline:

@@ -1,6 +1,7 @@
 """The schema as migrations, applied once each and in order; dragoman.schema_version counts those applied."""
 
 from dragoman.store.first_sums import add_up_rows
+from dragoman.store.first_totals import count_conversations, select_totals
 
 VERSION_TABLE = """
     CREATE SCHEMA IF NOT EXISTS dragoman;
@@ -291,4 +292,30 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE dragoman.usage ADD COLUMN client_request_id TEXT NOT NULL DEFAULT '';
     """,
+    # How much each owner has, counted beside the rows; of a response only what it adds to the one that it continues.
+    """
+    ALTER TABLE dragoman.responses RENAME COLUMN context TO input;
+    ALTER TABLE dragoman.responses DROP COLUMN bytes;
+    ALTER TABLE dragoman.responses ADD COLUMN base TEXT NOT NULL DEFAULT '';
+    ALTER TABLE dragoman.responses ADD COLUMN children BIGINT NOT NULL DEFAULT 0;
+    ALTER TABLE dragoman.responses ADD COLUMN removed BIGINT NOT NULL DEFAULT 0;
+    CREATE INDEX responses_by_expiry ON dragoman.responses (owner, expires_at, place) WHERE removed = 0;
+    CREATE INDEX responses_that_end_chains ON dragoman.responses (owner, expires_at, place)
+        WHERE removed = 0 AND children = 0 AND status NOT IN ('queued', 'in_progress');
+    CREATE INDEX responses_that_nothing_needs ON dragoman.responses (owner) WHERE removed = 1 AND children = 0;
+    CREATE INDEX response_events_by_time ON dragoman.response_events (created_at, owner, id);
+    ALTER TABLE dragoman.conversations ADD COLUMN newest TEXT NOT NULL DEFAULT '';
+    ALTER TABLE dragoman.conversations ADD COLUMN bytes BIGINT NOT NULL DEFAULT 0;
+    CREATE TABLE dragoman.stored_totals (
+        owner              TEXT PRIMARY KEY,
+        responses          BIGINT NOT NULL,
+        conversations      BIGINT NOT NULL,
+        items              BIGINT NOT NULL,
+        bytes              BIGINT NOT NULL,
+        conversation_bytes BIGINT NOT NULL
+    );
+    """
+    + count_conversations("dragoman.")
+    + "INSERT INTO dragoman.stored_totals"
+    + select_totals("dragoman."),
 )

@@ -3,16 +3,29 @@
 An item (a message, a call, a reasoning item, or the settings of a response) is stored once per owner, under a digest.
 Responses and conversations refer to items by digest; an item is removed with the last reference to it.
 
+A response that continues another one, its base, holds its own items only: its base holds the others. A response that
+is removed while others continue it stays as a hidden row, without its settings, until they are removed too.
+
 The row of a run exists from the moment its background response is queued to the moment that ends. It is claimed once,
 by one process, with a token and a lease. Whatever ends a response removes the row of its run in the same transaction,
 so a response ends once: completed, failed or cancelled, whichever comes first.
 """
 
 from collections.abc import Callable, Sequence
+from enum import Enum
+from operator import add
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 DIGEST_BYTES = 16
+# What a row takes on the disk besides its content, with its entries in indexes. Totals are stored: who changes one of
+# these numbers counts the totals anew, in a migration.
+RESPONSE_BYTES = 768
+ITEM_BYTES = 320
+CONVERSATION_BYTES = 320
+MEMBER_BYTES = 160  # of an item's place in a conversation
+EVENTS_BYTES = 192  # of a chunk of events, or of a run
 BACKGROUND, BACKGROUND_STREAM = "background", "background stream"  # modes
 UNFINISHED = ("queued", "in_progress")  # statuses of a background response that has not ended
 
@@ -27,9 +40,17 @@ class ItemRow(Struct, frozen=True):
     def size(self) -> int:
         return len(self.body) + len(self.hidden or b"")
 
+    @property
+    def stored_size(self) -> int:
+        return self.size + ITEM_BYTES
+
 
 class ResponseRow(Struct, frozen=True):
-    """A response. The items that it refers to are stored beside it."""
+    """A response. The items that it refers to are stored beside it.
+
+    A row that is read from the store has the part of its context that its base does not hold; `load_context` of
+    store/responses.py reads the rest.
+    """
 
     owner: str
     id: str
@@ -47,6 +68,7 @@ class ResponseRow(Struct, frozen=True):
     keeper: str = ""  # the provider that keeps the response itself; then nothing else is stored of it
     account: str = ""  # which of the keeper's credentials
     mode: str = ""  # BACKGROUND or BACKGROUND_STREAM; empty: it was stored once it was complete
+    base: str = ""  # a response whose context and output are the first `input_start` items of the context
 
     @property
     def digests(self) -> tuple[bytes, ...]:
@@ -54,29 +76,48 @@ class ResponseRow(Struct, frozen=True):
         settings = (self.settings,) if self.settings else ()
         return tuple(dict.fromkeys((*settings, *split_digests(self.context), *split_digests(self.output))))
 
+    @property
+    def chain_length(self) -> int:
+        """Return of how many items the context and the output consist, with those that the base holds."""
+        return (self.input_start if self.base else 0) + (len(self.context) + len(self.output)) // DIGEST_BYTES
+
 
 class ConversationRow(Struct, frozen=True):
     owner: str
     id: str
     created_at: int
     metadata: bytes  # JSON
+    newest: str = ""  # a response whose context and output are the items of the conversation; empty if there is none
 
 
 class Kept(Struct, frozen=True):
-    """How much is stored: in all, or of one owner."""
+    """How much is stored, in all or of one owner; or by how much that changes."""
 
-    responses: int
-    conversations: int
-    items: int
-    bytes: int
+    responses: int = 0
+    conversations: int = 0
+    items: int = 0
+    bytes: int = 0  # of everything; an item counts once, whoever refers to it
+    conversation_bytes: int = 0  # of conversations and their items; an item in two of them counts twice
+
+    def __add__(self, other: "Kept") -> "Kept":
+        return Kept(*map(add, astuple(self), astuple(other)))
 
 
 class Bounds(Struct, frozen=True):
-    """The most that may be stored. The oldest responses beyond it are removed."""
+    """The most that may be stored. Responses beyond it are removed; conversations are refused."""
 
-    per_owner: int  # responses
+    per_owner: int  # responses, and conversations
     owner_bytes: int
     total_bytes: int
+
+
+class Room(Enum):
+    """Whether conversations may grow, or which bound they have reached."""
+
+    FREE = "free"
+    TOO_MANY = "too many"  # conversations of the owner
+    TOO_LARGE = "too large"  # conversations of the owner
+    FULL = "full"  # conversations of all owners
 
 
 class ConversationLock(Struct, frozen=True):

@@ -4,20 +4,27 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from dragoman.store.database import Part, Session, fetch_among, find, reads, writes
 from dragoman.store.response_rows import (
+    EVENTS_BYTES,
     Ending,
     EventChunk,
     FinishedRun,
     ItemRow,
+    Kept,
     QueuedRun,
     ResponseRow,
     Run,
     RunEvents,
     StoredEvents,
 )
-from dragoman.store.responses import COLUMNS, Save, extend_conversation, has_conversation, save_response
+from dragoman.store.stored_conversations import add_reply
 from dragoman.store.stored_items import add_items, add_references
+from dragoman.store.stored_removal import COLUMNS, measure_row, remove_events
+from dragoman.store.stored_saving import Save, save_response
+from dragoman.store.stored_totals import Changes, change
 
 ADD_RUN = """
     INSERT INTO dragoman.background_runs (owner, id, conversation, request, last_event, token, lease_until)
@@ -38,14 +45,21 @@ CLAIM = """
         SELECT count(*) FROM dragoman.background_runs AS running WHERE running.owner = $1 AND running.token <> ''
     ) < $5 RETURNING request
 """
-END = """
+REMOVE_RUN = """
     DELETE FROM dragoman.background_runs WHERE owner = $1 AND id = $2
-    AND ($3::bigint IS NULL OR (token <> '' AND lease_until <= $3)) RETURNING last_event
+    AND ($3::bigint IS NULL OR (token <> '' AND lease_until <= $3)) RETURNING last_event, length(request)
+"""
+REMOVE_CLAIMED = """
+    DELETE FROM dragoman.background_runs WHERE owner = $1 AND id = $2 AND token = $3
+    RETURNING last_event, length(request)
 """
 ENDED_EVENTS = """
-    SELECT owner, id FROM dragoman.response_events AS events GROUP BY owner, id HAVING max(created_at) < $1
+    SELECT DISTINCT owner, id FROM dragoman.response_events AS events WHERE created_at < $1
         AND NOT EXISTS (
             SELECT 1 FROM dragoman.background_runs AS run WHERE run.owner = events.owner AND run.id = events.id
+        ) AND NOT EXISTS (
+            SELECT 1 FROM dragoman.response_events AS later
+            WHERE later.owner = events.owner AND later.id = events.id AND later.created_at >= $1
         )
     LIMIT $2
 """
@@ -67,10 +81,12 @@ class Runs(Part):
         [unfinished] = await session.fetch(int, counting, row.owner)
         if unfinished >= most or not await save_response(session, Save(row, items)):
             return False
-        await session.execute(ADD_RUN, row.owner, row.id, row.conversation, run.request, run.last_event)
-        if run.events:
-            chunk = EventChunk(0, run.last_event, run.events)
-            await _add_chunk(session, row.owner, row.id, chunk, row.created_at)
+        async with change(session) as changes:
+            await session.execute(ADD_RUN, row.owner, row.id, row.conversation, run.request, run.last_event)
+            changes.count(row.owner, Kept(bytes=EVENTS_BYTES + len(run.request)))
+            if run.events:
+                chunk = EventChunk(0, run.last_event, run.events)
+                await _add_chunk(changes, row.owner, row.id, chunk, row.created_at)
         return True
 
     async def claim_runs(self, tokens: Sequence[str], until: int, per_owner: int) -> tuple[Run, ...]:
@@ -120,47 +136,52 @@ class Runs(Part):
     async def add_events(self, session: Session, events: Sequence[RunEvents], now: int) -> None:
         """Add events of claimed responses; those of responses that others have ended are left out."""
         statement = "UPDATE dragoman.background_runs SET last_event = $2 WHERE token = $1 RETURNING owner, id"
-        for one in events:
-            found = await find(session, _make_pair, statement, one.token, one.chunk.last)
-            if found is not None:
-                await _add_chunk(session, *found, one.chunk, now)
+        async with change(session) as changes:
+            for one in events:
+                found = await find(session, _make_pair, statement, one.token, one.chunk.last)
+                if found is not None:
+                    await _add_chunk(changes, *found, one.chunk, now)
 
     @writes
     async def finish_run(self, session: Session, finished: FinishedRun, now: int) -> bool:
         """Store how a claimed response has ended; False if others have ended it."""
         row = finished.row
-        await session.lock(row.owner)
-        removing = "DELETE FROM dragoman.background_runs WHERE owner = $1 AND id = $2 AND token = $3"
-        if not await session.execute(removing, row.owner, row.id, finished.token):
-            return False
-        reading = f"SELECT {COLUMNS} FROM dragoman.responses WHERE owner = $1 AND id = $2"
-        [queued] = await session.fetch(ResponseRow, reading, row.owner, row.id)
-        known = {*queued.digests}
-        added = await add_items(session, row.owner, finished.items)
-        await add_references(session, row.owner, [digest for digest in row.digests if digest not in known])
-        ending = (
-            "UPDATE dragoman.responses SET status = $3, route = $4, head = $5, output = $6, bytes = bytes + $7"
-            " WHERE owner = $1 AND id = $2"
-        )
-        await session.execute(ending, row.owner, row.id, row.status, row.route, row.head, row.output, added)
-        for chunk in finished.chunks:
-            await _add_chunk(session, row.owner, row.id, chunk, now)
-        if finished.appended and await has_conversation(session, row.owner, row.conversation):
-            await extend_conversation(session, row.owner, row.conversation, (), finished.appended)
+        async with change(session, row.owner) as changes:
+            if await _end_run(changes, REMOVE_CLAIMED, row.owner, row.id, finished.token) is None:
+                return False
+            reading = f"SELECT {COLUMNS} FROM dragoman.responses WHERE owner = $1 AND id = $2"
+            [queued] = await session.fetch(ResponseRow, reading, row.owner, row.id)
+            ended = replace(queued, status=row.status, route=row.route, head=row.head, output=row.output)
+            new = {*ended.digests} - {*queued.digests}
+            await add_items(changes, row.owner, (item for item in finished.items if item.digest in new))
+            await add_references(changes, row.owner, new)
+            ending = (
+                "UPDATE dragoman.responses SET status = $3, route = $4, head = $5, output = $6"
+                " WHERE owner = $1 AND id = $2"
+            )
+            await session.execute(ending, row.owner, row.id, row.status, row.route, row.head, row.output)
+            changes.count(row.owner, Kept(bytes=measure_row(ended) - measure_row(queued)))
+            for chunk in finished.chunks:
+                await _add_chunk(changes, row.owner, row.id, chunk, now)
+            if finished.appended:
+                await add_reply(changes, ended, finished.appended)
         return True
 
     @writes
     async def end_run(self, session: Session, owner: str, id: str, ending: Ending, now: int) -> bool:
         """End a response without a reply; False if it has ended already."""
-        await session.lock(owner)
-        last = await find(session, int, END, owner, id, ending.expired_at)
-        if last is None:
-            return False
-        statement = "UPDATE dragoman.responses SET status = $3, head = $4 WHERE owner = $1 AND id = $2"
-        await session.execute(statement, owner, id, ending.status, ending.head)
-        if ending.make_event is not None:
-            chunk = EventChunk(last + 1, last + 1, ending.make_event(last + 1))
-            await _add_chunk(session, owner, id, chunk, now)
+        async with change(session, owner) as changes:
+            last = await _end_run(changes, REMOVE_RUN, owner, id, ending.expired_at)
+            if last is None:
+                return False
+            reading = "SELECT length(head) FROM dragoman.responses WHERE owner = $1 AND id = $2"
+            [length] = await session.fetch(int, reading, owner, id)
+            statement = "UPDATE dragoman.responses SET status = $3, head = $4 WHERE owner = $1 AND id = $2"
+            await session.execute(statement, owner, id, ending.status, ending.head)
+            changes.count(owner, Kept(bytes=len(ending.head) - length))
+            if ending.make_event is not None:
+                chunk = EventChunk(last + 1, last + 1, ending.make_event(last + 1))
+                await _add_chunk(changes, owner, id, chunk, now)
         return True
 
     @reads
@@ -192,16 +213,32 @@ class Runs(Part):
     @writes
     async def remove_events(self, session: Session, before: int, limit: int) -> int:
         """Remove the events of at most `limit` responses that have ended before this time; return how many."""
-        ended = await session.fetch(_make_pair, ENDED_EVENTS, before, limit)
-        await session.execute_many("DELETE FROM dragoman.response_events WHERE owner = $1 AND id = $2", ended)
+        async with change(session) as changes:
+            ended = await session.fetch(_make_pair, ENDED_EVENTS, before, limit)
+            for owner, id in sorted(ended):
+                await remove_events(changes, owner, id)
         return len(ended)
 
 
-async def _add_chunk(session: Session, owner: str, id: str, chunk: EventChunk, now: int) -> None:
-    if chunk.body:
-        await session.execute(ADD_EVENTS, owner, id, chunk.first, chunk.last, chunk.body, now)
-    else:
-        await session.execute("DELETE FROM dragoman.response_events WHERE owner = $1 AND id = $2", owner, id)
+async def _end_run(changes: Changes, statement: str, owner: str, id: str, condition: str | int | None) -> int | None:
+    """Remove the row of a run; return the number of its last event, None if the condition does not hold."""
+    found = await find(changes.session, _make_end, statement, owner, id, condition)
+    if found is None:
+        return None
+    last, size = found
+    changes.count(owner, Kept(bytes=-size - EVENTS_BYTES))
+    return last
+
+
+async def _add_chunk(changes: Changes, owner: str, id: str, chunk: EventChunk, now: int) -> None:
+    if not chunk.body:
+        await remove_events(changes, owner, id)
+    elif await changes.session.execute(ADD_EVENTS, owner, id, chunk.first, chunk.last, chunk.body, now):
+        changes.count(owner, Kept(bytes=len(chunk.body) + EVENTS_BYTES))
+
+
+def _make_end(last: int, size: int) -> tuple[int, int]:
+    return last, size
 
 
 def _make_pair(owner: str, id: str) -> tuple[str, str]:

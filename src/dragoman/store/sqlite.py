@@ -1,13 +1,14 @@
 """The driver of SQLite: a file that is private to its owner, in write-ahead mode."""
 
 import asyncio
+import logging
 import os
 import re
 import stat
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeVar
@@ -28,7 +29,14 @@ from dragoman.store.sqlite_migrations import MIGRATIONS
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 BUSY_TIMEOUT_MS = 5_000
+INCREMENTAL = 2  # a mode of auto_vacuum
+FREED_AT_ONCE = 256  # pages; while they are moved, writers wait
+EMPTY_LOG_WAIT_MS = 20
+EMPTY_LOG_TRIES = 50
+EMPTY_LOG_PAUSE_S = 0.1
 INSTRUCTIONS = 10_000  # of SQLite's virtual machine, between two looks at the clock
 # No two threads use a connection at the same time, so that SQLite needs no lock for each value that is bound.
 OPEN_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
@@ -89,8 +97,8 @@ class SqliteDatabase:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._writer = _Worker(path, "store")
-        self._reader = _Worker(path, "store reader")
+        self._writer = _Worker(partial(connect_writer, path), path, "store")
+        self._reader = _Worker(partial(connect, path), path, "store reader")
         self._query_threads = ThreadPoolExecutor(max_workers=MAX_QUERIES, thread_name_prefix="store query")
         self._query_connections: SimpleQueue[apsw.Connection] = SimpleQueue()  # those that are not in use
 
@@ -121,6 +129,15 @@ class SqliteDatabase:
             await self.open()
         return await asyncio.get_running_loop().run_in_executor(self._query_threads, self._query, operation)
 
+    async def tidy(self) -> None:
+        """Give free pages back, a few at a time, and empty the write-ahead log, which still has what was removed."""
+        while await self._writer.run(_free_pages):
+            pass  # what waits for the thread is run in between
+        for _ in range(EMPTY_LOG_TRIES):
+            if await self._writer.run(_empty_log):
+                return
+            await asyncio.sleep(EMPTY_LOG_PAUSE_S)  # a reader needs the log
+
     def _query(self, operation: Operation[T]) -> T:
         deadline = time.monotonic() + QUERY_TIMEOUT_S
         try:
@@ -145,7 +162,8 @@ class SqliteDatabase:
 class _Worker:
     """A thread with a connection, which it makes when it is first used."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, connect: Callable[[], apsw.Connection], path: Path, name: str) -> None:
+        self._connect = connect
         self._path = path
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._connection: apsw.Connection | None = None
@@ -164,7 +182,7 @@ class _Worker:
     def _run(self, work: Callable[[apsw.Connection], T]) -> T:
         try:
             if self._connection is None:
-                self._connection = connect(self._path)
+                self._connection = self._connect()
             return work(self._connection)
         except (apsw.Error, OSError) as error:
             raise StoreError(f"{self._path}: {error}") from error
@@ -207,6 +225,8 @@ def connect(path: Path) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=OPEN_FLAGS)
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.pragma("auto_vacuum", INCREMENTAL)  # of a new file; an older one keeps what it has until VACUUM
+        connection.pragma("secure_delete", True)
         connection.pragma("synchronous", "NORMAL")
         connection.pragma("foreign_keys", True)
         _use_write_ahead_log(connection)
@@ -215,6 +235,43 @@ def connect(path: Path) -> apsw.Connection:
         connection.close()
         raise
     return connection
+
+
+def connect_writer(path: Path) -> apsw.Connection:
+    """Open the connection that writes. A file of an older version, which never became smaller, is rewritten once."""
+    connection = connect(path)
+    if int(connection.pragma("auto_vacuum")) == INCREMENTAL:
+        return connection
+    size_mb = path.stat().st_size / 1e6
+    log.warning("%s (%.0f MB) is rewritten once, without what was removed; until then, requests wait", path, size_mb)
+    try:
+        connection.pragma("auto_vacuum", INCREMENTAL)
+        connection.execute("VACUUM")
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except apsw.Error as error:  # another process uses it, or the disk is full
+        log.warning("%s could not be rewritten, the next start tries again: %s", path, error)
+    return connection
+
+
+def _free_pages(connection: apsw.Connection) -> bool:
+    """Remove some free pages from the file; return whether there are more."""
+    before = int(connection.pragma("freelist_count"))
+    if not before:
+        return False
+    connection.execute(f"PRAGMA incremental_vacuum({FREED_AT_ONCE})").fetchall()
+    return 0 < int(connection.pragma("freelist_count")) < before
+
+
+def _empty_log(connection: apsw.Connection) -> bool:
+    """Write the log into the file and truncate it; return False if a reader needs it."""
+    connection.set_busy_timeout(EMPTY_LOG_WAIT_MS)
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except apsw.BusyError:
+        return False
+    finally:
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    return True
 
 
 def _make_private(path: Path) -> None:

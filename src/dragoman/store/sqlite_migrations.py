@@ -1,6 +1,7 @@
 """The schema as migrations, applied once each and in order; SQLite's user_version counts those applied."""
 
 from dragoman.store.first_sums import add_up_rows
+from dragoman.store.first_totals import count_conversations, select_totals
 
 MIGRATIONS: tuple[str, ...] = (
     """
@@ -269,4 +270,30 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE usage ADD COLUMN client_request_id TEXT NOT NULL DEFAULT '';
     """,
+    # How much each owner has, counted beside the rows; of a response only what it adds to the one that it continues.
+    """
+    ALTER TABLE responses RENAME COLUMN context TO input;
+    ALTER TABLE responses DROP COLUMN bytes;
+    ALTER TABLE responses ADD COLUMN base TEXT NOT NULL DEFAULT '';
+    ALTER TABLE responses ADD COLUMN children INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE responses ADD COLUMN removed INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX responses_by_expiry ON responses (owner, expires_at) WHERE removed = 0;
+    CREATE INDEX responses_that_end_chains ON responses (owner, expires_at)
+        WHERE removed = 0 AND children = 0 AND status NOT IN ('queued', 'in_progress');
+    CREATE INDEX responses_that_nothing_needs ON responses (owner) WHERE removed = 1 AND children = 0;
+    CREATE INDEX response_events_by_time ON response_events (created_at, owner, id);
+    ALTER TABLE conversations ADD COLUMN newest TEXT NOT NULL DEFAULT '';
+    ALTER TABLE conversations ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+    CREATE TABLE stored_totals (
+        owner              TEXT PRIMARY KEY,
+        responses          INTEGER NOT NULL,
+        conversations      INTEGER NOT NULL,
+        items              INTEGER NOT NULL,
+        bytes              INTEGER NOT NULL,
+        conversation_bytes INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    """
+    + count_conversations("")
+    + "INSERT INTO stored_totals"
+    + select_totals(""),
 )

@@ -3,72 +3,82 @@
 Whoever changes them has locked their owner.
 """
 
+# ruff: noqa: S608 - only names of our own columns are put into statements
+
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dragoman.store.database import Session, batched, fetch_among, insert, list_places
-from dragoman.store.response_rows import ItemRow
+from dragoman.store.response_rows import ITEM_BYTES, ItemRow, Kept
+from dragoman.store.stored_totals import Changes
 
 ITEM = "digest, id, body, hidden"
+SIZE = f"length(body) + coalesce(length(hidden), 0) + {ITEM_BYTES}"  # as ItemRow.stored_size
 Key = tuple[str, bytes]  # owner and digest
 
 
-async def insert_items(session: Session, items: Sequence[tuple[str, ItemRow]]) -> dict[Key, int]:
-    """Add the items of several owners that are not stored yet; return the sizes of those, by owner and digest."""
+async def add_items(changes: Changes, owner: str, items: Iterable[ItemRow]) -> None:
+    """Add the items that are not stored yet."""
+    await insert_items(changes, [(owner, item) for item in items])
+
+
+async def insert_items(changes: Changes, items: Sequence[tuple[str, ItemRow]]) -> None:
+    """Add the items of several owners that are not stored yet."""
     by_key = {(owner, item.digest): item for owner, item in items}
-    sizes: dict[Key, int] = {}
     for batch in batched(list(by_key.items())):
         places = ", ".join(f"({list_places(5, 1 + at * 5)})" for at in range(len(batch)))
         statement = (
-            f"INSERT INTO dragoman.response_items (owner, {ITEM}) VALUES {places}"  # noqa: S608
+            f"INSERT INTO dragoman.response_items (owner, {ITEM}) VALUES {places}"
             " ON CONFLICT (owner, digest) DO NOTHING RETURNING owner, digest"
         )
-        values = [
-            value for (owner, digest), item in batch for value in (owner, digest, item.id, item.body, item.hidden)
-        ]
-        for key in await session.fetch(_make_key, statement, *values):
-            sizes[key] = by_key[key].size
-    return sizes
-
-
-async def add_items(session: Session, owner: str, items: Sequence[ItemRow]) -> int:
-    """Add the items that are not stored yet; return their size."""
-    return sum((await insert_items(session, [(owner, item) for item in items])).values())
+        rows = ((owner, digest, item.id, item.body, item.hidden) for (owner, digest), item in batch)
+        for owner, digest in await changes.session.fetch(
+            _make_key, statement, *(value for row in rows for value in row)
+        ):
+            changes.count(owner, Kept(items=1, bytes=by_key[owner, digest].stored_size))
 
 
 async def load_items(session: Session, owner: str, digests: Sequence[bytes]) -> dict[bytes, ItemRow]:
-    statement = f"SELECT {ITEM} FROM dragoman.response_items WHERE owner = $1 AND digest IN ({{among}})"  # noqa: S608
+    statement = f"SELECT {ITEM} FROM dragoman.response_items WHERE owner = $1 AND digest IN ({{among}})"
     return {item.digest: item for item in await fetch_among(session, ItemRow, statement, digests, owner)}
 
 
-async def add_references(session: Session, owner: str, digests: Iterable[bytes]) -> None:
-    await count_references(session, ((owner, digest) for digest in digests))
+async def measure_items(session: Session, owner: str, digests: Sequence[bytes]) -> dict[bytes, int]:
+    """Return the stored sizes of items, by digest."""
+    statement = f"SELECT digest, {SIZE} FROM dragoman.response_items WHERE owner = $1 AND digest IN ({{among}})"
+    return dict(await fetch_among(session, _make_count, statement, digests, owner))
 
 
-async def count_references(session: Session, keys: Iterable[Key]) -> None:
+async def add_references(changes: Changes, owner: str, digests: Iterable[bytes]) -> None:
+    await count_references(changes, ((owner, digest) for digest in digests))
+
+
+async def count_references(changes: Changes, keys: Iterable[Key]) -> None:
     """Count one more reference to each of these items."""
     rows = [(owner, digest, number) for (owner, digest), number in Counter(keys).items()]
     into = "dragoman.item_references AS known (owner, digest, number)"
     end = "ON CONFLICT (owner, digest) DO UPDATE SET number = known.number + excluded.number"
-    await insert(session, into, rows, end)
+    await insert(changes.session, into, rows, end)
 
 
-async def release(session: Session, owner: str, digests: Iterable[bytes]) -> None:
+async def release(changes: Changes, owner: str, digests: Iterable[bytes]) -> None:
     """Remove one reference to each of these items, and the items that have none left."""
     by_number: dict[int, list[bytes]] = {}
     for digest, number in Counter(digests).items():
         by_number.setdefault(number, []).append(digest)
     unused: list[bytes] = []
-    statement = (
+    counting = (
         "UPDATE dragoman.item_references SET number = number - $2 WHERE owner = $1 AND digest IN ({among})"
         " RETURNING digest, number"
     )
     for number, equal in by_number.items():
-        counted = await fetch_among(session, _make_count, statement, equal, owner, number)
+        counted = await fetch_among(changes.session, _make_count, counting, equal, owner, number)
         unused += [digest for digest, left in counted if left <= 0]
-    for table in ("item_references", "response_items"):
-        removing = f"DELETE FROM dragoman.{table} WHERE owner = $1 AND digest IN ({{among}}) RETURNING digest"  # noqa: S608
-        await fetch_among(session, bytes, removing, unused, owner)
+    forgetting = "DELETE FROM dragoman.item_references WHERE owner = $1 AND digest IN ({among}) RETURNING number"
+    await fetch_among(changes.session, int, forgetting, unused, owner)
+    removing = f"DELETE FROM dragoman.response_items WHERE owner = $1 AND digest IN ({{among}}) RETURNING {SIZE}"
+    for size in await fetch_among(changes.session, int, removing, unused, owner):
+        changes.count(owner, Kept(items=-1, bytes=-size))
 
 
 def _make_key(owner: str, digest: bytes) -> Key:
