@@ -254,8 +254,8 @@ def includes_opaque(parameters: Sequence[tuple[str, str]]) -> bool:
 
 
 REMOVE_EVERY_S = 300.0
-REMOVE_BATCH = 20  # responses in one transaction, for which others of the same client key wait
-REMOVE_PAUSE_S = 0.02
+REMOVE_BATCH = 10  # responses in one transaction, for which others of the same client key wait
+REMOVE_PAUSE_S = 0.01
 CHECK_EVERY_S = 1.0
 EARLIER_SHARE = 1 / 8  # of max_mb_per_key: when so much was stored, the bounds are checked before the time
 EVENTS_KEPT_S = 600  # after the end of a response

@@ -11,8 +11,9 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 MAX_QUERIES = 2  # at the same time, each on a connection that no other operation waits for
 QUERY_TIMEOUT_S = 2.0
-# Rows or values in one statement: few texts, so that prepared statements are found again.
-BATCH_SIZES = (64, 32, 16, 8, 4, 2, 1)
+# Rows or values in one statement; fewer than the last of these are one, too. That makes few texts, so that prepared
+# statements are found again.
+BATCH_SIZES = (64, 32, 16)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -131,13 +132,14 @@ async def insert(session: Session, into: str, rows: Sequence[Sequence[Value]], e
     """
     inserted = 0
     for batch in batched(rows):
-        statement = _build_insert(into, len(batch), len(batch[0]), end)
+        statement = build_insert(into, len(batch), len(batch[0]), end)
         inserted += await session.execute(statement, *chain.from_iterable(batch))
     return inserted
 
 
 @lru_cache(maxsize=256)
-def _build_insert(into: str, rows: int, width: int, end: str) -> str:
+def build_insert(into: str, rows: int, width: int, end: str) -> str:
+    """Return the statement that inserts so many rows of so many values."""
     places = ", ".join(f"({list_places(width, 1 + at * width)})" for at in range(rows))
     return f"INSERT INTO {into} VALUES {places} {end}"  # noqa: S608 - names of our own tables and columns
 
@@ -171,3 +173,5 @@ def batched(rows: Sequence[T]) -> Iterator[Sequence[T]]:
         while len(rows) - start >= size:
             yield rows[start : start + size]
             start += size
+    if start < len(rows):
+        yield rows[start:]

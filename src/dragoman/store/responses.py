@@ -29,7 +29,7 @@ from dragoman.store.stored_removal import (
     list_owners_to_clean,
     remove_expired,
     remove_from_largest,
-    remove_response,
+    remove_responses,
     remove_surplus,
 )
 from dragoman.store.stored_saving import Save, SaveBatch
@@ -107,7 +107,7 @@ class Responses(Part):
     async def delete_response(self, session: Session, owner: str, id: str) -> bool:
         """Remove a response and the items that nothing else refers to; return whether it existed."""
         async with change(session, owner) as changes:
-            return await remove_response(changes, owner, id) is not None
+            return bool(await remove_responses(changes, owner, [id]))
 
     @reads
     async def load_items(self, session: Session, owner: str, digests: Sequence[bytes]) -> dict[bytes, ItemRow]:

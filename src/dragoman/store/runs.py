@@ -54,14 +54,14 @@ REMOVE_CLAIMED = """
     RETURNING last_event, length(request)
 """
 ENDED_EVENTS = """
-    SELECT DISTINCT owner, id FROM dragoman.response_events AS events WHERE created_at < $1
+    SELECT owner, id FROM dragoman.response_events AS events WHERE created_at < $1
         AND NOT EXISTS (
             SELECT 1 FROM dragoman.background_runs AS run WHERE run.owner = events.owner AND run.id = events.id
         ) AND NOT EXISTS (
             SELECT 1 FROM dragoman.response_events AS later
             WHERE later.owner = events.owner AND later.id = events.id AND later.created_at >= $1
         )
-    LIMIT $2
+    ORDER BY created_at LIMIT $2
 """
 
 
@@ -214,7 +214,7 @@ class Runs(Part):
     async def remove_events(self, session: Session, before: int, limit: int) -> int:
         """Remove the events of at most `limit` responses that have ended before this time; return how many."""
         async with change(session) as changes:
-            ended = await session.fetch(_make_pair, ENDED_EVENTS, before, limit)
+            ended = {*await session.fetch(_make_pair, ENDED_EVENTS, before, limit)}  # once for each chunk
             for owner, id in sorted(ended):
                 await remove_events(changes, owner, id)
         return len(ended)

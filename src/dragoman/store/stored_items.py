@@ -7,13 +7,15 @@ Whoever changes them has locked their owner.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
-from dragoman.store.database import Session, batched, fetch_among, insert, list_places
+from dragoman.store.database import Session, batched, build_insert, fetch_among, insert
 from dragoman.store.response_rows import ITEM_BYTES, ItemRow, Kept
 from dragoman.store.stored_totals import Changes
 
 ITEM = "digest, id, body, hidden"
 SIZE = f"length(body) + coalesce(length(hidden), 0) + {ITEM_BYTES}"  # as ItemRow.stored_size
+NEW_ITEMS = "ON CONFLICT (owner, digest) DO NOTHING RETURNING owner, digest"
 Key = tuple[str, bytes]  # owner and digest
 
 
@@ -25,16 +27,10 @@ async def add_items(changes: Changes, owner: str, items: Iterable[ItemRow]) -> N
 async def insert_items(changes: Changes, items: Sequence[tuple[str, ItemRow]]) -> None:
     """Add the items of several owners that are not stored yet."""
     by_key = {(owner, item.digest): item for owner, item in items}
-    for batch in batched(list(by_key.items())):
-        places = ", ".join(f"({list_places(5, 1 + at * 5)})" for at in range(len(batch)))
-        statement = (
-            f"INSERT INTO dragoman.response_items (owner, {ITEM}) VALUES {places}"
-            " ON CONFLICT (owner, digest) DO NOTHING RETURNING owner, digest"
-        )
-        rows = ((owner, digest, item.id, item.body, item.hidden) for (owner, digest), item in batch)
-        for owner, digest in await changes.session.fetch(
-            _make_key, statement, *(value for row in rows for value in row)
-        ):
+    rows = [(owner, digest, item.id, item.body, item.hidden) for (owner, digest), item in by_key.items()]
+    for batch in batched(rows):
+        statement = build_insert(f"dragoman.response_items (owner, {ITEM})", len(batch), 5, NEW_ITEMS)
+        for owner, digest in await changes.session.fetch(_make_key, statement, *chain.from_iterable(batch)):
             changes.count(owner, Kept(items=1, bytes=by_key[owner, digest].stored_size))
 
 

@@ -1,29 +1,46 @@
 """Removing of responses: those that were deleted, have expired, or exceed the bounds.
 
-Every row is found by an index, whose condition the statements repeat word for word.
+Every row is found by an index, whose condition the statements repeat word for word. Many rows are removed with one
+statement, because others wait for the owner's lock meanwhile.
 """
 
 # ruff: noqa: S608 - only names of our own columns are put into statements
 
-from dragoman.store.database import Session, find
-from dragoman.store.response_rows import EVENTS_BYTES, RESPONSE_BYTES, Bounds, Kept, ResponseRow
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from dragoman.store.database import Session, fetch_among, find
+from dragoman.store.response_rows import DIGEST_BYTES, EVENTS_BYTES, RESPONSE_BYTES, Bounds, Kept, ResponseRow
 from dragoman.store.stored_items import release
 from dragoman.store.stored_totals import Changes, change, read_totals
 
 COLUMNS = ", ".join("input" if name == "context" else name for name in ResponseRow.__struct_fields__)
-MAX_CASCADE = 32  # rows that are removed with the last response that continues them; the others follow in time
-ITEMS_PER_ROW = 20  # this many items take as long as a row
+MAX_CASCADE = 32  # hidden rows of a chain that are removed with the last one that continues them; others follow in time
+ITEMS_PER_ROW = 20  # to remove so many items takes as long as to remove a response
 
 VISIBLE = "owner = $1 AND removed = 0"
 ENDED = "status NOT IN ('queued', 'in_progress')"
 EXPIRED = f"{VISIBLE} AND expires_at <= $2 AND {ENDED}"
-OLDEST = f"SELECT id FROM dragoman.responses WHERE {VISIBLE} AND {ENDED} ORDER BY expires_at, @row LIMIT 1"
-# The response that no other one continues, and that is the oldest of these. The one that it continues is even older,
-# so that a chain which is no longer used is removed from its end to its beginning, and the others stay whole.
-OLDEST_END = (
-    f"SELECT id FROM dragoman.responses WHERE {VISIBLE} AND children = 0 AND {ENDED} ORDER BY expires_at, @row LIMIT 1"
-)
 UNUSED = "owner = $1 AND removed = 1 AND children = 0"
+CHOICE = "id, base, length(input) + length(output)"  # of what is to be removed
+FIND_EXPIRED = f"SELECT {CHOICE} FROM dragoman.responses WHERE {EXPIRED} ORDER BY expires_at, @row LIMIT $3"
+FIND_OLDEST = f"SELECT {CHOICE} FROM dragoman.responses WHERE {VISIBLE} AND {ENDED} ORDER BY expires_at, @row LIMIT $2"
+# The oldest of the responses that no other one continues.
+FIND_ENDS = (
+    f"SELECT {CHOICE} FROM dragoman.responses WHERE {VISIBLE} AND children = 0 AND {ENDED}"
+    " ORDER BY expires_at, @row LIMIT $2"
+)
+FIND_ABOVE = f"""
+    WITH RECURSIVE above (id, base, size, depth) AS (
+        SELECT {CHOICE}, 1 FROM dragoman.responses WHERE {VISIBLE} AND id = $2 AND children = 1 AND {ENDED}
+        UNION ALL
+        SELECT link.id, link.base, length(link.input) + length(link.output), above.depth + 1
+        FROM above JOIN dragoman.responses AS link ON link.owner = $1 AND link.id = above.base
+        WHERE link.removed = 0 AND link.children = 1 AND above.depth < $3
+    ) SELECT id, base, size FROM above ORDER BY depth
+"""
 NEEDS_CLEANING = """
     SELECT owner FROM dragoman.stored_totals AS held WHERE responses > $2 OR bytes > $3
         OR EXISTS (
@@ -34,10 +51,12 @@ NEEDS_CLEANING = """
         )
 """
 HIDE = """
-    UPDATE dragoman.responses SET removed = 1, head = $3, settings = $3, model = '', route = '', conversation = '',
+    UPDATE dragoman.responses SET removed = 1, head = $2, settings = $2, model = '', route = '', conversation = '',
         keeper = '', account = ''
-    WHERE owner = $1 AND id = $2
+    WHERE owner = $1 AND id IN ({among}) RETURNING id
 """
+
+Choice = tuple[str, str, int]  # id, base, and size of the digests
 
 
 def measure_row(row: ResponseRow) -> int:
@@ -45,25 +64,29 @@ def measure_row(row: ResponseRow) -> int:
     return RESPONSE_BYTES + len(row.head) + len(row.context) + len(row.output)
 
 
-async def remove_response(changes: Changes, owner: str, id: str) -> ResponseRow | None:
-    """Remove a response, its run and its events, and the items that nothing else refers to; return what it was."""
+async def remove_responses(changes: Changes, owner: str, ids: Sequence[str]) -> int:
+    """Remove responses, their runs and events, and the items that nothing else refers to; return how many there were.
+
+    One that others continue stays as a hidden row.
+    """
     session = changes.session
-    deleting = f"DELETE FROM dragoman.responses WHERE {VISIBLE} AND id = $2 AND children = 0 RETURNING {COLUMNS}"
-    row = await find(session, ResponseRow, deleting, owner, id)
-    if row is not None:
-        changes.count(owner, Kept(responses=-1, bytes=-measure_row(row)))
+    deleting = (
+        f"DELETE FROM dragoman.responses WHERE {VISIBLE} AND children = 0 AND id IN ({{among}}) RETURNING {COLUMNS}"
+    )
+    deleted = await fetch_among(session, ResponseRow, deleting, ids, owner)
+    others = [*{*ids} - {row.id for row in deleted}]
+    reading = f"SELECT {COLUMNS} FROM dragoman.responses WHERE {VISIBLE} AND id IN ({{among}})"
+    hidden = await fetch_among(session, ResponseRow, reading, others, owner)
+    await fetch_among(session, str, HIDE, [row.id for row in hidden], owner, b"")
+    for row in (*deleted, *hidden):
         await _remove_run(changes, row)
-        await release(changes, owner, row.digests)
-        await _release_base(changes, owner, row.base)
-        return row
-    reading = f"SELECT {COLUMNS} FROM dragoman.responses WHERE {VISIBLE} AND id = $2"
-    row = await find(session, ResponseRow, reading, owner, id)
-    if row is not None:  # others continue it
-        await session.execute(HIDE, owner, id, b"")
-        changes.count(owner, Kept(responses=-1, bytes=-len(row.head)))
-        await _remove_run(changes, row)
-        await release(changes, owner, [row.settings] if row.settings else [])
-    return row
+    size = sum(map(measure_row, deleted)) + sum(len(row.head) for row in hidden)
+    changes.count(owner, Kept(responses=-len(deleted) - len(hidden), bytes=-size))
+    released = [digest for row in deleted for digest in row.digests]
+    released += [digest for row in hidden for digest in {*row.digests} - {*replace(row, settings=b"").digests}]
+    released += await _release_bases(changes, owner, [row.base for row in deleted])
+    await release(changes, owner, released)
+    return len(deleted) + len(hidden)
 
 
 async def _remove_run(changes: Changes, row: ResponseRow) -> None:
@@ -82,31 +105,34 @@ async def remove_events(changes: Changes, owner: str, id: str) -> None:
         changes.count(owner, Kept(bytes=-size - EVENTS_BYTES))
 
 
-async def _release_base(changes: Changes, owner: str, base: str) -> None:
-    """Note that one response less continues this one, and remove it if it was hidden and nothing continues it now."""
-    releasing = (
-        "UPDATE dragoman.responses SET children = children - 1 WHERE owner = $1 AND id = $2"
-        " RETURNING CASE WHEN removed = 1 AND children = 0 THEN 1 ELSE 0 END"
+async def _release_bases(changes: Changes, owner: str, bases: Iterable[str]) -> list[bytes]:
+    """Note that a response less continues each of these; remove those that are hidden and that nothing continues now.
+
+    Return the digests of the items that the removed ones referred to.
+    """
+    released: list[bytes] = []
+    counting = (
+        "UPDATE dragoman.responses SET children = children - $2 WHERE owner = $1 AND id IN ({among}) RETURNING id"
     )
-    for _ in range(MAX_CASCADE):
-        if not base or not await find(changes.session, int, releasing, owner, base):
-            return
-        base = await _remove_hidden(changes, owner, base)
-    if base:
-        await changes.session.execute(
-            "UPDATE dragoman.responses SET children = children - 1 WHERE owner = $1 AND id = $2", owner, base
-        )
+    for level in range(MAX_CASCADE + 1):
+        numbers = Counter(base for base in bases if base)
+        for number in {*numbers.values()}:
+            equal = [base for base, count in numbers.items() if count == number]
+            await fetch_among(changes.session, str, counting, equal, owner, number)
+        if level == MAX_CASCADE or not numbers:
+            break
+        rows = await _remove_unused(changes, owner, [*numbers])
+        released += [digest for row in rows for digest in row.digests]
+        bases = [row.base for row in rows]
+    return released
 
 
-async def _remove_hidden(changes: Changes, owner: str, id: str) -> str:
-    """Remove a hidden row that nothing continues; return its base."""
-    deleting = f"DELETE FROM dragoman.responses WHERE {UNUSED} AND id = $2 RETURNING {COLUMNS}"
-    row = await find(changes.session, ResponseRow, deleting, owner, id)
-    if row is None:
-        return ""
-    changes.count(owner, Kept(bytes=-measure_row(row)))
-    await release(changes, owner, row.digests)
-    return row.base
+async def _remove_unused(changes: Changes, owner: str, ids: Sequence[str]) -> list[ResponseRow]:
+    """Remove those of these rows that are hidden and that nothing continues; return them."""
+    deleting = f"DELETE FROM dragoman.responses WHERE {UNUSED} AND id IN ({{among}}) RETURNING {COLUMNS}"
+    rows = await fetch_among(changes.session, ResponseRow, deleting, ids, owner)
+    changes.count(owner, Kept(bytes=-sum(map(measure_row, rows))))
+    return rows
 
 
 async def list_owners_to_clean(session: Session, now: int, bounds: Bounds) -> list[str]:
@@ -124,67 +150,77 @@ async def has_expired(session: Session, owner: str, now: int) -> bool:
 async def remove_expired(session: Session, owner: str, now: int, limit: int) -> int:
     """Remove some of what has expired; return how many rows."""
     async with change(session, owner) as changes:
-        return await _remove_unused(changes, owner, limit) + await _remove_expired(changes, owner, now, limit)
+        return await _remove_expired(changes, owner, now, limit)
+
+
+async def _remove_expired(changes: Changes, owner: str, now: int, limit: int) -> int:
+    unused = await changes.session.fetch(
+        _make_choice, f"SELECT {CHOICE} FROM dragoman.responses WHERE {UNUSED} LIMIT $2", owner, limit
+    )
+    rows = await _remove_unused(changes, owner, _take(unused, limit))
+    released = [digest for row in rows for digest in row.digests]
+    released += await _release_bases(changes, owner, [row.base for row in rows])
+    await release(changes, owner, released)
+    expired = await changes.session.fetch(_make_choice, FIND_EXPIRED, owner, now, limit - len(rows))
+    return len(rows) + await remove_responses(changes, owner, _take(expired, limit - len(rows)))
 
 
 async def remove_surplus(session: Session, owner: str, now: int, bounds: Bounds, limit: int) -> int:
     """Remove at most `limit` responses of an owner that have expired or exceed the bounds; return how many rows."""
     async with change(session, owner) as changes:
-        held = await read_totals(session, owner)
-        removed = await _remove_unused(changes, owner, limit)
-        removed += await _remove_expired(changes, owner, now, limit - removed)
-        work = removed
-        while work < limit:
-            left = held + changes.of(owner)
-            if left.responses > bounds.per_owner:
-                id = await find(session, str, OLDEST, owner)
-            elif left.bytes > bounds.owner_bytes:
-                id = await find(session, str, OLDEST_END, owner)
-            else:
-                return removed
-            row = None if id is None else await remove_response(changes, owner, id)
-            if row is None:
-                return removed
-            removed += 1
-            work += _measure_work(row)
+        before = await read_totals(session, owner)
+        removed = await _remove_expired(changes, owner, now, limit)
+        held = before + changes.of(owner)
+        if removed < limit and held.responses > bounds.per_owner:
+            most = min(limit - removed, held.responses - bounds.per_owner)
+            oldest = await session.fetch(_make_choice, FIND_OLDEST, owner, most)
+            removed += await remove_responses(changes, owner, _take(oldest, most))
+            held = before + changes.of(owner)
+        if removed < limit and held.bytes > bounds.owner_bytes:
+            removed += await _remove_ends(changes, owner, held, held.bytes - bounds.owner_bytes, limit - removed)
     return removed
 
 
 async def remove_from_largest(session: Session, owner: str, total_bytes: int, limit: int) -> int:
-    """Remove the oldest responses of an owner, as long as all owners together have more than this; return how many."""
+    """Remove the oldest responses of an owner if all owners together have more than this; return how many."""
     async with change(session, owner) as changes:
-        held = await read_totals(session)
-        removed = work = 0
-        while work < limit and (held + changes.of(owner)).bytes > total_bytes:
-            id = await find(session, str, OLDEST_END, owner)
-            row = None if id is None else await remove_response(changes, owner, id)
-            if row is None:
-                break
-            removed += 1
-            work += _measure_work(row)
-    return removed
+        surplus = (await read_totals(session)).bytes - total_bytes
+        if surplus <= 0:
+            return 0
+        return await _remove_ends(changes, owner, await read_totals(session, owner), surplus, limit)
 
 
-async def _remove_expired(changes: Changes, owner: str, now: int, limit: int) -> int:
-    removed = work = 0
-    statement = f"SELECT id FROM dragoman.responses WHERE {EXPIRED} ORDER BY expires_at, @row LIMIT $3"
-    for id in await changes.session.fetch(str, statement, owner, now, max(0, limit)):
-        row = await remove_response(changes, owner, id)
-        removed += row is not None
-        work += 0 if row is None else _measure_work(row)
-        if work >= limit:
+async def _remove_ends(changes: Changes, owner: str, held: Kept, surplus: int, limit: int) -> int:
+    """Remove so many responses as have about this many bytes: a chain that was left longest, from its end.
+
+    What continues a response is younger than it, so the other chains stay whole.
+    """
+    if held.responses <= 0:
+        return 0
+    average = max(1, held.bytes // held.responses)
+    most = min(limit, -(-surplus // average))
+    chosen: list[Choice] = []
+    for end in await changes.session.fetch(_make_choice, FIND_ENDS, owner, most):
+        chosen.append(end)
+        _, base, _ = end
+        if base and len(chosen) < most:
+            chosen += await changes.session.fetch(_make_choice, FIND_ABOVE, owner, base, most)
+        if len(chosen) >= most:
             break
-    return removed
+    return await remove_responses(changes, owner, _take(chosen, most))
 
 
-async def _remove_unused(changes: Changes, owner: str, limit: int) -> int:
-    """Remove hidden rows that nothing continues any more."""
-    statement = f"SELECT id FROM dragoman.responses WHERE {UNUSED} LIMIT $2"
-    ids = await changes.session.fetch(str, statement, owner, limit)
-    for id in ids:
-        await _release_base(changes, owner, await _remove_hidden(changes, owner, id))
-    return len(ids)
+def _take(chosen: Sequence[Choice], most: int) -> list[str]:
+    """Return the first ids, so many that removing them takes as long as `most` small responses."""
+    taken: list[str] = []
+    work = 0
+    for id, _, size in chosen:
+        if work >= most:
+            break
+        taken.append(id)
+        work += 1 + size // (DIGEST_BYTES * ITEMS_PER_ROW)
+    return taken
 
 
-def _measure_work(row: ResponseRow) -> int:
-    return 1 + len(row.digests) // ITEMS_PER_ROW
+def _make_choice(id: str, base: str, size: int) -> Choice:
+    return id, base, size

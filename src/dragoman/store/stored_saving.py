@@ -88,10 +88,11 @@ async def save_responses(session: Session, saves: Sequence[Save]) -> int:
     """Save responses of any owners; return how many bytes that added. Raises NotUnique if an id is taken."""
     async with change(session, *(save.row.owner for save in saves)) as changes:
         rows = [await _hold_base(session, save.row) for save in saves]
-        await insert_items(changes, [new for save, row in zip(saves, rows, strict=True) for new in _list_own(save, row)])
+        stored = list(zip(saves, rows, strict=True))
+        await insert_items(changes, [item for save, row in stored for item in _list_own(save, row)])
         await insert(session, f"dragoman.responses ({COLUMNS})", [astuple(row) for row in rows])
         await count_references(changes, [(row.owner, digest) for row in rows for digest in row.digests])
-        for save, row in zip(saves, rows, strict=True):
+        for save, row in stored:
             changes.count(row.owner, Kept(responses=1, bytes=measure_row(row)))
             if save.appended:
                 await add_reply(changes, row, save.appended)
