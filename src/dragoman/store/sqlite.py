@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -25,21 +26,23 @@ from dragoman.store.database import (
     StoreError,
     Value,
 )
+from dragoman.store.sqlite_checkpoints import OPEN_FLAGS, connect_checkpointer
 from dragoman.store.sqlite_migrations import MIGRATIONS
 
 T = TypeVar("T")
+NoteCommit = Callable[[apsw.Connection, str, int], int]  # the connection, the database, and the pages of its log
 
 log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_MS = 5_000
 INCREMENTAL = 2  # a mode of auto_vacuum
 FREED_AT_ONCE = 256  # pages; while they are moved, writers wait
-EMPTY_LOG_WAIT_MS = 20
+CHECKPOINT_PAGES = 4_000
+MAX_LOG_PAGES = 20_000
+EMPTY_LOG_WAIT_MS = 100
 EMPTY_LOG_TRIES = 50
 EMPTY_LOG_PAUSE_S = 0.1
 INSTRUCTIONS = 10_000  # of SQLite's virtual machine, between two looks at the clock
-# No two threads use a connection at the same time, so that SQLite needs no lock for each value that is bound.
-OPEN_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
 
 REWRITES = (  # of PostgreSQL's words
     (r"\$(\d+)", r"?\1"),
@@ -97,8 +100,10 @@ class SqliteDatabase:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._writer = _Worker(partial(connect_writer, path), path, "store")
+        self._writer = _Worker(partial(connect_writer, path, self._note_commit), path, "store")
         self._reader = _Worker(partial(connect, path), path, "store reader")
+        self._checkpointer = _Worker(partial(connect_checkpointer, path), path, "store checkpoints")
+        self._is_checkpointing = False
         self._query_threads = ThreadPoolExecutor(max_workers=MAX_QUERIES, thread_name_prefix="store query")
         self._query_connections: SimpleQueue[apsw.Connection] = SimpleQueue()  # those that are not in use
 
@@ -113,8 +118,12 @@ class SqliteDatabase:
         self._query_threads.shutdown()
         while not self._query_connections.empty():
             self._query_connections.get().close()
+        if self._writer.is_connected:
+            with suppress(StoreError):  # the connection that is closed last writes the log into the file
+                await self._checkpointer.run(lambda connection: None)
         await self._reader.close()
         await self._writer.close()
+        await self._checkpointer.close()
 
     async def read(self, operation: Operation[T]) -> T:
         if not self._writer.is_connected:
@@ -134,9 +143,26 @@ class SqliteDatabase:
         while await self._writer.run(_free_pages):
             pass  # what waits for the thread is run in between
         for _ in range(EMPTY_LOG_TRIES):
-            if await self._writer.run(_empty_log):
+            if await self._checkpointer.run(_empty_log):
                 return
             await asyncio.sleep(EMPTY_LOG_PAUSE_S)  # a reader needs the log
+
+    def _note_commit(self, connection: apsw.Connection, _: str, pages: int) -> int:
+        """Begin a checkpoint on its thread when the log has grown. This is called on the thread that writes."""
+        if pages >= CHECKPOINT_PAGES and not self._is_checkpointing:
+            self._is_checkpointing = True
+            self._checkpointer.begin(self._checkpoint)
+        if pages > MAX_LOG_PAGES:  # that thread does not keep up
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        return apsw.SQLITE_OK
+
+    def _checkpoint(self, connection: apsw.Connection) -> None:
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error as error:
+            log.warning("%s: the write-ahead log could not be written into the file: %s", self.path, error)
+        finally:
+            self._is_checkpointing = False
 
     def _query(self, operation: Operation[T]) -> T:
         deadline = time.monotonic() + QUERY_TIMEOUT_S
@@ -174,6 +200,10 @@ class _Worker:
 
     async def run(self, work: Callable[[apsw.Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+
+    def begin(self, work: Callable[[apsw.Connection], None]) -> None:
+        """Let the thread do some work that nothing waits for."""
+        self._thread.submit(self._run, work)
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
@@ -228,6 +258,7 @@ def connect(path: Path) -> apsw.Connection:
         connection.pragma("auto_vacuum", INCREMENTAL)  # of a new file; an older one keeps what it has until VACUUM
         connection.pragma("secure_delete", True)
         connection.pragma("synchronous", "NORMAL")
+        connection.pragma("wal_autocheckpoint", 0)
         connection.pragma("foreign_keys", True)
         _use_write_ahead_log(connection)
         _migrate(connection)
@@ -237,20 +268,24 @@ def connect(path: Path) -> apsw.Connection:
     return connection
 
 
-def connect_writer(path: Path) -> apsw.Connection:
+def connect_writer(path: Path, note_commit: NoteCommit) -> apsw.Connection:
     """Open the connection that writes. A file of an older version, which never became smaller, is rewritten once."""
     connection = connect(path)
-    if int(connection.pragma("auto_vacuum")) == INCREMENTAL:
-        return connection
+    if int(connection.pragma("auto_vacuum")) != INCREMENTAL:
+        _rewrite(connection, path)
+    connection.set_wal_hook(note_commit)
+    return connection
+
+
+def _rewrite(connection: apsw.Connection, path: Path) -> None:
     size_mb = path.stat().st_size / 1e6
     log.warning("%s (%.0f MB) is rewritten once, without what was removed; until then, requests wait", path, size_mb)
     try:
         connection.pragma("auto_vacuum", INCREMENTAL)
         connection.execute("VACUUM")
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-    except apsw.Error as error:  # another process uses it, or the disk is full
+    except apsw.Error as error:  # another process writes, or the disk is full
         log.warning("%s could not be rewritten, the next start tries again: %s", path, error)
-    return connection
+    _empty_log(connection)
 
 
 def _free_pages(connection: apsw.Connection) -> bool:
