@@ -22,6 +22,21 @@ async def write_old_store(url: str, version: int, columns: Sequence[str], rows: 
         await _write_postgres(url, version, columns, rows)
 
 
+async def run_on_old_store(url: str, version: int, statements: Sequence[str]) -> None:
+    """Run statements on a new store that has only the first migrations."""
+    await write_old_store(url, version, ("id",), ())
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        for statement in statements:
+            connection.execute(statement)
+        connection.close()
+    else:
+        server = await asyncpg.connect(url)
+        for statement in statements:
+            await server.execute(statement)
+        await server.close()
+
+
 def find_version(marker: str) -> int:
     """Return the version before the migration that has this text, which is the same for both databases."""
     versions = {

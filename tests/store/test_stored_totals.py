@@ -1,8 +1,10 @@
 """What each owner holds is counted beside the rows, and is true after any operations, on SQLite and on PostgreSQL."""
 
 import random
+import re
 from collections import Counter
 from itertools import permutations
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -23,7 +25,16 @@ from dragoman.store.response_rows import (
     RunEvents,
     split_digests,
 )
-from dragoman.store.stored_removal import MAX_CASCADE
+from dragoman.store.runs import ENDED_EVENTS
+from dragoman.store.sqlite import connect, rewrite
+from dragoman.store.stored_removal import (
+    FIND_ABOVE,
+    FIND_ENDS,
+    FIND_EXPIRED,
+    FIND_OLDEST,
+    MAX_CASCADE,
+    NEEDS_CLEANING,
+)
 from store.stories import on_both_stores
 from store.test_stored_responses import FAR, NOW, item, list_items, response
 
@@ -386,3 +397,15 @@ async def test_conversations_are_refused_beyond_number_and_bytes_and_say_which(s
     assert await store.responses.delete_conversation("alice", "conv_1")
     assert await store.responses.append_items("alice", "conv_2", large[2:], bounds) == Room.FREE
     await check_totals(store)
+
+
+def test_what_is_to_be_removed_is_found_by_index(tmp_path: Path) -> None:
+    connection = connect(tmp_path / "dragoman.db")
+    for statement in (FIND_EXPIRED, FIND_OLDEST, FIND_ENDS, FIND_ABOVE, NEEDS_CLEANING, ENDED_EVENTS):
+        places = len({*re.findall(r"\$\d", statement)})
+        steps = [str(step[3]) for step in connection.execute(f"EXPLAIN QUERY PLAN {rewrite(statement)}", (1,) * places)]
+        scanned = [step for step in steps if step.startswith("SCAN") and step not in ("SCAN held", "SCAN above")]
+        assert scanned == [], statement
+        if "ORDER BY expires_at" in statement:
+            assert not any("TEMP B-TREE" in step for step in steps), statement
+    connection.close()
