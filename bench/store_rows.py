@@ -53,7 +53,7 @@ def write_statements(rows: int, schema: str, digest: str, series: str) -> list[s
     name = "'resp_0123456789abcdef0123456789abcdef' || {}"
     link = f"(n / {OWNERS} % {LINKS})"
     is_last = f"{link} = {LINKS - 1} OR n + {OWNERS} >= {rows}"
-    asked, answered = digest.format(first=1), digest.format(first=2)
+    inputs, outputs = digest.format(first=1), digest.format(first=2)
     bodies = f"'{'one two three four five six seven ' * 8}'"
     columns = (
         "owner, id, created_at, expires_at, status, model, route, head, settings, input, input_start, output,"
@@ -61,8 +61,8 @@ def write_statements(rows: int, schema: str, digest: str, series: str) -> list[s
     )
     values = (
         f"{owner}, {name.format('n')}, {now - 20 * DAY_S} + n * {15 * DAY_S} / {rows},"
-        f" {now + 10 * DAY_S} + n * {15 * DAY_S} / {rows}, 'completed', 'm', 'up/m', {{head}}, {{empty}}, {asked},"
-        f" 2 * {link}, {answered}, '', '', '', '',"
+        f" {now + 10 * DAY_S} + n * {15 * DAY_S} / {rows}, 'completed', 'm', 'up/m', {{head}}, {{empty}}, {inputs},"
+        f" 2 * {link}, {outputs}, '', '', '', '',"
         f" CASE WHEN {link} = 0 THEN '' ELSE {name.format(f'(n - {OWNERS})')} END,"
         f" CASE WHEN {is_last} THEN 0 ELSE 1 END, 0"
     )
@@ -74,8 +74,8 @@ def write_statements(rows: int, schema: str, digest: str, series: str) -> list[s
         f"INSERT INTO {schema}responses ({columns}) SELECT {values} FROM {series}",
         *(
             f"INSERT INTO {schema}response_items (owner, digest, id, body, hidden)"
-            f" SELECT {item.format(made, which)} FROM {series}"
-            for made, which in ((asked, "1"), (answered, "2"))
+            f" SELECT {item.format(digests, number)} FROM {series}"
+            for digests, number in ((inputs, "1"), (outputs, "2"))
         ),
         f"INSERT INTO {schema}item_references (owner, digest, number)"
         f" SELECT owner, digest, 1 FROM {schema}response_items",
@@ -139,7 +139,7 @@ class Turns:
         held = () if earlier is None else tuple(item for item in await responses.load_chain(earlier) if item)
         if len(held) > 200:
             held, self._last = (), ""
-        new = tuple(make_item(f"{self._name} {self._number} {part}", 300) for part in ("asked", "answered"))
+        new = tuple(make_item(f"{self._name} {self._number} {part}", 300) for part in ("input", "output"))
         row = make_row("key_0", f"resp_{self._name}_{self._number}", held, new[:1], new[1:], self._last)
         assert await responses.save_response(row, (*held, *new))
         self._last = row.id
@@ -202,7 +202,7 @@ async def run_for(turns: Turns, seconds: float) -> None:
 
 
 def ask_gateway(url: str, rows: int) -> bool:
-    """Alternate chained and plain requests to a gateway that cleans; return whether all were answered and stored."""
+    """Alternate chained and plain requests to a gateway that cleans; return whether all replies were stored."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-store-rows-")))
         config, port = directory / "dragoman.toml", find_free_port()

@@ -30,7 +30,7 @@ def test_all_that_is_too_old_or_too_much_is_removed(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_client_that_stores_much_is_held_to_its_bounds_soon_and_told_when_a_conversation_may_not_grow(
+def test_a_client_that_stores_much_is_held_to_its_bounds_soon_and_its_conversations_too(
     tmp_path: Path,
 ) -> None:
     settings = "[responses]\nmax_mb_per_key = 1\nmax_per_key = 30\n"
@@ -49,9 +49,9 @@ def test_a_client_that_stores_much_is_held_to_its_bounds_soon_and_told_when_a_co
         refused = rig.http("POST", f"/conversations/{full}/items", body={"items": [item]})
         assert (refused.status, refused.json["error"]["code"]) == (400, "storage_limit_reached")
         assert "1 MB together ([responses] max_mb_per_key)" in refused.json["error"]["message"]
-        asked = {"model": model, "input": "z" * 500_000, "conversation": full}
-        assert rig.http("POST", "/responses", body=asked).status == 200  # its end is not known before
-        refused = rig.http("POST", "/responses", body={**asked, "input": "And now?"})
+        request = {"model": model, "input": "z" * 500_000, "conversation": full}
+        assert rig.http("POST", "/responses", body=request).status == 200  # its end is not known before
+        refused = rig.http("POST", "/responses", body={**request, "input": "And now?"})
         assert (refused.status, refused.json["error"]["param"]) == (400, "conversation")
         assert rig.http("POST", "/responses", "bob", body={"model": model, "input": "Hello"}).status == 200
         assert rig.http("DELETE", f"/conversations/{full}").status == 200

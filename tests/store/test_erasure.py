@@ -29,7 +29,7 @@ def make_marked(number: int, repeated: int) -> ItemRow:
 
 
 def mark(number: int) -> bytes:
-    return b"what was said %06d." % number
+    return b"an earlier text %06d." % number
 
 
 def find_marks(file: Path, numbers: Sequence[int]) -> list[int]:
@@ -67,9 +67,9 @@ def test_nothing_is_left_however_many_rows_were_moved(tmp_path: Path) -> None:
     async def use() -> None:
         store = await open_store(f"sqlite:///{file}")
         for number in range(1200):
-            said = make_marked(number, chance.choice((1, 1, 3, 30, 300)))
-            row = replace(response(f"resp_{number}", [said], []), head=mark(number) * chance.choice((1, 5, 50)))
-            await store.responses.save_response(row, [said])
+            message = make_marked(number, chance.choice((1, 1, 3, 30, 300)))
+            row = replace(response(f"resp_{number}", [message], []), head=mark(number) * chance.choice((1, 5, 50)))
+            await store.responses.save_response(row, [message])
             live.append(number)
             if chance.random() < 0.5:
                 deleted.append(live.pop(chance.randrange(len(live))))
@@ -91,8 +91,8 @@ def test_the_file_becomes_smaller_when_much_is_removed(tmp_path: Path) -> None:
     async def use() -> None:
         store = await open_store(f"sqlite:///{file}")
         for number in range(300):
-            said = make_marked(number, 1000)
-            await store.responses.save_response(response(f"resp_{number}", [said], []), [said])
+            message = make_marked(number, 1000)
+            await store.responses.save_response(response(f"resp_{number}", [message], []), [message])
         held = await store.responses.measure()
         bounds = replace(FAR, owner_bytes=held.bytes // 4)
         while await store.responses.remove_responses(NOW, bounds, 10):
@@ -113,11 +113,11 @@ def write_old_file(file: Path) -> None:
     for statements in MIGRATIONS[:VERSION_WITHOUT_ERASURE]:
         connection.execute(statements)
     connection.pragma("user_version", VERSION_WITHOUT_ERASURE)
-    said = [make_marked(number, 100) for number in range(200)]
-    rows = [("alice", one.digest, one.id, one.body, None) for one in said]
+    message = [make_marked(number, 100) for number in range(200)]
+    rows = [("alice", one.digest, one.id, one.body, None) for one in message]
     connection.executemany("INSERT INTO response_items VALUES (?, ?, ?, ?, ?)", rows)
     connection.executemany("INSERT INTO item_references VALUES (?, ?, 1)", [row[:2] for row in rows])
-    kept = response("resp_199", [said[199]], [])
+    kept = response("resp_199", [message[199]], [])
     columns = "owner, id, created_at, expires_at, status, model, route, head, settings, context, input_start, output"
     connection.execute(
         f"INSERT INTO responses ({columns}, conversation, keeper, account, bytes)"
@@ -128,7 +128,7 @@ def write_old_file(file: Path) -> None:
         ),
     )
     connection.execute("DELETE FROM response_items WHERE id <> 'msg_199'")
-    connection.execute("DELETE FROM item_references WHERE digest <> ?", (said[199].digest,))
+    connection.execute("DELETE FROM item_references WHERE digest <> ?", (message[199].digest,))
     connection.close()
 
 

@@ -11,7 +11,7 @@ from store.old_store import find_version, run_on_old_store
 from store.test_stored_responses import NOW, item, list_items, response
 from store.test_stored_totals import check_totals, check_whole, save
 
-SAID = tuple(item(f"msg_{number}", b"opaque" if number == 1 else None) for number in range(6))
+ITEMS = tuple(item(f"msg_{number}", b"opaque" if number == 1 else None) for number in range(6))
 RESPONSES = (
     "owner, id, created_at, expires_at, status, model, route, head, settings, context, input_start, output,"
     " conversation, keeper, account, mode, bytes"
@@ -38,15 +38,15 @@ def write_statements(url: str) -> list[str]:
         *(
             f"INSERT INTO {schema}response_items (owner, digest, id, body, hidden)"
             f" VALUES ('alice', {blob(one.digest)}, '{one.id}', {blob(one.body)}, {blob(one.hidden)})"
-            for one in SAID
+            for one in ITEMS
         ),
         *(
-            f"INSERT INTO {schema}item_references VALUES ('alice', {blob(SAID[place].digest)}, {number})"
+            f"INSERT INTO {schema}item_references VALUES ('alice', {blob(ITEMS[place].digest)}, {number})"
             for place, number in numbers.items()
         ),
-        write_response("resp_1", SAID[:1], SAID[1:2], "completed", ""),
-        write_response("resp_2", SAID[:3], SAID[3:4], "completed", ""),
-        write_response("resp_3", SAID[4:5], (), "queued", "background"),
+        write_response("resp_1", ITEMS[:1], ITEMS[1:2], "completed", ""),
+        write_response("resp_2", ITEMS[:3], ITEMS[3:4], "completed", ""),
+        write_response("resp_3", ITEMS[4:5], (), "queued", "background"),
         f"INSERT INTO {schema}background_runs (owner, id, conversation, request, last_event, token, lease_until)"
         f" VALUES ('alice', 'resp_3', '', {blob(b'request')}, 1, '', 0)",
         f"INSERT INTO {schema}response_events VALUES ('alice', 'resp_3', 0, 1, {blob(b'first')}, {NOW})",
@@ -54,7 +54,7 @@ def write_statements(url: str) -> list[str]:
         f" VALUES ('alice', 'conv_1', {NOW}, {blob(b'{}')})",
         *(
             f"INSERT INTO {schema}conversation_items VALUES ('alice', 'conv_1', {place}, {blob(one.digest)})"
-            for place, one in enumerate(SAID[4:])
+            for place, one in enumerate(ITEMS[4:])
         ),
     ]
 
@@ -66,10 +66,10 @@ def test_an_old_chain_is_found_counted_continued_and_deleted(store_url: str) -> 
         await check_totals(store)
         kept = await store.responses.measure("alice")
         assert (kept.responses, kept.conversations, kept.items) == (3, 1, 6)
-        assert await list_items(store, "alice", "conv_1") == SAID[4:]
-        await check_whole(store, "resp_1", SAID[:2])
-        await check_whole(store, "resp_2", SAID[:4])
-        third = await save(store, replace(response("new", [], []), base="resp_2"), SAID[:4], (item("msg_new"),), ())
+        assert await list_items(store, "alice", "conv_1") == ITEMS[4:]
+        await check_whole(store, "resp_1", ITEMS[:2])
+        await check_whole(store, "resp_2", ITEMS[:4])
+        third = await save(store, replace(response("new", [], []), base="resp_2"), ITEMS[:4], (item("msg_new"),), ())
         await check_whole(store, "new", third)
         for id in ("resp_1", "resp_2", "resp_3"):
             assert await store.responses.delete_response("alice", id)

@@ -293,7 +293,8 @@ async def test_a_turn_of_a_long_chain_or_conversation_refers_to_its_own_items_on
         return number
 
     await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), A, FAR)
-    chain, last = (), ""
+    chain: Chain = ()
+    last = ""
     counts = []
     for number in range(60):
         new, output = (item(f"msg_{number}"),), (item(f"msg_{number}_out"),)
@@ -302,15 +303,15 @@ async def test_a_turn_of_a_long_chain_or_conversation_refers_to_its_own_items_on
         counts.append(await store.database.read(count))
     assert counts[-1] - counts[-2] == 2
     await check_whole(store, last, chain)
-    said = A
+    items = A
     for number in range(30):
         loaded = await store.responses.load_conversation("alice", "conv_1")
         assert loaded is not None
         row = replace(response(f"resp_c{number}", [], []), base=loaded[0].newest, conversation="conv_1")
-        said = await save(store, row, loaded[1], (item(f"msg_c{number}"),), (item(f"msg_c{number}_out"),))
+        items = await save(store, row, loaded[1], (item(f"msg_c{number}"),), (item(f"msg_c{number}_out"),))
         counts.append(await store.database.read(count))
     assert counts[-1] - counts[-2] == 4  # of the response, and of the conversation
-    await check_whole(store, "resp_c29", said)
+    await check_whole(store, "resp_c29", items)
     await check_totals(store)
 
 
