@@ -1,5 +1,6 @@
 """What each owner holds is counted beside the rows, and is true after any operations, on SQLite and on PostgreSQL."""
 
+import asyncio
 import random
 import re
 from collections import Counter
@@ -35,7 +36,7 @@ from dragoman.store.stored_removal import (
     MAX_CASCADE,
     NEEDS_CLEANING,
 )
-from store.stories import on_both_stores
+from store.stories import on_both_stores, open_at, run_with_store
 from store.test_stored_responses import FAR, NOW, item, list_items, response
 
 Chain = tuple[ItemRow, ...]  # context and output of a response
@@ -137,6 +138,11 @@ class Client:
         )
         await self.random.choice(actions)()
 
+    async def act_beside_others(self) -> None:
+        """Do what does not depend on who else removes responses or claims runs."""
+        self.number += 1
+        await self.random.choice((self.save, self.go_on, self.go_on, self.delete_any))()
+
     async def save(self, base: str = "", conversation: str = "", earlier: Chain = ()) -> None:
         id = f"resp_{self.number}"
         settings = self.make_items(1)[0]
@@ -155,6 +161,11 @@ class Client:
             id = self.random.choice([*self.chains])
             del self.chains[id]
             assert await self.store.responses.delete_response(self.owner, id)
+
+    async def delete_any(self) -> None:
+        """Delete a response that may have been removed already."""
+        if self.chains:
+            await self.store.responses.delete_response(self.owner, self.random.choice([*self.chains]))
 
     async def talk(self) -> None:
         if not self.conversations or self.random.random() < 0.2:
@@ -248,6 +259,28 @@ async def test_totals_and_references_are_true_after_any_operations_and_no_item_i
                 assert await store.responses.delete_conversation(client.owner, id)
     assert await store.responses.measure() == Kept()
     await check_totals(store)
+
+
+def test_totals_are_true_after_two_gateways_stored_deleted_and_cleaned_at_the_same_time(store_url: str) -> None:
+    async def use(store: Store) -> None:
+        async with open_at(store_url) as other:
+            clients = [Client(one, f"owner_{number}", number) for number in range(2) for one in (store, other)]
+            for client in clients[1::2]:
+                client.number = 1000  # so that two of one owner never choose the same id
+
+            async def work(client: Client) -> None:
+                for _ in range(25):
+                    await client.act_beside_others()
+
+            async def clean(one: Store) -> None:
+                for _ in range(15):
+                    await one.responses.remove_responses(NOW, Bounds(15, 10**9, 10**5), 3)
+                    await one.runs.remove_events(NOW + 1, 3)
+
+            await asyncio.gather(*map(work, clients), clean(store), clean(other))
+        await check_totals(store)
+
+    run_with_store(store_url, use)
 
 
 A, B, C, D, E, F = (tuple(item(f"msg_{letter}{number}") for number in range(2)) for letter in "abcdef")
