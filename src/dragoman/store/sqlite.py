@@ -26,7 +26,7 @@ from dragoman.store.database import (
     StoreError,
     Value,
 )
-from dragoman.store.sqlite_checkpoints import OPEN_FLAGS, connect_checkpointer
+from dragoman.store.sqlite_checkpoints import DESCRIPTORS, OPEN_FLAGS, connect_checkpointer
 from dragoman.store.sqlite_migrations import MIGRATIONS
 
 T = TypeVar("T")
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 BUSY_TIMEOUT_MS = 5_000
 INCREMENTAL = 2  # a mode of auto_vacuum
 FREED_AT_ONCE = 256  # pages; while they are moved, writers wait
-CHECKPOINT_PAGES = 4_000
+CHECKPOINT_PAGES = 2_000
 MAX_LOG_PAGES = 20_000
-EMPTY_LOG_WAIT_MS = 100
+CHECKPOINT_WAIT_MS = 100
 EMPTY_LOG_TRIES = 50
 EMPTY_LOG_PAUSE_S = 0.1
 INSTRUCTIONS = 10_000  # of SQLite's virtual machine, between two looks at the clock
@@ -104,6 +104,7 @@ class SqliteDatabase:
         self._reader = _Worker(partial(connect, path), path, "store reader")
         self._checkpointer = _Worker(partial(connect_checkpointer, path), path, "store checkpoints")
         self._is_checkpointing = False
+        DESCRIPTORS.add_user(path)
         self._query_threads = ThreadPoolExecutor(max_workers=MAX_QUERIES, thread_name_prefix="store query")
         self._query_connections: SimpleQueue[apsw.Connection] = SimpleQueue()  # those that are not in use
 
@@ -124,6 +125,7 @@ class SqliteDatabase:
         await self._reader.close()
         await self._writer.close()
         await self._checkpointer.close()
+        DESCRIPTORS.remove_user(self.path)
 
     async def read(self, operation: Operation[T]) -> T:
         if not self._writer.is_connected:
@@ -153,13 +155,18 @@ class SqliteDatabase:
             self._is_checkpointing = True
             self._checkpointer.begin(self._checkpoint)
         if pages > MAX_LOG_PAGES:  # that thread does not keep up
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            with suppress(apsw.BusyError):
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         return apsw.SQLITE_OK
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except apsw.Error as error:
+            # Others have written meanwhile. They wait until that is in the file, too, and the log can begin anew.
+            connection.set_busy_timeout(CHECKPOINT_WAIT_MS)
+            with suppress(apsw.BusyError):
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        except (apsw.Error, OSError) as error:
             log.warning("%s: the write-ahead log could not be written into the file: %s", self.path, error)
         finally:
             self._is_checkpointing = False
@@ -299,7 +306,7 @@ def _free_pages(connection: apsw.Connection) -> bool:
 
 def _empty_log(connection: apsw.Connection) -> bool:
     """Write the log into the file and truncate it; return False if a reader needs it."""
-    connection.set_busy_timeout(EMPTY_LOG_WAIT_MS)
+    connection.set_busy_timeout(CHECKPOINT_WAIT_MS)
     try:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except apsw.BusyError:

@@ -2,8 +2,14 @@
 
 SQLite overwrites what is deleted (`secure_delete`), but not the copies that stay behind in the unused middle of a page
 when rows are moved to another page. So a connection of its own writes the pages, and clears that part of them.
+
+It calls Python for each page. So that the event loop goes on meanwhile, Python writes and syncs the files itself,
+which releases the interpreter's lock; SQLite would hold it.
 """
 
+import os
+import sys
+from collections import Counter
 from pathlib import Path
 
 import apsw
@@ -15,29 +21,92 @@ HEADERS = {2: 12, 5: 12, 10: 8, 13: 8}  # kinds of b-tree pages, and the lengths
 FILE_HEADER = 100  # bytes, on the first page
 LOCK_BYTE = 0x40000000  # the page with this byte is not used
 ZEROS = bytes(65_536)  # the largest page
+sync = os.fdatasync if sys.platform == "linux" else os.fsync
+
+Inode = tuple[int, int]  # device and number
 
 
-class ClearingFile(apsw.VFSFile):
+class Descriptors:
+    """Descriptors of databases' files, one for each.
+
+    Closing any descriptor of a file drops all locks that this process has on it, those of SQLite's connections too,
+    and another process might remove the log that they use. So one is closed only when no store uses the file.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, dict[Inode, int]] = {}
+        self._users: Counter[str] = Counter()
+
+    def add_user(self, path: Path) -> None:
+        self._users[os.path.realpath(path)] += 1
+
+    def remove_user(self, path: Path) -> None:
+        """Note that a store has closed all its connections."""
+        name = os.path.realpath(path)
+        self._users[name] -= 1
+        if self._users[name] <= 0:
+            del self._users[name]
+            for descriptor in self._open.pop(name, {}).values():
+                os.close(descriptor)
+
+    def find(self, path: str) -> int:
+        """Return the descriptor of the file that has this path now."""
+        found = os.stat(path)
+        opened = self._open.setdefault(os.path.realpath(path), {})
+        inode = found.st_dev, found.st_ino
+        if inode not in opened:
+            opened[inode] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return opened[inode]
+
+
+DESCRIPTORS = Descriptors()
+
+
+class DatabaseFile(apsw.VFSFile):
     """The file of a database."""
 
-    def __init__(self, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+    def __init__(self, name: str, flags: list[int]) -> None:
         super().__init__("", name, flags)
+        self._descriptor = DESCRIPTORS.find(name)
 
     def xWrite(self, data: bytes, offset: int) -> None:
-        super().xWrite(clear_unused(data, offset // len(data) + 1), offset)
+        write_all(self._descriptor, clear_unused(data, offset // len(data) + 1), offset)
+
+    def xSync(self, flags: int) -> None:
+        sync(self._descriptor)
 
 
-class ClearingFiles(apsw.VFS):
-    """SQLite's files as they are, but for the pages that are written into a database."""
+class LogFile(apsw.VFSFile):
+    """The write-ahead log. Nothing is locked in it."""
+
+    def __init__(self, name: str, flags: list[int]) -> None:
+        super().__init__("", name, flags)
+        self._descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+
+    def xSync(self, flags: int) -> None:
+        sync(self._descriptor)
+
+    def xClose(self) -> None:
+        os.close(self._descriptor)
+        super().xClose()
+
+
+class Files(apsw.VFS):
+    """SQLite's files, but for the pages that are written into a database."""
 
     def __init__(self) -> None:
         super().__init__(NAME, "")
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
-        return ClearingFile(name, flags) if flags[0] & apsw.SQLITE_OPEN_MAIN_DB else super().xOpen(name, flags)
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        if path and flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
+            return DatabaseFile(path, flags)
+        if path and flags[0] & apsw.SQLITE_OPEN_WAL:
+            return LogFile(path, flags)
+        return super().xOpen(name, flags)
 
 
-FILES = ClearingFiles()  # SQLite knows it as long as it exists
+FILES = Files()  # SQLite knows it as long as it exists
 
 
 def connect_checkpointer(path: Path) -> apsw.Connection:
@@ -47,6 +116,12 @@ def connect_checkpointer(path: Path) -> apsw.Connection:
     connection.pragma("wal_autocheckpoint", 0)
     connection.execute("SELECT 1 FROM sqlite_master").fetchall()  # before its first read it knows of no log
     return connection
+
+
+def write_all(descriptor: int, data: bytes, offset: int) -> None:
+    written = os.pwrite(descriptor, data, offset)
+    while written < len(data):  # the disk is nearly full: the next one raises OSError
+        written += os.pwrite(descriptor, data[written:], offset + written)
 
 
 def clear_unused(page: bytes, number: int) -> bytes:
