@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +14,9 @@ from msgspec.structs import replace
 
 from dragoman.store import open_store
 from dragoman.store.response_rows import ConversationRow, ItemRow, Room
-from dragoman.store.sqlite_checkpoints import clear_unused
+from dragoman.store.sqlite_checkpoints import DESCRIPTORS, clear_unused
 from dragoman.store.sqlite_migrations import MIGRATIONS
-from store.test_stored_responses import FAR, NOW, item, response
+from store.test_stored_responses import FAR, HELLO, NOW, item, response
 
 VERSION_WITHOUT_ERASURE = 15
 MB = 1024 * 1024
@@ -184,3 +186,29 @@ def test_only_what_no_row_uses_is_cleared_of_a_page() -> None:
     rest_of_long_row = b"\0" + page[1:]
     assert clear_unused(rest_of_long_row, 3) is rest_of_long_row
     assert clear_unused(bytes(100) + page[:-100], 1) == bytes(100) + page[:12] + bytes(3888) + page[3900:-100]
+
+
+def test_a_store_that_closes_takes_no_lock_away_from_another_one_on_the_same_file(tmp_path: Path) -> None:
+    file = tmp_path / "dragoman.db"
+    # In a process of its own, which removes the log when it closes the file, unless others have locked that.
+    count = "SELECT count(*) FROM responses"
+    program = f"import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute({count!r}).fetchone()[0])"
+
+    def count_elsewhere() -> int:
+        run = subprocess.run([sys.executable, "-c", program, file], check=True, capture_output=True, timeout=60)
+        return int(run.stdout)
+
+    async def use() -> None:
+        store, other = await open_store(f"sqlite:///{file}"), await open_store(f"sqlite:///{file}")
+        for number, one in enumerate((store, other)):
+            await one.responses.save_response(response(f"resp_{number}", [HELLO], []), [HELLO])
+            await one.database.tidy()
+        await other.close()
+        assert count_elsewhere() == 2
+        await store.responses.save_response(response("resp_2", [HELLO], []), [HELLO])
+        assert count_elsewhere() == 3
+        await store.close()
+
+    asyncio.run(use())
+    assert not DESCRIPTORS.has_open(file)
+    assert count_elsewhere() == 3

@@ -49,6 +49,9 @@ class Descriptors:
             for descriptor in self._open.pop(name, {}).values():
                 os.close(descriptor)
 
+    def has_open(self, path: Path) -> bool:
+        return bool(self._open.get(os.path.realpath(path)))
+
     def find(self, path: str) -> int:
         """Return the descriptor of the file that has this path now."""
         found = os.stat(path)
