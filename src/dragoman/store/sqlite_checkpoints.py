@@ -20,6 +20,9 @@ NAME = "dragoman"  # of the layer below SQLite
 HEADERS = {2: 12, 5: 12, 10: 8, 13: 8}  # kinds of b-tree pages, and the lengths of their headers
 FILE_HEADER = 100  # bytes, on the first page
 LOCK_BYTE = 0x40000000  # the page with this byte is not used
+# A page that is not part of a b-tree begins with the number of another page. That looks like a kind of b-tree page
+# only in a file of 128 GB: pages of a file that may become so large are not cleared.
+MAX_CLEARED_BYTES = 1 << 36
 ZEROS = bytes(65_536)  # the largest page
 sync = os.fdatasync if sys.platform == "linux" else os.fsync
 
@@ -73,7 +76,9 @@ class DatabaseFile(apsw.VFSFile):
         self._descriptor = DESCRIPTORS.find(name)
 
     def xWrite(self, data: bytes, offset: int) -> None:
-        write_all(self._descriptor, clear_unused(data, offset // len(data) + 1), offset)
+        if os.fstat(self._descriptor).st_size < MAX_CLEARED_BYTES:
+            data = clear_unused(data, offset // len(data) + 1)
+        write_all(self._descriptor, data, offset)
 
     def xSync(self, flags: int) -> None:
         sync(self._descriptor)
