@@ -86,6 +86,15 @@ def test_a_keeper_runs_background_responses_itself(rig: StateRig) -> None:
     assert rig.http("GET", "/responses/resp_up?stream=true").json["how"] == "GET /v1/responses/resp_up?stream=true"
 
 
+def test_a_response_that_its_keeper_could_not_delete_is_still_known(rig: StateRig) -> None:
+    rig.fakes["openai"].intercept = answer_kept
+    rig.http("POST", "/responses", body={"model": "openai/m", "input": "Hi"})
+    rig.fakes["openai"].intercept = lambda request: Answer(b"{}", status=500) if request.method == "DELETE" else None
+    assert rig.http("DELETE", "/responses/resp_up").status == 500
+    rig.fakes["openai"].intercept = answer_kept
+    assert rig.http("DELETE", "/responses/resp_up").json["how"] == "DELETE /v1/responses/resp_up"
+
+
 def test_what_one_provider_keeps_cannot_be_continued_by_another(rig: StateRig) -> None:
     rig.fakes["openai"].intercept = answer_kept
     rig.http("POST", "/responses", body={"model": "openai/m", "input": "Hi"})

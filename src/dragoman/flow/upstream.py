@@ -116,8 +116,21 @@ class Keeper(Struct, frozen=True):
     protocol: str
 
 
-async def relay_resource(runtime: Runtime, keeper: Keeper, exchange: Exchange, path: str, request_id: str) -> None:
-    """Send the client's request to the provider that keeps the resource, and its answer to the client."""
+NoteStatus = Callable[[int], Awaitable[None]]
+
+
+async def relay_resource(
+    runtime: Runtime,
+    keeper: Keeper,
+    exchange: Exchange,
+    path: str,
+    request_id: str,
+    note_status: NoteStatus | None = None,
+) -> None:
+    """Send the client's request to the provider that keeps the resource, and its answer to the client.
+
+    `note_status` is awaited with the status of the answer before the client gets anything of it.
+    """
     name, protocol = keeper.provider, keeper.protocol
     provider = _find_account(runtime, name, keeper.account)
     try:
@@ -134,6 +147,8 @@ async def relay_resource(runtime: Runtime, keeper: Keeper, exchange: Exchange, p
         if answer.status == 401:
             message = f"Provider {name!r} rejected its credential (HTTP 401). Run: dragoman doctor"
             raise RequestError(Failure(Kind.CREDENTIAL, message))
+        if note_status is not None:
+            await note_status(answer.status)
         forwarded = headers_to_forward(drop_account_headers(answer.headers))
         exchange.start(answer.status, [*forwarded, *request_id_headers(request_id)])
         while chunk := await answer.chunk(runtime.config.server.idle_timeout_s):

@@ -12,7 +12,7 @@ from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.flow.call import Call
 from dragoman.flow.capture.format import NO_PROVIDER, LookupName
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.upstream import Keeper, relay_resource
+from dragoman.flow.upstream import Keeper, NoteStatus, relay_resource
 from dragoman.framing.url_paths import quote_name
 from dragoman.http.background import BackgroundApi
 from dragoman.http.compaction import Compactor, note_state
@@ -168,10 +168,12 @@ class ResponsesApi:
         if "/" in request.rest:
             raise make_not_found(request)
         row = await self._find(request, request.rest)
-        if row.keeper:
-            await self._relay_to_keeper(request, row)
-            if request.exchange.started:
+
+        async def forget(status: int) -> None:
+            if status < 300 or status == 404:  # else the provider still has it, and the client may try again
                 await self.service.ask(self.service.store.delete_response(row.owner, row.id))
+
+        if await self._relay_to_keeper(request, row, note_status=forget):
             return
         deleted = await self.service.delete(row.owner, row.id)
         self.background.runs.stop_running(row)
@@ -188,13 +190,15 @@ class ResponsesApi:
     async def _find(self, request: RoutedRequest, id: str) -> ResponseRow:
         return await self.service.find(self._tenant(request.key), id)
 
-    async def _relay_to_keeper(self, request: RoutedRequest, row: ResponseRow, below: str = "") -> bool:
+    async def _relay_to_keeper(
+        self, request: RoutedRequest, row: ResponseRow, below: str = "", note_status: NoteStatus | None = None
+    ) -> bool:
         """Pass the request on to the provider that keeps the response itself; return whether there is one."""
         if not row.keeper:
             return False
         path = f"{PATH}/{quote_name(row.id, '/response_id')}{below}"
         keeper = Keeper(row.keeper, row.account, NAME)
-        await relay_resource(self._gateway.runtime, keeper, request.exchange, path, request.request_id)
+        await relay_resource(self._gateway.runtime, keeper, request.exchange, path, request.request_id, note_status)
         return True
 
 
