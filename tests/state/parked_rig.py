@@ -107,17 +107,25 @@ class Parking:
 
     def leave_after(self, size: int, request: bytes) -> tuple[str, bytes]:
         """Read so many bytes of a reply, then leave before its end; return the run and the bytes of the body."""
-        with self.hold(), socket.create_connection(("127.0.0.1", self.gateway.port), timeout=60) as opened:
-            opened.sendall(request)
-            received = b""
-            while len(received) < size or b"\r\n\r\n" not in received:
-                data = opened.recv(64)
-                if not data:
-                    break
-                received += data
-        head, _, rest = received.partition(b"\r\n\r\n")
-        [run] = [line.split(b": ")[1].decode() for line in head.split(b"\r\n") if line.startswith(b"x-dragoman-run")]
+        with self.hold():  # until the gateway knows: else the end might be sent to a client that is leaving
+            with socket.create_connection(("127.0.0.1", self.gateway.port), timeout=60) as opened:
+                opened.sendall(request)
+                received = b""
+                while len(received) < size or b"\r\n\r\n" not in received:
+                    data = opened.recv(64)
+                    if not data:
+                        break
+                    received += data
+            head, _, rest = received.partition(b"\r\n\r\n")
+            [run] = [
+                line.split(b": ")[1].decode() for line in head.split(b"\r\n") if line.startswith(b"x-dragoman-run")
+            ]
+            wait_until(lambda: not self._has_clients(run))
         return run, unchunk(rest)[0]
+
+    def _has_clients(self, run: str) -> bool:
+        found = self.gateway.app.site.parked_runs._index._runs.get(run)
+        return found is not None and found.clients > 0
 
     def calls(self, upstream: str) -> int:
         return len(self.upstreams[upstream].calls)
