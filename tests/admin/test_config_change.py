@@ -89,7 +89,7 @@ KIRO = "[providers.kiro]\n"
         (KIRO, f'{KIRO}ca_file = "/etc/passwd"\n', "providers.kiro.ca_file"),
         ("", '[providers.new]\nkind = "groq"\nca_file = "/etc/passwd"', "providers.new.ca_file"),
         ("", '[providers.new]\nkind = "gemini"\ncredentials = "command:id"', "providers.new.credentials"),
-        ("", '[providers.new]\nkind = "kiro"\ncredentials = "/root/token.json"', "providers.new.credentials"),
+        ("", '[providers.new]\nkind = "kiro"\ncredentials = "/home/someone/token.json"', "providers.new.credentials"),
         ("", '[providers.new]\nkind = "codex"\ncredentials = ["a.json", "b.json"]', "providers.new.credentials"),
     ],
 )

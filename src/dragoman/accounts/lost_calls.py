@@ -131,7 +131,7 @@ class LostCalls:
             self._own.popitem(last=False)
 
     async def _is_empty(self, now: int) -> bool:
-        """Return whether nothing was lost, which is nearly always so; the store is read only once in a while."""
+        """Return True if no call was lost, the usual case; the store is read only once in a while."""
         while self._own and next(iter(self._own.values()))[0] <= now:
             self._own.popitem(last=False)
         if self._own:

@@ -16,7 +16,7 @@ export function tokens(tokens) {
   return tokens < 1_000_000 ? `${fixed(tokens / 1000, 1)} k` : `${fixed(tokens / 1_000_000, 2)} M`;
 }
 
-/** A number with at most so many decimals: 200, not 200.0. @param {number} value @param {number} decimals */
+/** A number with a maximum of decimals: 200, not 200.0. @param {number} value @param {number} decimals */
 function fixed(value, decimals) {
   return String(Number(value.toFixed(decimals)));
 }

@@ -89,7 +89,7 @@ export class Table {
     if (known && this.options.open) this.options.open(known.row);
   }
 
-  /** Move the focus by so many rows. @param {number} step */
+  /** Move the focus by a number of rows. @param {number} step */
   move(step) {
     const lines = [...this.body.children];
     const now = lines.indexOf(/** @type {Element} */ (document.activeElement?.closest("tr")));

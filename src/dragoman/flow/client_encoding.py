@@ -144,7 +144,7 @@ class ClientEncoding:
         self._rounds.begin_round()
 
     def expect_rounds(self, blocks: int, used: Usage) -> None:
-        """Prepare for another turn of a reply that was not expected to have one; the first had so many blocks."""
+        """Prepare for another turn of a reply that was not expected to have one and has `blocks` blocks."""
         if self._rounds is None:
             self._joint, self._rounds = None, JoinRounds.after(blocks, used)
             self.stages = (self._rounds, *self.stages)

@@ -75,7 +75,7 @@ class FormUpload:
         return self._kept.read()
 
     async def read_at(self, at: int, most: int) -> bytes:
-        """Return bytes from this place on, at most so many; b"" at the end."""
+        """Return at most `most` bytes from this place on; b"" at the end."""
         while at >= self._received:
             if not await self._read_on():
                 return b""

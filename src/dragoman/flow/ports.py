@@ -87,7 +87,7 @@ class CallState(Protocol):
         """Read what a keeper's reply consists of, from bytes that pass unchanged: all of them, or some of a stream."""
 
     async def commit(self) -> bool:
-        """Store the reply, once it is complete or its keeper is known; return whether nothing is wrong."""
+        """Store the reply, once it is complete or its keeper is known; return False if it could not be stored."""
 
     def mark_unstored(self, data: bytes) -> bytes:
         """Return the last bytes of a reply that could not be stored, saying so."""

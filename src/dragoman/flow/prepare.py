@@ -84,7 +84,7 @@ class Translated(Outbound, frozen=True, kw_only=True):
     request: Request
     tools: ToolMap
     ledger: Ledger
-    losses: int  # of the request: so many come first in the ledger
+    losses: int  # number of request losses; they precede reply losses in the ledger
     server_tools: ServerTools | None = None  # that the gateway runs
     tool_plan: ToolPlan | None = None
     unrun_uses: tuple[ServerToolUse, ...] = ()  # of server tools, which run before the request is sent

@@ -307,7 +307,7 @@ def _read_arguments(text: str) -> dict[str, Json] | None:
 
 
 def _shorten(page: Page, max_tokens: int | None) -> Page:
-    """Cut a page's text to about so many tokens."""
+    """Cut a page's text to about this number of tokens."""
     if max_tokens is None or len(page.text) <= CHARACTERS_PER_TOKEN * max_tokens:
         return page
     return replace(page, text=page.text[: CHARACTERS_PER_TOKEN * max(0, max_tokens)], truncated=True)

@@ -34,7 +34,7 @@ _ORIGIN = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://(?:\[([0-9A-Fa-f:.]+)\]|([^\s/
 _SHOWN_CHARACTERS = 80
 
 FREE_FAILURES = 10  # of one address at once: a person who tries old keys notices nothing
-INTERVAL_S = 0.2  # from then on, one failure in so many seconds
+INTERVAL_S = 0.2  # seconds between two failures, from then on
 MAX_DELAY_S = 5.0  # of one answer
 MAX_ADDRESSES = 4096
 LOG_EVERY_S = 60.0

@@ -21,9 +21,9 @@ from dragoman.net.limits import Limits
 from dragoman.net.tasks import describe_fault
 from dragoman.net.write_batch import WriteBatch
 
-# Of all connections, at most so many may belong to clients that have not shown a valid key.
+# Share of all connections that may belong to clients that have not shown a valid key.
 UNAUTHENTICATED_SHARE = 0.75
-# Of all connections, an address whose clients have not shown a valid key may hold so many once they run short.
+# Share of all connections that one address without a valid key may hold while connections are short.
 ADDRESS_SHARE = 0.125
 LOG_EVERY_S = 60.0
 IPV6_NETWORK_BITS = 64  # what one customer of a provider usually gets

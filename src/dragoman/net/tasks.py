@@ -86,7 +86,7 @@ _huge = Worker("huge-body", _return_freed_memory)
 
 
 async def run_off_loop(size: int, work: Callable[[], T]) -> T:
-    """Return the result of `work` on so many bytes; at once where they are few."""
+    """Return the result of `work` on this number of bytes; few bytes are handled on the event loop."""
     if size <= LARGE_BYTES:
         return work()
     return await (_large if size <= HUGE_BYTES else _huge).run(work)

@@ -11,7 +11,7 @@ __all__ = ["ZstdError", "compress", "decompress", "make_frame_decoder"]
 
 
 def make_frame_decoder(window_log: int) -> ZstdDecompressor:
-    """Return the decoder of one frame that may need a window of so many bytes, as a power of two."""
+    """Return the decoder of one frame that may need a window of this size, given as a power of two."""
     return ZstdDecompressor(options={DecompressionParameter.window_log_max: window_log})
 
 

@@ -29,7 +29,7 @@ class _SameId(Struct):
 
     turn: int
     slots: list[_Slot]
-    answered: int = 0  # so many of the first have a result
+    answered: int = 0  # number of calls, from the first, that have a result
 
     def find_unanswered(self) -> _Slot:
         """Return the first call without a result, or the last call."""

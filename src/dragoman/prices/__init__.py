@@ -315,7 +315,7 @@ def _price_cache_writes(rates: Rates, usage: Usage, fresh: int) -> tuple[int, in
 
 
 def _price_at(price: Price | None, size: int) -> int:
-    """Return the price for a request with so many input tokens."""
+    """Return the price for a request with this number of input tokens."""
     if isinstance(price, int):
         return price
     if price is None:

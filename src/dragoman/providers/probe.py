@@ -50,7 +50,7 @@ SHORT_ARGUMENTS = 12  # characters that may come in one piece
 
 
 def is_long(reply: ProbeReply) -> bool:
-    """Return whether a stream reached its cap, or had so many pieces that another request came during it."""
+    """Return whether a stream reached its cap, or was long enough for another request to come during it."""
     return reply.finish_reason == "length" or reply.pieces >= LONG_STREAM_PIECES
 
 

@@ -82,7 +82,7 @@ class ProbeClient:
         return _collect([item async for item in self._stream(fields)])
 
     async def stream_until(self, fields: Wire, pieces: int) -> ProbeReply:
-        """Stream until there are so many pieces: a server that ignores a cap may go on for minutes."""
+        """Stream until there are `pieces` pieces: a server that ignores a cap may go on for minutes."""
         items: list[Chunk | bytes | ProbeReply] = []
         async with aclosing(self._stream(fields)) as stream:
             async for item in stream:

@@ -139,7 +139,7 @@ async def insert(session: Session, into: str, rows: Sequence[Sequence[Value]], e
 
 @lru_cache(maxsize=256)
 def build_insert(into: str, rows: int, width: int, end: str) -> str:
-    """Return the statement that inserts so many rows of so many values."""
+    """Return the statement that inserts this number of rows, each of `width` values."""
     places = ", ".join(f"({list_places(width, 1 + at * width)})" for at in range(rows))
     return f"INSERT INTO {into} VALUES {places} {end}"  # noqa: S608 - names of our own tables and columns
 

@@ -18,7 +18,7 @@ from dragoman.store.stored_totals import Changes, change, read_totals
 
 COLUMNS = ", ".join("input" if name == "context" else name for name in ResponseRow.__struct_fields__)
 MAX_CASCADE = 32  # hidden rows of a chain that are removed with the last one that continues them; others follow in time
-ITEMS_PER_ROW = 20  # to remove so many items takes as long as to remove a response
+ITEMS_PER_ROW = 20  # removing this number of items takes as long as removing a response
 
 VISIBLE = "owner = $1 AND removed = 0"
 ENDED = "status NOT IN ('queued', 'in_progress')"
@@ -191,7 +191,7 @@ async def remove_from_largest(session: Session, owner: str, total_bytes: int, li
 
 
 async def _remove_ends(changes: Changes, owner: str, held: Kept, surplus: int, limit: int) -> int:
-    """Remove so many responses as have about this many bytes: a chain that was left longest, from its end.
+    """Remove responses of about this size in all: from the end of the chain that was left longest.
 
     What continues a response is younger than it, so the other chains stay whole.
     """
@@ -211,7 +211,7 @@ async def _remove_ends(changes: Changes, owner: str, held: Kept, surplus: int, l
 
 
 def _take(chosen: Sequence[Choice], most: int) -> list[str]:
-    """Return the first ids, so many that removing them takes as long as `most` small responses."""
+    """Return the first ids that can be removed in the time of `most` small responses."""
     taken: list[str] = []
     work = 0
     for id, _, size in chosen:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLOT_BYTES = 16 * 1024 * 1024  # the file is sparse: only published bytes take up space
-STALE_S = 10.0  # a worker that has published nothing for so long is dead
+STALE_S = 10.0  # a worker that has published nothing for this time is dead
 MAX_READS = 5
 
 _HEAD = struct.Struct("<IId")  # length, checksum, time by the monotonic clock that all processes share

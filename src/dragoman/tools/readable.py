@@ -99,7 +99,7 @@ def read_html(body: bytes, content_type: str, url: str, max_chars: int, check: C
 def decode_text(body: bytes, content_type: str, check: Check = check_nothing, max_chars: int | None = None) -> str:
     """Decode by the byte order mark, the header's charset, the page's own, or else as UTF-8; never fails.
 
-    With `max_chars`, decoding stops soon after so many characters.
+    With `max_chars`, decoding stops soon after that number of characters.
     """
     decoder = codecs.getincrementaldecoder(_choose_codec(body, content_type))("replace")
     pieces: list[str] = []

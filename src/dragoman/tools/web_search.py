@@ -22,7 +22,7 @@ MAX_QUERY_BYTES = 4096
 
 class SearchQuery(Struct, frozen=True):
     text: str
-    results: int  # at most so many
+    results: int  # the most that are returned
     domains: DomainRules = DomainRules()
     country: str | None = None  # ISO 3166, two letters
 

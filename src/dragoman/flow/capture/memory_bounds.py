@@ -17,7 +17,7 @@ class MemoryBudget:
         self._lock = threading.Lock()
 
     def reserve(self, size: int) -> bool:
-        """Take so many bytes; return False if there are not as many left."""
+        """Take this number of bytes; return False if fewer are left."""
         with self._lock:
             if size > self._left:
                 return False

@@ -228,7 +228,7 @@ class Recording:
         return round(time.monotonic() - self._start, 6)
 
     def reserve(self, size: int, part: str) -> bool:
-        """Return whether there is memory for so many bytes more; if not, mark this part as truncated."""
+        """Return whether there is memory for these bytes; if not, mark this part as truncated."""
         if self.size + size > MAX_BYTES or not self._budget.reserve(size):
             self._truncated[part] = None
             return False

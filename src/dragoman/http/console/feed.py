@@ -202,7 +202,7 @@ class InspectedFrames:
         self._is_explained = False
 
     def take(self, most: int) -> dict[str, object] | None:
-        """Return what is new, up to so many bytes; None if nothing is."""
+        """Return what is new, up to this number of bytes; None if nothing is."""
         if self._timeline is None and not self._open():
             return self._explain(NOT_RECORDED)
         assert self._timeline is not None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 QUESTION = "rows"
 EVERY_KEY = "*"
-POLLED_S = 3.0  # after a question of another worker, a tab is taken to watch this one for so long
+POLLED_S = 3.0  # seconds after a poll by another worker for which a tab counts as watching this one
 MAX_MISSES = 2  # questions in a row that a worker does not answer before its rows are taken away
 _POSITION = re.compile(r"([0-9a-f]{8})-([0-9]{1,12})")
 

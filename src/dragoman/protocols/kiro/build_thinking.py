@@ -229,7 +229,7 @@ class _NativePlan:
                 reasoning.switch_at or reasoning.at, "this model always thinks; the lowest effort is requested"
             )
         if reasoning.effort not in (None, "none") and sent is None:
-            ledger.note_dropped(reasoning.at, "this model has no efforts")
+            ledger.note_dropped(reasoning.at, "this model does not support reasoning effort")
         elif reasoning.effort is not None and sent not in (None, reasoning.effort):
             ledger.note_approximated(reasoning.at, f"the nearest effort of this model is {sent!r}")
         elif reasoning.effort is not None and self._claude != (self._protocol == "messages"):
@@ -266,7 +266,7 @@ class _TagPlan:
             self._note_off()
             return ""
         if is_requested is None and self._protocol == "messages":  # an effort alone does not enable it
-            self._ledger.note_dropped(reasoning.at, "this model has no efforts")
+            self._ledger.note_dropped(reasoning.at, "this model does not support reasoning effort")
             return ""
         for at in _setting_pointers(reasoning):
             self._ledger.note_approximated(at, "the prompt asks for thinking, which is shown as it is")
@@ -278,7 +278,7 @@ class _TagPlan:
         if reasoning.switch is Switch.BETWEEN_TOOLS:
             self._ledger.note_approximated(reasoning.switch_at, "thinking is off for the whole reply")
         if reasoning.switch is not None and reasoning.effort is not None:
-            self._ledger.note_dropped(reasoning.at, "this model has no efforts")
+            self._ledger.note_dropped(reasoning.at, "this model does not support reasoning effort")
         if reasoning.show is not None:
             self._ledger.note_dropped(reasoning.show_at, "without thinking there is nothing to show")
 

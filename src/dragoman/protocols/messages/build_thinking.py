@@ -159,7 +159,7 @@ class _Planner:
         if reasoning.effort is None or reasoning.effort == "none":
             return None
         if not self._efforts and reasoning.budget is not None:
-            self._ledger.note_dropped(reasoning.at, "this model has no efforts")
+            self._ledger.note_dropped(reasoning.at, "this model does not support reasoning effort")
         effort = self._clamp_effort(reasoning.effort)
         if effort is not None and cap is not None and EFFORTS.index(effort) > EFFORTS.index(cap):
             self._ledger.note_approximated(reasoning.at, f"without thinking this model's highest effort is {cap!r}")
