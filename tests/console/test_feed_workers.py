@@ -113,6 +113,25 @@ def test_a_tab_that_comes_back_to_the_other_worker_gets_only_what_it_missed(work
         assert "hello" not in [name for name, _ in again.events]
 
 
+def test_a_tab_that_has_seen_more_than_the_worker_it_comes_back_to_keeps_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_workers(ECHO, tmp_path) as workers:
+        browser = sign_in(workers[0], KEY)
+        monkeypatch.setattr(gateway_rows, "TICK_S", 3600.0)  # the worker of this tab asks the other worker once
+        with reading(at(workers[1], browser)) as other:
+            other.wait_for(lambda: bool(other.events))
+            run_clients(Client(workers[1], "known", text="Hi"))
+            monkeypatch.undo()
+            with reading(browser) as feed:
+                run_clients(Client(workers[0], "before", text="Hi"))
+                feed.wait_for_end("before")
+            with reading(at(workers[1], browser), last_id=feed.last_id) as again:
+                again.wait_for(lambda: bool(again.events))
+                assert "hello" not in [name for name, _ in again.events]
+                assert again.row("before") == {}
+
+
 def test_the_other_worker_gets_no_request_without_a_tab(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_rows, "POLLED_S", 0.4)
     browser = sign_in(workers[0], KEY)

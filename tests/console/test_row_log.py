@@ -1,8 +1,13 @@
 """The log of rows: a reader that comes back at any change ends with the rows of one that never left."""
 
+import asyncio
 import random
 
-from dragoman.http.console.live_requests import KEPT_CHANGES, KEPT_GONE, Change, Row, RowLog
+import pytest
+
+from dragoman.flow.capture.writer import RequestCapture
+from dragoman.http.console import live_requests
+from dragoman.http.console.live_requests import KEPT_CHANGES, KEPT_GONE, Change, LiveRequests, Row, RowLog
 
 STEPS = 60
 
@@ -70,3 +75,21 @@ def test_a_reader_begins_anew_when_it_is_not_known_any_more_what_has_gone() -> N
     assert log.list_changes_since(0) is None
     assert log.list_changes_since(log.number - 10) is not None
     assert len(log.rows) == 1
+
+
+async def test_a_log_is_dropped_only_after_no_tab_has_been_open_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = LiveRequests(RequestCapture(), lambda outcome: None)
+    live.set_watched(True)
+    log = live.log
+    monkeypatch.setattr(live_requests, "LINGER_S", 0.0)
+    live.set_watched(False)
+    live.set_watched(True)
+    monkeypatch.setattr(live_requests, "LINGER_S", 3600.0)
+    live.set_watched(False)
+    await asyncio.sleep(0.01)
+    assert live.log is log
+    live.set_watched(True)
+    monkeypatch.setattr(live_requests, "LINGER_S", 0.0)
+    live.set_watched(False)
+    await asyncio.sleep(0.01)
+    assert live.log is not log

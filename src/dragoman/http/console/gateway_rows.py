@@ -167,8 +167,7 @@ class GatewayRows:
         try:
             self._live.set_watched(True)
             self._tick()
-            if self._following is None:
-                await self._poll_others(position)
+            await self._poll_others(position)  # the reader may have seen more of other workers than this one has
             if self._following is None:
                 self._following = spawn(self._follow(), name="live feed")
             watcher.totals = self.count_totals(key)
@@ -220,7 +219,8 @@ class GatewayRows:
 
     def _make_question(self, position: Position) -> dict[str, str]:
         keys = {watcher.key or EVERY_KEY for watcher in self._watchers}
-        known = {log.epoch: log.number for log in self._others.values()}
+        logs = [log for log in self._others.values() if log.reaches_back_to(position.get(log.epoch))]
+        known = {log.epoch: log.number for log in logs}
         place = ".".join(f"{epoch}-{number}" for epoch, number in (position | known).items())
         return {"position": place, "known": ".".join(f"{epoch}-0" for epoch in known), "keys": ",".join(keys)}
 

@@ -89,6 +89,10 @@ class RowLog:
         while len(self._gone) > KEPT_GONE:
             self._first = self._gone.popleft()[0]
 
+    def reaches_back_to(self, number: int | None) -> bool:
+        """Return whether the changes after the one with this number are known; None: nobody asks for them."""
+        return number is None or number >= self._first
+
     def list_changes_since(self, number: int) -> list[Change] | None:
         """Return the changes after the one with this number, or one for all of them; None if they are not known."""
         if not self._first <= number <= self.number:
@@ -146,6 +150,7 @@ class LiveRequests:
         self._recent: deque[Outcome] = deque(maxlen=RECENT)
         self._recordings: deque[tuple[str, str, Recording]] = deque()  # id, key
         self._is_watched = False
+        self._forgetting: asyncio.TimerHandle | None = None  # once no tab has been open for a while
         self._ticks = 0
         self._totals: dict[str | None, tuple[float, Row]] = {}  # by key, and when they were counted
 
@@ -195,9 +200,12 @@ class LiveRequests:
             return
         self._is_watched = is_watched
         self._allow_recordings()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
         if not is_watched:
             self._totals.clear()
-            asyncio.get_running_loop().call_later(LINGER_S, self._forget)
+            self._forgetting = asyncio.get_running_loop().call_later(LINGER_S, self._forget)
 
     def tick(self) -> None:
         """Describe all rows anew, and add what changed to the log."""
@@ -256,10 +264,9 @@ class LiveRequests:
         self._captures.live_left = MAX_RECORDINGS - recorded if self._is_watched else 0
 
     def _forget(self) -> None:
-        """Drop what was recorded for watchers, if none has come back."""
-        if not self._is_watched:
-            self._recordings.clear()
-            self.log = RowLog()
+        """Drop what was recorded for watchers: none has come back."""
+        self._recordings.clear()
+        self.log = RowLog()
 
     def _refresh(self) -> dict[int, Row]:
         """Describe all rows anew; return what changed of each."""
