@@ -1,5 +1,6 @@
 """Tool calls that Kiro cuts: the rest is requested in the same turn, or the next turn names what was lost."""
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,13 @@ import msgspec
 import pytest
 from anthropic.types import MessageParam, ToolParam
 
+from asking import EXPLAIN
+from asking import ask as send_body
 from e2e.account_rig import KiroRig, run_kiro
 from fakes.kiro import make_framed, tail, tool, words
 from fakes.upstream import Answer, Gate
 from raw_http import dial, request_bytes
+from tables import each_row
 
 MODEL = "kiro/claude-sonnet-4.5"
 WRITE: ToolParam = {
@@ -145,6 +149,46 @@ def test_the_next_request_of_the_conversation_names_the_lost_call(rig: KiroRig) 
     assert '{"path": "notes/to' in found
     ask(rig, {"role": "user", "content": "Another matter."})
     assert "notes/to" not in rig.fake.chats[3].body.decode()
+
+
+WHOLE = '{"path": "a", "lines": 1}'
+SHORT = '{"path": "a", "li'
+
+
+def version(arguments: object, *, stop: bool) -> bytes:
+    """Return one version of a call; Kiro may send the same call several times."""
+    return tool("t1", "write", input=arguments, **({"stop": True} if stop else {}))
+
+
+@each_row(
+    ("order", "versions", "losses"),
+    [
+        ("complete, complete", version(WHOLE, stop=True) + version(WHOLE, stop=True), []),
+        ("complete, incomplete", version(WHOLE, stop=True) + version(SHORT, stop=True), []),
+        ("empty, complete", version("", stop=True) + version(WHOLE, stop=True), []),
+        ("incomplete, complete as an object", version(SHORT, stop=False) + version(json.loads(WHOLE), stop=True), []),
+        ("incomplete, complete", version(SHORT, stop=True) + version(WHOLE, stop=True), []),
+        ("incomplete without a stop, complete", version(SHORT, stop=False) + version(WHOLE, stop=True), []),
+        ("complete without a stop, complete", version(WHOLE, stop=False) + version(WHOLE, stop=True), []),
+        (  # what was sent cannot be taken back
+            "complete, complete with other arguments",
+            version(WHOLE, stop=True) + version(WHOLE.replace("1", "200"), stop=True),
+            [("/toolUses/t1", "dropped")],
+        ),
+    ],
+)
+def test_the_most_complete_version_of_a_repeated_call_is_made_once(
+    rig: KiroRig, order: str, versions: bytes, losses: list[tuple[str, str]]
+) -> None:
+    rig.play(make_framed(words("I will write it."), versions, tail()))
+    function = {"name": "write", "description": "Writes a file.", "parameters": WRITE["input_schema"]}
+    tools = [{"type": "function", "function": function}]
+    reply = send_body(rig.gateway, "chat", MODEL, headers=EXPLAIN, tools=tools)
+    (choice,) = reply.json["choices"]
+    calls = [json.loads(call["function"]["arguments"]) for call in choice["message"].get("tool_calls", ())]
+    assert (calls, choice["finish_reason"]) == ([json.loads(WHOLE)], "tool_calls")
+    assert len(rig.fake.chats) == 1
+    assert reply.losses == losses
 
 
 def test_without_repair_no_further_request_is_made(rig: KiroRig) -> None:

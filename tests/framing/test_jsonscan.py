@@ -14,6 +14,7 @@ from dragoman.framing.jsonscan import (
     ObjectScanner,
     compact,
     exceeds_value_count,
+    is_cut_object,
     replace_string,
     replace_value,
     validate_object,
@@ -258,3 +259,14 @@ def test_a_large_body_is_spliced_at_c_speed() -> None:
     start = time.process_time()
     assert len(replace_value(body, "model", NEW)) == len(body) + len(NEW) - 3
     assert time.process_time() - start < 0.5
+
+
+def test_every_beginning_of_an_object_is_known_as_one() -> None:
+    whole = '{"a": [1, -2.5e-3, true, null], "é": {"b": "\\u00e9\\ud83d\\ude00 \\"}{"}}'
+    assert json.loads(whole)
+    assert [end for end in range(1, len(whole)) if not is_cut_object(whole[:end])] == []
+
+
+def test_what_no_more_text_can_complete_is_no_beginning_of_an_object() -> None:
+    for text in ('{"a":1}', '{"a":1}{', '{"a":1{', '{"a":"x{"b', "[1", "1", '{"a":1}}', "{" * 5000):
+        assert not is_cut_object(text), text

@@ -26,6 +26,8 @@ _raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _raw_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 _ZERO = msgspec.Raw(b"0")
+_TRUNCATED = "Input data was truncated"  # msgspec's words
+_NUMBER_TAIL = "+-.eE"  # a number that ends so is malformed to msgspec, not truncated
 
 
 def validate_object(text: str) -> str | None:
@@ -43,6 +45,17 @@ def validate_object(text: str) -> str | None:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return text
+
+
+def is_cut_object(text: str) -> bool:
+    """Return whether the text is the beginning of a JSON object, so that more text could complete it."""
+    try:
+        _object.decode(replace_lone_surrogates(text.rstrip(_NUMBER_TAIL).encode()))
+    except msgspec.DecodeError as error:
+        return str(error) == _TRUNCATED
+    except (ValueError, RecursionError):
+        pass
+    return False
 
 
 def compact(json: str) -> str:

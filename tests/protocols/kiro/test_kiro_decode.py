@@ -227,6 +227,27 @@ SURROGATE = b'{"toolUseId":"A","name":"f","input":"{\\"a\\":\\"\\\\ud83d\\"}","s
         (uses("A", "f", input='{"a":1}'), WHOLE),  # without a stop, and whole
         (ONCE + ONCE + uses("A", stop=True), WHOLE),
         (uses("A", "f", stop=True) + ONCE, WHOLE),  # the most complete arguments
+        (uses("A", "f", input={"a": 1}) + uses("A", input={}, stop=True), WHOLE),
+        (uses("A", "f", input='{"a":') + ONCE, WHOLE),
+        (  # each version in pieces, and a third one
+            uses("A", "f", input='{"a"')
+            + uses("A", input=":")
+            + uses("A", "f", input="{")
+            + uses("A", input='"a":1')
+            + ONCE,
+            WHOLE,
+        ),
+        (uses("A", "f", input='{"b":"x') + ONCE, WHOLE),  # it began in another way
+        (uses("A", "f", input='{"a":1}') + uses("A", "f", input='{"a":', stop=True), WHOLE),
+        (uses("A", "f", input='{"a":1}') + LATER + ONCE, [*WHOLE, ("B", "g", "{}"), ("C", "h", '{"c":3}')]),
+        (  # an object inside of the arguments is no version of them
+            uses("A", "f", input='{"a":') + uses("A", input='{"a":1}') + uses("A", input="}", stop=True),
+            [("A", "f", '{"a":{"a":1}}')],
+        ),
+        (  # two calls without an id, the first one without a stop
+            uses(None, "f", input='{"a":1}') + NAMELESS,
+            [("tooluse_1", "f", '{"a":1}'), ("tooluse_2", "g", '{"b":1}')],
+        ),
         (
             uses("A", "f") + uses(None, input='{"a":1}') + uses(None, stop=True) + NAMELESS,
             [*WHOLE, ("tooluse_2", "g", '{"b":1}')],
@@ -259,6 +280,21 @@ WRITE = TruncatedCall("A", "write", '{"path":"x')
             [("B", "g", '{"b":1}')],
             TruncatedCall("A", "f", '{"a"'),
         ),
+        (  # the nested object is complete, its call is not
+            uses("A", "f", input='{"a":[') + uses("A", input='{"b":1}') + TAIL,
+            [],
+            TruncatedCall("A", "f", '{"a":[{"b":1}'),
+        ),
+        (
+            uses("A", "f", input='{"a":[') + uses("A", input='{"b":1.') + TAIL,
+            [],
+            TruncatedCall("A", "f", '{"a":[{"b":1.'),
+        ),
+        (  # of two versions that were cut the longer one
+            uses("A", "f", input='{"a":"long"', stop=True) + uses("A", "f", input='{"a"', stop=True) + TAIL,
+            [],
+            TruncatedCall("A", "f", '{"a":"long"'),
+        ),
         *(
             (uses("A", "f", input=given, stop=True) + TAIL, [], TruncatedCall("A", "f", given))
             for given in ("[1]", "1", '"x"', "null", '{"a":1}}', '{"a":1}{"a":2}', '{"a":NaN}')
@@ -273,11 +309,41 @@ def test_a_call_that_is_cut_or_no_object_is_never_sent_and_the_reply_ends_by_len
     assert decoded[-1] == Ended(Stop.LENGTH, cut=(cut,))
 
 
+def test_no_part_of_a_cut_call_is_taken_for_a_version_of_it() -> None:
+    whole = '{"edits":[{"a":{"b":1}},{"c":-1.5e3}],"x":{"y":"}{\\"","z":[{}]}}'
+    for length in range(2, len(whole)):
+        for size in range(1, length + 1):
+            pieces = [whole[at : min(at + size, length)] for at in range(0, length, size)]
+            calls = Calls(Ledger())
+            for piece in pieces:
+                calls.add(ToolUse(tool_use_id="A", name="f", input=msgspec.Raw(msgspec.json.encode(piece))))
+            assert calls.end() == ([], (TruncatedCall("A", "f", whole[:length]),))
+
+
 def test_the_same_call_under_another_id_is_made_once_and_recorded() -> None:
     ledger = Ledger()
     stream = uses("A", "f", input='{"a":1}', stop=True) + uses("B", "f", input='{ "a": 1 }', stop=True)
     assert calls_of(read(stream + TAIL, ledger=ledger)) == [("A", "f", '{"a":1}')]
     assert [loss.path for loss in ledger] == ["/toolUses/B"]
+
+
+@each_row(
+    ("stream", "is_lost"),
+    [
+        (uses("A", "f", input='{"b":2,"a":1}') + ONCE, False),
+        (uses("A", "f", input='{"a":2,"b":1}') + ONCE, True),
+        (uses("A", "f", input='{ "a"', stop=True) + ONCE, False),
+        (uses("A", "f", input='{"b":2', stop=True) + ONCE, True),
+        (ONCE + uses("A", "f", input='{"a": 1 }', stop=True), False),
+        (ONCE + text_event("x") + uses("A", "f", input='{"a":1,"b":2}', stop=True), True),
+        (ONCE + uses("A", "g", input='{"a":1}', stop=True), True),
+        (ONCE + uses("A", "f", input="{}", stop=True), False),
+    ],
+)
+def test_a_version_of_a_call_that_says_something_else_is_recorded(stream: bytes, is_lost: bool) -> None:
+    ledger = Ledger()
+    assert len(calls_of(read(stream + TAIL, ledger=ledger))) == 1
+    assert [loss.path for loss in ledger] == (["/toolUses/A"] if is_lost else [])
 
 
 def test_an_empty_call_comes_before_the_text_that_follows_it() -> None:

@@ -229,6 +229,9 @@ def test_the_whole_body_and_the_stream_agree() -> None:
 def test_reading_costs_linear_time() -> None:
     assert_linear(Reader, text_event("Hi"), 1_000)
     assert_linear(Reader, uses("A", "f", input="x"), 1_000)
+    for repeated in ('{"a":', '{"a":1}', "{}"):
+        assert_linear(Reader, uses("A", "f", input=repeated), 1_000)
+        assert_linear(Reader, uses("A", "f", input=repeated, stop=True), 1_000)
     assert_linear(Reader, UNFRAMED, 50)
 
 

@@ -2,12 +2,13 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.framing.jsonread import read_json
-from dragoman.framing.jsonscan import compact, validate_object
+from dragoman.framing.jsonscan import compact, is_cut_object, validate_object
 from dragoman.hub.events import (
     CallBlock,
     CitationAdded,
@@ -29,7 +30,9 @@ from dragoman.protocols.kiro.wire import CitationEvent, CitationTarget, CodeRefe
 MAX_CHARS = 32 * 1024 * 1024  # of the arguments of all calls of a reply
 EMPTY = "{}"
 MAX_EARLY_CHECKS = 8
+OTHER_VERSION = "the call was sent again with other arguments, and is passed on once"
 _string = msgspec.json.Decoder(str)
+_members = msgspec.json.Decoder(dict[str, object])
 _TEXT = TextBlock()
 _THINKING = ThinkingBlock()
 
@@ -38,19 +41,52 @@ class Call(Struct, frozen=True):
     id: str
     name: str
     arguments: str
+    is_disputed: bool = False  # another version of its arguments said something else
 
 
 class _PartialCall:
-    __slots__ = ("_next_check", "_stops", "id", "length", "name", "pieces", "stopped")
+    """A call whose arguments are still coming. Kiro may send the same call again: these are its versions."""
+
+    __slots__ = ("_earlier", "_has_ended", "_length", "_next_check", "_pieces", "_starts", "_stops", "id", "name")
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.name = ""
-        self.pieces: list[str] = []
-        self.length = 0  # characters in all pieces
-        self.stopped = False
+        self._pieces: list[str] = []  # of the current version
+        self._earlier: list[str] = []  # versions before it
+        self._starts: list[int] = []  # where in the current version another one may begin
+        self._length = 0  # characters of all pieces
+        self._has_ended = False  # the current version: by a stop, or because it came whole
         self._stops = 0
         self._next_check = 0
+
+    def replace(self, arguments: str) -> None:
+        """Take the whole arguments instead of what came so far; empty ones replace nothing."""
+        if arguments == EMPTY and self._pieces:
+            return
+        self._pieces, self._starts = [arguments], []
+        self._length += len(arguments)
+        self._has_ended = True
+
+    def append(self, piece: str) -> None:
+        if not piece:
+            return
+        if self._pieces and piece.lstrip().startswith("{"):
+            self._begin_version()
+        self._pieces.append(piece)
+        self._length += len(piece)
+        self._has_ended = False
+
+    def _begin_version(self) -> None:
+        """Note that a version may begin here; it does if the upstream has ended the one before."""
+        text = "".join(self._pieces) if self._has_ended or len(self._pieces) == 1 else ""
+        if text == EMPTY:  # some calls begin with an empty object before their pieces
+            self._pieces = []
+        elif self._has_ended:
+            self._earlier.append(text)
+            self._pieces, self._starts = [], []
+        elif len(self._starts) < MAX_EARLY_CHECKS:
+            self._starts.append(sum(map(len, self._pieces)))
 
     def stop(self) -> Call | None:
         """Note that the upstream ended the call; return it if it is complete.
@@ -58,23 +94,66 @@ class _PartialCall:
         Each check joins and parses all pieces, so after the first few stops it waits until the text has doubled;
         a call that is complete by then is found at the end of the reply at the latest.
         """
-        self.stopped = True
+        self._has_ended = True
         self._stops += 1
-        if self._stops > MAX_EARLY_CHECKS and self.length < self._next_check:
+        if self._stops > MAX_EARLY_CHECKS and self._length < self._next_check:
             return None
-        self._next_check = 2 * self.length
+        self._next_check = 2 * self._length
         return self.complete()
 
     @property
     def text(self) -> str:
-        return "".join(self.pieces)
+        """Return the arguments as far as they came: of several versions the longest."""
+        text = "".join(self._pieces)
+        current = split_versions(text, self._starts) if self._starts and not is_cut_object(text) else [text]
+        return max((*self._earlier, *current), key=len)
 
     def complete(self) -> Call | None:
-        text = self.text
-        if self.stopped and not text.strip():
+        """Return the call if one version of its arguments is complete; of several the longest."""
+        if not self.name:
+            return None
+        text = "".join(self._pieces)
+        if self._stops and not text.strip() and not self._earlier:
             text = EMPTY
-        arguments = validate_object(text) if self.name else None
-        return None if arguments is None else Call(self.id, self.name, arguments)
+        whole = validate_object(text)
+        if whole is not None and not self._earlier:
+            return Call(self.id, self.name, whole)
+        current = split_versions(text, self._starts) if whole is None else [whole]
+        return self._choose_version([*self._earlier, *current])
+
+    def _choose_version(self, versions: list[str]) -> Call | None:
+        complete = [whole for version in versions if (whole := validate_object(version)) is not None]
+        if not complete:
+            return None
+        best = max(complete, key=len)
+        return Call(self.id, self.name, best, _say_more(versions, best))
+
+
+def _say_more(versions: Iterable[str], than: str) -> bool:
+    """Return whether one of these versions of a call's arguments has something that a complete one does not have."""
+    members, text = read_json(_members, than.encode()), "".join(than.split())
+    for version in versions:
+        if (whole := validate_object(version)) is None:
+            if not text.startswith("".join(version.split())):
+                return True
+        elif any(members.get(name) != value for name, value in read_json(_members, whole.encode()).items()):
+            return True
+    return False
+
+
+def split_versions(text: str, starts: Sequence[int]) -> list[str]:
+    """Return the versions in arguments that were sent again without an end between them.
+
+    At one of the `starts` a version begins if the text before it is repeated there, or cannot go on there as JSON.
+    """
+    versions: list[str] = []
+    begin = 0
+    for start, following in pairwise([*starts, len(text)]):
+        before = text[begin:start]
+        if text.startswith(before, start) or not is_cut_object(text[begin:following]):
+            versions.append(before)
+            begin = start
+    return [*versions, text[begin:]]
 
 
 class Calls:
@@ -90,6 +169,7 @@ class Calls:
         "_made_calls",
         "_partial",
         "_released",
+        "_repeated",
         "_total_length",
         "empty",
         "made",
@@ -102,7 +182,8 @@ class Calls:
         self._total_length = 0
         self._last = ""  # the id of the current call: pieces may come without one
         self._complete: dict[str, Call] = {}  # that wait for a call which began before them
-        self._released: set[str] = set()
+        self._released: dict[str, Call] = {}
+        self._repeated: dict[str, _PartialCall] = {}  # later versions of calls that were complete before
         self._made_calls: set[tuple[str, str]] = set()
         self.made = 0
         self.empty: Call | None = None  # complete without arguments; released once nothing of the same id can follow
@@ -115,16 +196,14 @@ class Calls:
         self._last = id
         calls = self.take_empty() if self.empty is not None and self.empty.id != id else []
         self.empty = None
-        if id in self._released or id in self._complete:
-            return calls
-        call = self._partial.get(id)
+        is_late = id in self._released or id in self._complete
+        begun = self._repeated if is_late else self._partial
+        call = begun.get(id)
         if call is None:
-            call = self._partial[id] = _PartialCall(id)
+            call = begun[id] = _PartialCall(id)
         call.name = call.name or use.name or ""
         self._add_piece(call, use)
-        if not use.stop:
-            return calls
-        whole = call.stop()
+        whole = call.stop() if use.stop and not is_late else None
         if whole is None:
             return calls
         if whole.arguments == EMPTY:
@@ -148,27 +227,34 @@ class Calls:
                 truncated.append(TruncatedCall(partial.id, partial.name, partial.text))
             else:
                 calls += self._release(whole)
+        for repeated in self._repeated.values():
+            self._check_repeated(repeated)
         return calls, tuple(truncated)
 
+    def _check_repeated(self, repeated: _PartialCall) -> None:
+        """Note a version that says something else than the call which was released before it came."""
+        late, sent = repeated.complete(), self._released[repeated.id]
+        if late is not None and (late.name != sent.name or _say_more([late.arguments], sent.arguments)):
+            self._ledger.note_dropped(f"/toolUses/{late.id}", OTHER_VERSION)
+
     def _current_id(self, name: str | None) -> str:
-        """Return the id for a piece without one: the last call's, or a new one if the piece has a name."""
-        if not name or (self._last in self._partial and self._last not in self._complete):
+        """Return the id for a piece without one: the last call's, or a new one if the piece begins another call."""
+        last = self._partial.get(self._last)
+        if not name or (last is not None and self._last not in self._complete and last.name in ("", name)):
             return self._last
-        return f"tooluse_{len(self._released) + len(self._complete) + 1}"
+        return f"tooluse_{len(self._released) + len(self._partial) + 1}"
 
     def _add_piece(self, call: _PartialCall, use: ToolUse) -> None:
         raw = bytes(use.input)
         if raw == b"null" or self._total_length > MAX_CHARS:
             return
-        snapshot = raw[:1] != b'"'
-        piece = raw.decode() if snapshot else read_json(_string, raw)
-        if snapshot or call.pieces == [EMPTY]:  # some calls begin with an empty object before their pieces
-            call.pieces.clear()
-            call.length = 0
-        if piece:
-            call.pieces.append(piece)
-            call.length += len(piece)
-            self._total_length += len(piece)
+        if raw[:1] == b'"':
+            piece = read_json(_string, raw)
+            call.append(piece)
+        else:
+            piece = raw.decode()
+            call.replace(piece)
+        self._total_length += len(piece)
 
     def _complete_call(self, call: Call) -> list[Call]:
         """Return the complete calls before which no other call has begun."""
@@ -183,11 +269,13 @@ class Calls:
 
     def _release(self, call: Call) -> list[Call]:
         self._partial.pop(call.id, None)
-        self._released.add(call.id)
+        self._released[call.id] = call
         key = (call.name, compact(call.arguments))
         if key in self._made_calls:
             self._ledger.note_dropped(f"/toolUses/{call.id}", "the same call was made before in this reply")
             return []
+        if call.is_disputed:
+            self._ledger.note_dropped(f"/toolUses/{call.id}", OTHER_VERSION)
         self._made_calls.add(key)
         self.made += 1
         return [call]
