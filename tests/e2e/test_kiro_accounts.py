@@ -18,6 +18,7 @@ from fakes.upstream import Answer
 from narrowing import expect
 from rig import PROTOCOLS
 from sdk_replies import WHOLE, Reply, SdkReply, StatusError, status_error
+from tables import each_row
 
 CHAT = "/generateAssistantResponse"
 HELLO = make_framed(words("Hello"), tail())
@@ -71,6 +72,47 @@ def test_a_rejected_renewed_token_is_the_gateways_failure(rig: KiroRig, client: 
     assert "'kiro'" in str(error)
     assert rig.fake.counts["/refreshToken"] == 1
     assert rig.fake.counts[CHAT] == 2
+
+
+BAD_TOKEN = "The bearer token included in the request is invalid."
+DENIED = "User is not authorized to make this call."
+
+
+@each_row(
+    ("rejection", "status"),
+    [
+        (refusal(403, BAD_TOKEN, kind="AccessDeniedException"), 502),
+        (refusal(403, "no", kind="ExpiredTokenException"), 502),
+        (Answer(b"", status=403), 502),
+        (refusal(403, DENIED, kind="AccessDeniedException"), 403),
+        (refusal(403, "x", "SOMETHING_NEW", kind="AccessDeniedException"), 403),
+        (Answer(b"<html><h1>Forbidden</h1></html>", status=403, content_type="text/html"), 502),
+    ],
+)
+def test_a_403_that_does_not_say_why_renews_the_token_once(rig: KiroRig, rejection: Answer, status: int) -> None:
+    rig.play(rejection, HELLO)
+    assert expect(SdkReply, rig.ask("chat")).text == "Hello"
+    assert (rig.fake.counts["/refreshToken"], rig.fake.counts[CHAT]) == (1, 2)
+    rig.play(rejection)
+    error = expect_refusal(rig.ask("chat"), status)
+    assert "'kiro'" in str(error)
+    assert (rig.fake.counts["/refreshToken"], rig.fake.counts[CHAT]) == (1, 2)
+
+
+@each_row(
+    ("rejection", "status"),
+    [
+        (refusal(403, "x", "TEMPORARILY_SUSPENDED", kind="AccessDeniedException"), 403),
+        (refusal(403, "x", "FEATURE_NOT_SUPPORTED", kind="AccessDeniedException"), 403),
+        (refusal(403, "x", "UNAUTHORIZED_CUSTOMIZATION_RESOURCE_ACCESS", kind="AccessDeniedException"), 403),
+        (refusal(403, "This subscription is not supported.", kind="AccessDeniedException"), 403),
+        (refusal(403, "You have reached the limit.", "MONTHLY_REQUEST_COUNT"), 429),
+    ],
+)
+def test_a_403_with_a_final_reason_renews_no_token(rig: KiroRig, rejection: Answer, status: int) -> None:
+    rig.play(rejection)
+    expect_refusal(rig.ask("chat"), status)
+    assert (rig.fake.counts["/refreshToken"], rig.fake.counts[CHAT]) == (0, 1)
 
 
 @clients

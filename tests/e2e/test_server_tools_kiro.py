@@ -219,12 +219,14 @@ def test_an_expired_token_is_renewed_once(rig: KiroRig) -> None:
 
 def test_a_token_that_stays_rejected_is_an_error_result(rig: KiroRig) -> None:
     rig.play(SEARCHES, ANSWERS)
-    invalid = refusal(403, "The bearer token included in the request is invalid.", kind="AccessDeniedException")
-    rig.fake.script("/invokeMCP", invalid, invalid)
-    reply = stream_reply(rig)
-    assert error_code(reply) == "unavailable"
-    assert len(searches(rig)) == 2
-    assert reply.stop_reason == "end_turn"
+    for message in ("The bearer token included in the request is invalid.", "User is not authorized."):
+        invalid = refusal(403, message, kind="AccessDeniedException")
+        rig.fake.script("/invokeMCP", invalid, invalid)
+        reply = stream_reply(rig)
+        assert error_code(reply) == "unavailable"
+        assert (len(searches(rig)), rig.fake.counts["/refreshToken"]) == (2, 1)
+        assert reply.stop_reason == "end_turn"
+        rig.play(SEARCHES, ANSWERS)
 
 
 def rpc(**more: object) -> Answer:

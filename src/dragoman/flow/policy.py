@@ -311,7 +311,8 @@ class SecondChances:
     def take(self, provider: Provider, model: str, end: NoReply) -> SecondChance | None:
         """Return the change with which the same provider is tried again at once; None: it is not."""
         failure = end.failure
-        if failure.kind is Kind.CREDENTIAL and provider.auth.renew is not None and self._is_first(provider, "renew"):
+        auth = provider.auth
+        if auth.renew is not None and auth.renews_after(failure) and self._is_first(provider, "renew"):
             return SecondChance.RENEWED_CREDENTIAL
         adjustment = provider.requests.adjust(failure)
         if adjustment is None or (end.error_reply is not None and not _may_rebuild(adjustment, provider)):

@@ -115,6 +115,7 @@ class Auth(Struct, frozen=True):
 
     authorize: Authorize
     renew: Callable[[], Awaitable[bool]] | None = None  # get a new credential after the upstream rejected this one
+    renews_after: Callable[[Failure], bool] = lambda failure: failure.kind is Kind.CREDENTIAL  # once in a call
     login_command: str = ""  # run it if the credential stays rejected; empty: the api_key must be replaced
     expires_at: Callable[[], float | None] = lambda: None  # when the token in use expires; None: not known, or never
     secrets: tuple[bytes, ...] = ()  # besides the credential: those in configured headers and in the proxy's URL

@@ -5,7 +5,7 @@ import pytest
 
 from dragoman.hub.events import Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.protocols.kiro.errors import _BY_CLASS, read_failure
+from dragoman.protocols.kiro.errors import _BY_CLASS, may_be_old_token, read_failure
 from fakes.eventstream import exception
 from protocols.kiro.kiro_replies import read as decoded
 from protocols.kiro.kiro_replies import text_event
@@ -111,6 +111,30 @@ def test_a_403_without_a_reason_may_be_a_token_that_ran_out() -> None:
     for body in (b"", b"{}", b'{"message":null,"reason":null}'):
         assert read_failure(403, {}, body).kind is Kind.CREDENTIAL
     assert read_failure(403, {}, b'{"reason":"TEMPORARILY_SUSPENDED"}').kind is Kind.FORBIDDEN
+
+
+@each_row(
+    ("status", "reason", "message", "is_expected"),
+    [
+        (401, None, "no", True),
+        (403, None, "The bearer token included in the request is invalid.", True),
+        (403, None, "", True),
+        (403, None, "User is not authorized to make this call.", True),
+        (403, "SOMETHING_NEW", "x", True),
+        (403, "TEMPORARILY_SUSPENDED", "x", False),
+        (403, None, "Your User ID (d-1) temporarily is suspended.", False),
+        (403, "FEATURE_NOT_SUPPORTED", "x", False),
+        (403, "UNAUTHORIZED_WORKSPACE_CONTEXT_FEATURE_ACCESS", "x", False),
+        (403, None, "The subscription is unsupported.", False),
+        (403, "MONTHLY_REQUEST_COUNT", "x", False),
+        (400, None, "Improperly formed request.", False),
+        (429, None, "Too many requests", False),
+    ],
+)
+def test_a_new_token_may_help_unless_the_reason_is_final(
+    status: int, reason: str | None, message: str, is_expected: bool
+) -> None:
+    assert may_be_old_token(read_answer(status, message, reason)) is is_expected
 
 
 def test_the_error_may_be_wrapped() -> None:

@@ -40,6 +40,7 @@ _BY_REASON = {
 _BY_REASON_PREFIX = {"UNAUTHORIZED_": Kind.FORBIDDEN, "CUSTOMER_KMS_KEY_": Kind.CONFLICT}
 _LIMITED = frozenset({"USER_REQUEST_RATE_EXCEEDED", "CREDIT_CONSUMPTION_RATE_EXCEEDED"})
 
+_FINAL = re.compile(r"\bsuspended\b|\b(?:not |un)supported\b", re.IGNORECASE)
 _SUSPICIOUS = re.compile(r"suspicious activity", re.IGNORECASE)
 _BY_MESSAGE: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (_SUSPICIOUS, Kind.RATE_LIMITED),
@@ -87,6 +88,15 @@ def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Fa
     if status == 403 and not fault.reason and not fault.text:  # an expired token may be rejected without a reason
         return msgspec.structs.replace(failure, kind=Kind.CREDENTIAL)
     return failure
+
+
+def may_be_old_token(failure: Failure) -> bool:
+    """Return whether a new token may help: after a rejected one, and after a 403 that does not say why it is final."""
+    if failure.kind is not Kind.FORBIDDEN or failure.status != 403:
+        return failure.kind is Kind.CREDENTIAL
+    reason = failure.code or ""
+    is_known = reason in _BY_REASON or reason.startswith(tuple(_BY_REASON_PREFIX))
+    return not is_known and _FINAL.search(failure.message) is None
 
 
 def read_fault(body: bytes) -> Fault:

@@ -26,6 +26,7 @@ from dragoman.hub.request import Function, Request
 from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.passes.adapt_turns import drop_reasoning
+from dragoman.protocols.kiro.errors import may_be_old_token
 from dragoman.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.providers.kiro.account import AccountProfile, KiroAccount
 from dragoman.providers.kiro.credential import Credential, TokenIssuers, describe_truncation
@@ -81,6 +82,7 @@ def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, s
         auth=Auth(
             kiro.authorize,
             renew=account.refresher.renew,
+            renews_after=may_be_old_token,
             expires_at=account.refresher.expires_at,
             login_command="dragoman login kiro",
             secrets=read_secrets(config, environ),

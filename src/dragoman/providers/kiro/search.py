@@ -14,7 +14,7 @@ from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.server_tools import SEARCH, SearchOutcome, ToolErrorCode, ToolFailure, ToolText
 from dragoman.net.headers import JSON, Header
-from dragoman.protocols.kiro.errors import read_failure
+from dragoman.protocols.kiro.errors import may_be_old_token, read_failure
 from dragoman.providers.kiro.account import KiroAccount
 from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.services import Q, authorization_headers, target_headers
@@ -98,7 +98,7 @@ class KiroSearch:
 
     async def _post(self, message: dict[str, object]) -> ServiceResponse:
         response = await self._send(message)
-        is_rejected = response.status != 200 and _failure_of(response).kind is Kind.CREDENTIAL
+        is_rejected = response.status != 200 and may_be_old_token(_failure_of(response))
         if is_rejected and await self._account.refresher.renew():
             return await self._send(message)
         return response
