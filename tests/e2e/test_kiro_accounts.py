@@ -315,6 +315,20 @@ def test_kiros_request_ids_are_logged(
     assert [id for line in caplog.messages for id in ids if id in line] == expected
 
 
+def test_a_rejection_is_logged_with_its_message_and_the_figures_of_the_request(
+    rig: KiroRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "dragoman"):
+        rig.play(refusal(400, "Improperly formed request."))
+        rig.ask("chat")
+    size = len(rig.fake.chats[0].body)
+    expected = (
+        "provider kiro: HTTP 400 ValidationException: Improperly formed request. The request: "
+        f"{size} bytes, 0 earlier messages, 6 characters in the last one, 0 tools, 0 calls, 0 tool results, 0 images"
+    )
+    assert expected in caplog.messages
+
+
 def test_operations_named_in_a_header_are_all_posted_to_the_root(rig: KiroRig) -> None:
     """AWS's JSON encoding: every operation is posted to `/`, with its name in `x-amz-target`."""
     rig.gateway.adopt(rig.fake.section(str(rig.file), operations_by="target"))

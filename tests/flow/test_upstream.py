@@ -1,5 +1,7 @@
 """A request is sent and its answer received, also for what an upstream keeps; failures come back as values."""
 
+import logging
+import re
 import socket
 from collections.abc import Callable, Coroutine
 
@@ -79,6 +81,17 @@ def test_an_answer_is_returned_once_its_head_has_come() -> None:
 def test_an_error_is_read_into_a_failure(status: int, kind: Kind) -> None:
     end = refusal(error(status))
     assert (end.failure.kind, end.failure.status) == (kind, status)
+
+
+def test_an_error_is_logged_with_its_message_when_more_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "dragoman"):
+        refusal(error(400, "odd"))
+    assert caplog.messages == []
+    with caplog.at_level(logging.DEBUG, "dragoman"):
+        refusal(error(400, f"odd {KEY.decode()}", code="odd_field"))
+    [line] = [line for line in caplog.messages if "HTTP 400" in line]
+    assert re.fullmatch(r"provider \w+: HTTP 400 odd_field: odd \S+\. The request: \d+ bytes", line)
+    assert KEY.decode() not in line
 
 
 def test_an_error_in_the_clients_own_protocol_is_kept_as_it_came() -> None:

@@ -1,5 +1,6 @@
 """Send a prepared request and receive its response, or one for what an upstream keeps; expected failures are values."""
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -22,6 +23,8 @@ from dragoman.net.errors import InvalidResponse
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers
 from dragoman.providers.provider import Provider
+
+log = logging.getLogger(__name__)
 
 RESOURCE_TIMEOUT_S = 30.0
 
@@ -52,6 +55,7 @@ async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Fai
 def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoReply:
     now = time.time()
     failure = prepared.upstream.read_error(answer.status, dict(answer.headers), body)
+    _log_refusal(prepared, failure)
     failure = attribute_failure(prepared, adjust_reset_time(failure, answer.headers, now))
     failure = add_retry_advice(failure, answer.headers, now, prepared.provider.account.exhausted_until)
     if (
@@ -64,6 +68,14 @@ def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoRep
             failure, ErrorReply(answer.status, Headers(redact_known_in_fields(list(headers), prepared.secrets)), body)
         )
     return NoReply(failure)
+
+
+def _log_refusal(prepared: Prepared, failure: Failure) -> None:
+    """Log what the upstream says and the figures of the request, with `--verbose`: the client's error has neither."""
+    if log.isEnabledFor(logging.DEBUG):
+        what = f"HTTP {failure.status} {failure.code}" if failure.code else f"HTTP {failure.status}"
+        message, request = failure.message.rstrip("."), prepared.upstream.describe_request(prepared.out.body)
+        log.debug("provider %s: %s: %s. The request: %s", prepared.provider.name, what, message, request)
 
 
 def _is_error_body(prepared: Prepared, body: bytes) -> bool:

@@ -5,10 +5,11 @@ import pytest
 
 from dragoman.hub.events import Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.protocols.kiro.errors import _BY_CLASS, may_be_old_token, read_failure
+from dragoman.protocols.kiro.errors import _BY_CLASS, describe_request, may_be_old_token, read_failure
 from fakes.eventstream import exception
 from protocols.kiro.kiro_replies import read as decoded
 from protocols.kiro.kiro_replies import text_event
+from protocols.kiro.kiro_requests import ask, chat, user
 from tables import each_row
 
 ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKE"
@@ -135,6 +136,24 @@ def test_a_new_token_may_help_unless_the_reason_is_final(
     status: int, reason: str | None, message: str, is_expected: bool
 ) -> None:
     assert may_be_old_token(read_answer(status, message, reason)) is is_expected
+
+
+def test_a_request_is_described_by_its_figures() -> None:
+    look = {"name": "look", "arguments": "{}"}
+    built = ask(
+        "chat",
+        chat(
+            user("hi"),
+            {"role": "assistant", "tool_calls": [{"id": id, "type": "function", "function": look} for id in "ab"]},
+            {"role": "tool", "tool_call_id": "a", "content": "1"},
+            {"role": "tool", "tool_call_id": "b", "content": "2"},
+            user("é日"),
+            tools=[{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],
+        ),
+    )
+    figures = "2 earlier messages, 2 characters in the last one, 1 tools, 2 calls, 2 tool results, 0 images"
+    assert describe_request(built.body) == f"{len(built.body)} bytes, {figures}"
+    assert describe_request(b"{") == "1 bytes"
 
 
 def test_the_error_may_be_wrapped() -> None:

@@ -55,6 +55,13 @@ def _read_error() -> ReadError:
 
 
 @Deferred
+def _describe_request() -> Callable[[bytes], str]:
+    from dragoman.protocols.kiro.errors import describe_request
+
+    return describe_request
+
+
+@Deferred
 def _needs_inline() -> Callable[[Part], bool]:
     from dragoman.protocols.kiro.build_turns import needs_inline
 
@@ -77,6 +84,7 @@ PROTOCOL = Protocol(
         framer=_make_framer,
         decode_whole=_decode_whole,
         read_error=_read_error,
+        describe_request=_describe_request,
         tool_limits=ToolLimits(custom=False, namespaces=False, name_max=64, letter_first=True),
         needs_inline=_needs_inline,
         always_streams=True,

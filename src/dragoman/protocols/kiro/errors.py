@@ -1,4 +1,4 @@
-"""Read Kiro's error responses and exceptions into failures.
+"""Read Kiro's error responses and exceptions into failures, and describe the requests that it rejects.
 
 The reason decides, then the message, then the exception's class, then the status:
 the same reason has come under several statuses, and one status means many things.
@@ -8,8 +8,10 @@ import re
 from collections.abc import Mapping
 
 import msgspec
+from msgspec import Raw, Struct, field
 
 from dragoman.framing.error_text import clean_message, describe_error_page, kind_for_status, retry_after
+from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Failure, Kind
 from dragoman.protocols.kiro.wire import Fault
 
@@ -77,6 +79,35 @@ _BY_CLASS = {
 _SPELLING = {name.lower(): name for name in _BY_CLASS} | {"error": "InternalServerException"}
 
 _fault = msgspec.json.Decoder(Fault)
+
+
+class _SentContext(Struct, rename="camel"):
+    tool_results: list[Raw] = []
+    tools: list[Raw] = []
+
+
+class _SentMessage(Struct, rename="camel"):
+    content: str = ""
+    images: list[Raw] = []
+    tool_uses: list[Raw] = []
+    user_input_message_context: _SentContext = field(default_factory=_SentContext)
+
+
+class _SentEntry(Struct, rename="camel"):
+    user_input_message: _SentMessage = field(default_factory=_SentMessage)
+    assistant_response_message: _SentMessage = field(default_factory=_SentMessage)
+
+
+class _SentState(Struct, rename="camel"):
+    current_message: _SentEntry
+    history: list[_SentEntry] = []
+
+
+class _SentRequest(Struct, rename="camel"):
+    conversation_state: _SentState
+
+
+_sent = msgspec.json.Decoder(_SentRequest)
 
 
 def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
@@ -150,3 +181,20 @@ def _min_wait(message: str, reason: str | None) -> float | None:
     if reason in _LIMITED:
         return _RATE_LIMIT_WAIT_S
     return _SUSPICION_WAIT_S if not reason and _SUSPICIOUS.search(message) else None
+
+
+def describe_request(body: bytes) -> str:
+    """Return the figures of a request that Kiro rejected: its messages rarely say what is wrong."""
+    try:
+        state = _sent.decode(body).conversation_state
+    except JSON_ERRORS:
+        return f"{len(body)} bytes"
+    entries = [*state.history, state.current_message]
+    messages = [side for entry in entries for side in (entry.user_input_message, entry.assistant_response_message)]
+    last = state.current_message.user_input_message
+    results = sum(len(message.user_input_message_context.tool_results) for message in messages)
+    return (
+        f"{len(body)} bytes, {len(state.history)} earlier messages, {len(last.content)} characters in the last one, "
+        f"{len(last.user_input_message_context.tools)} tools, {sum(len(side.tool_uses) for side in messages)} calls, "
+        f"{results} tool results, {sum(len(side.images) for side in messages)} images"
+    )
