@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from fakes.kiro import FakeKiro
 from shell import Shell
 
 
@@ -33,6 +34,18 @@ def test_the_running_gateway_lists_its_models(shell: Shell) -> None:
     assert ids(given.out) == ids(from_environment.out)
     assert ids(alone.out) == ["mine/only-here", "only-here"]
     assert f"A gateway runs at {served.url}" in alone.err
+
+
+def test_a_model_of_kiro_has_its_credit_rate(shell: Shell) -> None:
+    with FakeKiro() as kiro:
+        shell.write("kiro.toml", kiro.section(kiro.sign_in(shell.home / "kiro-auth-token.json")))
+        as_json = shell.run("models", "--config", "kiro.toml", "--json")
+        table = shell.run("models", "--config", "kiro.toml")
+    rates = {model["id"]: model["credit_rate"] for model in msgspec.json.decode(as_json.out)}
+    assert (rates["kiro/claude-sonnet-4.5"], rates["kiro/auto"]) == (1.3, None)
+    assert "CREDIT RATE" in table.out
+    [line] = [line for line in table.out.splitlines() if line.startswith("kiro/claude-sonnet-4.5")]
+    assert line.split()[-1] == "1.3"
 
 
 def test_a_rejected_key_is_an_error(shell: Shell) -> None:

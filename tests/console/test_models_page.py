@@ -8,6 +8,7 @@ from playwright.sync_api import expect
 
 from console.screen import Screen
 from console.traffic import make_capturing_config
+from fakes.kiro import FakeKiro
 from gateway import Running, provider_section, running
 
 
@@ -15,8 +16,11 @@ from gateway import Running, provider_section, running
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = Path(tmp_path_factory.mktemp("models"))
     toml = make_capturing_config(directory / "captures") + provider_section("messages", "http://127.0.0.1:9/v1")
-    with running(toml, directory, stored=["someone"]) as started:
-        yield started
+    with FakeKiro() as kiro:
+        toml += kiro.section(kiro.sign_in(directory / "kiro-auth-token.json"))
+        with running(toml, directory, stored=["someone"]) as started:
+            started.settle()
+            yield started
 
 
 def test_one_prompt_goes_to_two_routes_side_by_side(tab: Screen) -> None:
@@ -45,6 +49,13 @@ def test_one_prompt_goes_to_two_routes_side_by_side(tab: Screen) -> None:
     expect(tab.page.get_by_role("row")).to_have_count(3)
 
 
+def test_a_model_of_kiro_has_its_credit_rate(tab: Screen) -> None:
+    tab.open("models")
+    table = tab.page.get_by_role("table", name="Models")
+    expect(table.get_by_role("row", name="Claude Sonnet 4.5")).to_contain_text("credits × 1.3")
+    expect(table.get_by_role("row", name="Claude Opus 4.6")).not_to_contain_text("credits")
+
+
 def test_the_losses_of_a_translation_are_those_of_the_matrix(tab: Screen) -> None:
     tab.open("models")
     table = tab.page.get_by_role("table", name="Losses by protocol")
@@ -53,6 +64,6 @@ def test_the_losses_of_a_translation_are_those_of_the_matrix(tab: Screen) -> Non
     row = table.get_by_role("row", name="Chat Completions")
     row.get_by_text("fields").click()
     expect(row.get_by_text("/logit_bias dropped: messages has no such field")).to_be_visible()
-    expect(tab.page.locator("main")).to_contain_text("For native there is no such table")
+    expect(tab.page.locator("main")).to_contain_text("For native, kiro there is no such table")
     tab.keep("models-losses")
     tab.check_page("models")

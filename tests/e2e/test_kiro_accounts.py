@@ -10,6 +10,7 @@ import anthropic
 import openai
 import pytest
 
+from asking import send
 from e2e.account_rig import KiroRig, run_kiro
 from e2e.cases import request_for
 from fakes.eventstream import event
@@ -327,6 +328,15 @@ def test_a_rejection_is_logged_with_its_message_and_the_figures_of_the_request(
         f"{size} bytes, 0 earlier messages, 6 characters in the last one, 0 tools, 0 calls, 0 tool results, 0 images"
     )
     assert expected in caplog.messages
+
+
+def test_the_lists_of_models_have_the_credit_rate_of_each(rig: KiroRig) -> None:
+    for path in ("/v1/models", "/v1/models?client_version=1.0.0"):
+        listed = {model["id"]: model.get("credit_rate") for model in send(rig.gateway, "GET", path).json["data"]}
+        assert (listed["kiro/claude-sonnet-4.5"], listed["kiro/auto"]) == (1.3, None)
+    offered = send(rig.gateway, "GET", "/api/v1/models").json["models"]
+    rates = {model["model"]: model["credit_rate"] for model in offered if model["provider"] == "kiro"}
+    assert rates == {"auto": None, "claude-sonnet-4.5": 1.3, "claude-opus-4.6": None}
 
 
 def test_operations_named_in_a_header_are_all_posted_to_the_root(rig: KiroRig) -> None:

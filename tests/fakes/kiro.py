@@ -46,6 +46,8 @@ MODELS: list[JsonObject] = [
     {
         "modelId": "claude-sonnet-4.5",
         "modelName": "Claude Sonnet 4.5",
+        "rateMultiplier": 1.3,
+        "rateUnit": "Credit",
         "tokenLimits": {"maxInputTokens": 200_000, "maxOutputTokens": 64_000},
     },
     {

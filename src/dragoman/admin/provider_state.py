@@ -163,6 +163,7 @@ class OfferedModel(Struct, frozen=True):
     names: list[str]
     max_input: int | None
     max_output: int | None
+    credit_rate: float | None  # by which the plan's credits are multiplied; None: the provider states none
     usd_per_million: UsdPerMillion | None  # None: the price is not known
 
 
@@ -198,6 +199,7 @@ def describe_models(runtime: Runtime, pricing: Pricing | None, now: float) -> Mo
                 [name for name in (info.id, f"{provider}/{info.id}") if name in names],
                 info.max_input,
                 info.max_output,
+                info.credit_rate,
                 None if pricing is None else pricing.usd_per_million(provider, info.id, now),
             )
             for provider, catalogue in runtime.catalogues.items()

@@ -22,6 +22,7 @@ class Model(Struct, frozen=True):
     id: str
     owned_by: str = ""
     created: int = 0
+    credit_rate: float | None = None  # by which the plan's credits are multiplied for this model
 
 
 class Described(Struct, frozen=True):
@@ -62,11 +63,20 @@ def command(url: str | None, config_file: str | None, key: str | None, as_json: 
     if as_json:
         show_json(page.data)
     elif page.data:
-        show_table(("MODEL", "OWNED BY"), [(model.id, model.owned_by) for model in page.data])
+        _show_models(page.data)
     elif not page.problems:
         print_note("No models: no configured provider lists any. Name some in `models` of its section.")
     if page.problems and not page.data:
         raise AdminError("No models could be listed. Run: dragoman doctor")
+
+
+def _show_models(models: list[Model]) -> None:
+    if all(model.credit_rate is None for model in models):
+        show_table(("MODEL", "OWNED BY"), [(model.id, model.owned_by) for model in models])
+        return
+    rates = ["" if model.credit_rate is None else f"{model.credit_rate:g}" for model in models]
+    rows = [(model.id, model.owned_by, rate) for model, rate in zip(models, rates, strict=True)]
+    show_table(("MODEL", "OWNED BY", "CREDIT RATE"), rows, numbers=("CREDIT RATE",))
 
 
 async def read_page(config: Config, given_key: str | None = None, url: str | None = None) -> Page:

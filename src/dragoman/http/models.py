@@ -92,5 +92,7 @@ def _describe(name: str, info: ModelInfo | None, limits: ModelInfo | None) -> Li
     if limits is None:
         return ListedModel(name)
     if info is None:
-        return ListedModel(name, max_input=limits.max_input, max_output=limits.max_output)
-    return ListedModel(name, info.name, info.created, info.owned_by, limits.max_input, limits.max_output)
+        info = ModelInfo(name)
+    return ListedModel(
+        name, info.name, info.created, info.owned_by, limits.max_input, limits.max_output, limits.credit_rate
+    )

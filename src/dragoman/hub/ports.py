@@ -163,6 +163,7 @@ class ListedModel(Struct, frozen=True):
     owned_by: str = ""
     max_input: int | None = None  # tokens
     max_output: int | None = None
+    credit_rate: float | None = None  # by which the plan's credits are multiplied for this model
 
 
 class ModelList(Struct, frozen=True):

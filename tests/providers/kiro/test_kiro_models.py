@@ -2,10 +2,12 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from dragoman.providers.kiro.model_cache import ModelCache, fallback_models, normalise_name, resolve_name
 from dragoman.providers.kiro.services import ListedModel, TokenLimits
+from tables import each_row
 
 WINDOW = 123_456
 IDS = [model.id for model in fallback_models(WINDOW)]
@@ -89,3 +91,26 @@ def test_a_model_without_a_window_has_the_default_one_everywhere() -> None:
     windows = {model.id: model.max_input for model in asyncio.run(cache.fetch())}
     assert windows == {"wide": 1_000_000, "silent": WINDOW}
     assert [cache.context_window(id) for id in ("wide", "silent", "unheard-of")] == [1_000_000, WINDOW, WINDOW]
+
+
+@each_row(
+    ("fields", "rate"),
+    [
+        ({"rateMultiplier": 1.3, "rateUnit": "Credit"}, 1.3),
+        ({"rateMultiplier": 0.4}, 0.4),
+        ({"rateMultiplier": 2, "rateUnit": "request"}, None),
+        ({"rateMultiplier": "1.3"}, None),
+        ({"rateMultiplier": -1}, None),
+        ({"rateMultiplier": True}, None),
+        ({"rateMultiplier": None, "rateUnit": 7}, None),
+        ({}, None),
+    ],
+)
+def test_a_model_has_the_credit_rate_that_kiro_lists(fields: dict[str, object], rate: float | None) -> None:
+    listed = msgspec.convert({"modelId": "m", **fields}, ListedModel)
+
+    async def list_models() -> list[ListedModel]:
+        return [listed]
+
+    [model] = asyncio.run(ModelCache(list_models, WINDOW).fetch())
+    assert model.credit_rate == rate

@@ -70,7 +70,7 @@ function catalogue(models, providers, search) {
     const found = models.filter((one) => `${one.provider}/${one.model} ${one.name}`.toLowerCase().includes(input.value.toLowerCase()));
     show(body, found.slice(0, SHOWN).map((one) => h("tr", null,
       h("th.text", { scope: "row" }, quote(one.model), one.name && one.name !== one.model ? h("div.soft", null, quote(one.name)) : null),
-      h("td.nowrap", null, plain(one.provider), h("div.soft", null, plain(protocols.get(one.provider) || ""))), h("td.text", null, one.names.map((/** @type {string} */ name) => [h("code", null, plain(name)), " "]).flat()),
+      h("td.nowrap", null, plain(one.provider), h("div.soft", null, plain(protocols.get(one.provider) || "")), one.credit_rate === null ? null : h("div.soft", null, `credits × ${one.credit_rate}`)), h("td.text", null, one.names.map((/** @type {string} */ name) => [h("code", null, plain(name)), " "]).flat()),
       h("td.number", null, tokens(one.max_input)), h("td.number", null, tokens(one.max_output)), prices(one.usd_per_million))));
     setText(note, found.length > SHOWN ? `${found.length} models, the first ${SHOWN} are shown.` : `${found.length} models`);
   };

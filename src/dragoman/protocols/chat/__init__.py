@@ -98,7 +98,8 @@ def _accepts(profile: Profile, body: bytes) -> bool:
 
 def _describe_model(model: ListedModel) -> dict[str, object]:
     owner = model.owned_by or "dragoman"
-    return {"id": model.id, "object": "model", "created": model.created, "owned_by": owner}
+    rate = {} if model.credit_rate is None else {"credit_rate": model.credit_rate}
+    return {"id": model.id, "object": "model", "created": model.created, "owned_by": owner, **rate}
 
 
 def _render_models(models: Sequence[ListedModel], query: Mapping[str, str]) -> bytes:

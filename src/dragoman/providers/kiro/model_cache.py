@@ -161,6 +161,7 @@ class ModelCache:
             owned_by=OWNER,
             max_input=self._window(model),
             max_output=limits.max_output_tokens if limits else None,
+            credit_rate=model.credit_rate,
         )
 
     def _window(self, model: ListedModel) -> int:

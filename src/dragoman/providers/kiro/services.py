@@ -167,7 +167,16 @@ class ListedModel(Struct, rename="camel"):
     model_id: str = ""
     model_name: str | None = None
     token_limits: TokenLimits | None = None
+    rate_multiplier: object = None  # of the plan's credits
+    rate_unit: object = None
     additional_model_request_fields_schema: Raw = NOTHING  # an object, or its JSON as a string
+
+    @property
+    def credit_rate(self) -> float | None:
+        rate, unit = self.rate_multiplier, self.rate_unit
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or rate < 0:
+            return None
+        return float(rate) if unit is None or str(unit).lower().startswith("credit") else None
 
 
 class ListedProfile(Struct, rename="camel"):
