@@ -19,7 +19,13 @@ Json = dict[str, object]
 Path = tuple[str | int, ...]
 
 BUDGETS = msgspec.structs.asdict(Effort())
-ISSUERS = {"chat": "a-compatible-server", "responses": "openai", "messages": "anthropic", "gemini": "gemini"}
+ISSUERS = {
+    "chat": "a-compatible-server",
+    "responses": "openai",
+    "messages": "anthropic",
+    "gemini": "gemini",
+    "kiro": "kiro",
+}
 
 
 @dataclass(frozen=True)

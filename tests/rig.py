@@ -24,10 +24,22 @@ from scripting import ENCODERS, Scripted, write_reply
 if TYPE_CHECKING:
     from sdk_replies import Sdk
 
-__all__ = ["CLIENTS", "CROSSED", "ENCODERS", "FEW_PAIRS", "ONCE", "PATHS", "PROTOCOLS", "QUICK", "UPSTREAMS"]
+__all__ = [
+    "ALL_UPSTREAMS",
+    "CLIENTS",
+    "CROSSED",
+    "ENCODERS",
+    "FEW_PAIRS",
+    "ONCE",
+    "PATHS",
+    "PROTOCOLS",
+    "QUICK",
+    "UPSTREAMS",
+]
 __all__ += ["Rig", "run_rig", "walk"]
 PROTOCOLS = ("chat", "responses", "messages")
 UPSTREAMS = (*PROTOCOLS, "gemini")
+ALL_UPSTREAMS = (*UPSTREAMS, "kiro")  # Kiro has no clients, and is always translated
 # Each client with an upstream of its own protocol and of another one: enough where what is proved takes its time.
 CROSSED = [("chat", "messages"), ("responses", "chat"), ("messages", "responses")]
 FEW_PAIRS = [*((name, name) for name in PROTOCOLS), *CROSSED]

@@ -59,11 +59,15 @@ def test_a_model_of_kiro_has_its_credit_rate(tab: Screen) -> None:
 def test_the_losses_of_a_translation_are_those_of_the_matrix(tab: Screen) -> None:
     tab.open("models")
     table = tab.page.get_by_role("table", name="Losses by protocol")
-    expect(table.get_by_role("columnheader")).to_have_text(["Client speaks", "Provider speaks Messages"])
+    expect(table.get_by_role("columnheader")).to_have_text(
+        ["Client speaks", "Provider speaks Messages", "Provider speaks Kiro's own protocol"]
+    )
     expect(table.get_by_role("row", name="Messages unchanged")).to_be_visible()
     row = table.get_by_role("row", name="Chat Completions")
-    row.get_by_text("fields").click()
+    row.get_by_text("fields").first.click()
     expect(row.get_by_text("/logit_bias dropped: messages has no such field")).to_be_visible()
-    expect(tab.page.locator("main")).to_contain_text("For native, kiro there is no such table")
+    expect(tab.page.locator("main")).to_contain_text("For native there is no such table")
+    row.get_by_text("fields").last.click()
+    expect(row.get_by_text("/temperature dropped: Kiro has no such setting")).to_be_visible()
     tab.keep("models-losses")
     tab.check_page("models")

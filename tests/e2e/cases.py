@@ -89,7 +89,16 @@ def request_for(client: str, model: str, case: Case | None = None) -> JsonObject
             return {"model": model, "messages": user, "max_tokens": 1024, **extra, **tooled}
 
 
-def request_with_pictures(client: str, model: str) -> JsonObject:
+def request_with_pictures(client: str, model: str, upstream: str = "") -> JsonObject:
+    """Return a request with a picture as data and one by its address; without the latter for Kiro, which refuses it."""
+    request = _request_with_pictures(client, model)
+    if upstream == "kiro":
+        turn = next(iter(request[{"responses": "input", "gemini": "contents"}.get(client, "messages")]))
+        turn["parts" if client == "gemini" else "content"].pop()
+    return request
+
+
+def _request_with_pictures(client: str, model: str) -> JsonObject:
     match client:
         case "chat":
             parts: list[Json] = [
@@ -123,6 +132,11 @@ def request_with_pictures(client: str, model: str) -> JsonObject:
 
 def pictures_in(upstream: str, body: JsonObject) -> list[str]:
     """The images of the last turn of a request, as an upstream of this protocol finds them."""
+    if upstream == "kiro":
+        images = body["conversationState"]["currentMessage"]["userInputMessage"]["images"]
+        return [
+            f"data:image/{image['format']};base64,{to_standard_base64(image['source']['bytes'])}" for image in images
+        ]
     turn = body[{"responses": "input", "gemini": "contents"}.get(upstream, "messages")][-1]
     match upstream:
         case "gemini":

@@ -12,7 +12,7 @@ import msgspec
 from deletion import Built, Turned, outcome, remove_value
 from deletion import find_blamed as blamed_part
 from e2e.cases import BROKEN, CASES
-from rig import CLIENTS, UPSTREAMS
+from rig import ALL_UPSTREAMS, CLIENTS
 from scripting.replies import NO_REFUSALS, Refusal, Stop, limit_to_protocol
 from sdk_replies import STOPS
 
@@ -25,8 +25,10 @@ FIXTURES = ROOT / "tests" / "fixtures"
 INVENTED = re.compile(r"/(mood|vendor_field|padding|note|cache|extra)$")  # no protocol has these: the fixtures do
 IMAGES = "images in a request"
 CAPABILITIES = (*CASES, IMAGES, *BROKEN)
-NAMES = {"chat": "Chat", "responses": "Responses", "messages": "Messages", "gemini": "Gemini"}
-PAIRS = list(product(CLIENTS, UPSTREAMS))
+NAMES = {"chat": "Chat", "responses": "Responses", "messages": "Messages", "gemini": "Gemini", "kiro": "Kiro"}
+PAIRS = list(product(CLIENTS, ALL_UPSTREAMS))
+NO_END = "an end without terminator"
+PARTLY_KIRO = (IMAGES, "cached and reasoning tokens", NO_END)
 
 
 def page() -> str:
@@ -54,8 +56,12 @@ def _replies() -> list[str]:
         "",
         "- `=` the bytes pass through, with an error event appended if the end is missing",
         "- `✓` translated exactly",
-        "- `~` translated to the nearest equivalent in the client's protocol",
+        "- `~` translated to the nearest equivalent in the client's protocol, or only in part",
         "- `–` the upstream's protocol cannot express it",
+        "",
+        "Of Kiro: images are sent as data, and one by its address is refused, or fetched with `[fetch]`; cached",
+        "tokens are counted, those of reasoning are not; a reply that lacks its last events ends as one that was",
+        "cut by its length. [kiro.md](kiro.md) says what else is different.",
         "",
         "| | " + " | ".join(columns) + " |",
         "|-" * (len(columns) + 1) + "|",
@@ -79,6 +85,8 @@ def _mark(client: str, upstream: str, capability: str) -> str:
         return "–"
     if client == upstream:
         return "="
+    if upstream == "kiro" and capability in PARTLY_KIRO:
+        return "~"
     if text is not None and (_is_nearest(client, text.stop) or (client in NO_REFUSALS and text.parts_of(Refusal))):
         return "~"
     return "✓"
@@ -106,7 +114,7 @@ def _requests() -> list[str]:
 def console_losses() -> str:
     """Return the losses by client, then by upstream, as rows of field, how and why: one pair on each line."""
     by_client = [
-        f'"{client}":{{\n' + ",\n".join(_losses_as_json(client, up) for up in UPSTREAMS if up != client) + "\n}"
+        f'"{client}":{{\n' + ",\n".join(_losses_as_json(client, up) for up in ALL_UPSTREAMS if up != client) + "\n}"
         for client in CLIENTS
     ]
     return "{\n" + ",\n".join(by_client) + "\n}\n"

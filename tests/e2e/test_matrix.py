@@ -10,7 +10,8 @@ from google import genai
 
 from e2e.cases import BROKEN, CASES, WORDS, request_for
 from fakes.upstream import Answer, End
-from rig import CLIENTS, CROSSED, ENCODERS, UPSTREAMS, Rig, walk
+from rig import ALL_UPSTREAMS, CLIENTS, CROSSED, ENCODERS, UPSTREAMS, Rig, walk
+from scripting import write_reply
 from scripting.replies import ScriptedReply, Text, limit_to_protocol
 from sdk_replies import Broke, Halted, SdkReply
 from sdk_replies_gemini import STREAMS, WHOLE, expect_for
@@ -31,32 +32,31 @@ cuts = pytest.mark.parametrize(
 
 
 def make_stream_answer(upstream: str, scripted: ScriptedReply, cut: str, end: End = End.CLEAN) -> Answer:
-    return Answer(ENCODERS[upstream].encode_stream(limit_to_protocol(scripted, upstream)), cut=CUTS[cut], end=end)
+    return write_reply(upstream, limit_to_protocol(scripted, upstream), cut=CUTS[cut], end=end)
 
 
 def whole(upstream: str, scripted: ScriptedReply) -> Answer:
-    body = ENCODERS[upstream].encode_whole(limit_to_protocol(scripted, upstream))
-    return Answer(body, content_type="application/json", chunked=False)
+    return write_reply(upstream, limit_to_protocol(scripted, upstream), stream=False)
 
 
-@pytest.mark.parametrize(("client", "case", "upstream", "cut"), walk([CLIENTS, CASES], [UPSTREAMS, CUTS]))
-def test_a_stream_arrives_unchanged_in_meaning(rig: Rig, client: str, upstream: str, case: str, cut: str) -> None:
+@pytest.mark.parametrize(("client", "case", "upstream", "cut"), walk([CLIENTS, CASES], [ALL_UPSTREAMS, CUTS]))
+def test_a_stream_arrives_unchanged_in_meaning(matrix: Rig, client: str, upstream: str, case: str, cut: str) -> None:
     scripted = CASES[case].scripted
-    rig.play(upstream, make_stream_answer(upstream, scripted, cut))
+    matrix.play(upstream, make_stream_answer(upstream, scripted, cut))
     for listen in STREAMS[client]:
-        reply = listen(rig.sdk, request_for(client, rig.model(upstream), CASES[case]))
+        reply = listen(matrix.sdk, request_for(client, matrix.model(upstream), CASES[case]))
         expected = expect_for(client, upstream, scripted)
         assert reply == (Halted(expected.text, expected.stop) if isinstance(reply, Halted) else expected)
 
 
 @pytest.mark.parametrize(("client", "case", "end", "upstream", "cut"), walk([CLIENTS, BROKEN, ENDS], [UPSTREAMS, CUTS]))
 def test_a_broken_stream_never_ends_cleanly(
-    rig: Rig, client: str, upstream: str, case: str, end: str, cut: str
+    matrix: Rig, client: str, upstream: str, case: str, end: str, cut: str
 ) -> None:
     scripted = BROKEN[case]
-    rig.play(upstream, make_stream_answer(upstream, scripted, cut, ENDS[end]))
+    matrix.play(upstream, make_stream_answer(upstream, scripted, cut, ENDS[end]))
     for listen in STREAMS[client]:
-        reply = listen(rig.sdk, request_for(client, rig.model(upstream)))
+        reply = listen(matrix.sdk, request_for(client, matrix.model(upstream)))
         assert isinstance(reply, Broke), reply
         assert isinstance(reply.error, ERRORS[client])
         assert reply.text == "".join(part.text for part in scripted.parts if isinstance(part, Text))
@@ -66,22 +66,22 @@ def test_a_broken_stream_never_ends_cleanly(
 
 @clients
 @cuts
-def test_a_chat_stream_that_finished_needs_no_done(rig: Rig, client: str, cut: str) -> None:
+def test_a_chat_stream_that_finished_needs_no_done(matrix: Rig, client: str, cut: str) -> None:
     scripted = CASES["one tool call"].scripted
     sent = ENCODERS["chat"].encode_stream(scripted).removesuffix(b"data: [DONE]\n\n")
-    rig.play("chat", Answer(sent, cut=CUTS[cut]))
+    matrix.play("chat", Answer(sent, cut=CUTS[cut]))
     for listen in STREAMS[client]:
-        assert listen(rig.sdk, request_for(client, rig.model("chat"))) == expect_for(client, "chat", scripted)
+        assert listen(matrix.sdk, request_for(client, matrix.model("chat"))) == expect_for(client, "chat", scripted)
 
 
 @pytest.mark.parametrize("client", ["responses", "messages"])
 @cuts
-def test_a_chat_stream_that_finished_is_whole_though_its_connection_breaks(rig: Rig, client: str, cut: str) -> None:
+def test_a_chat_stream_that_finished_is_whole_though_its_connection_breaks(matrix: Rig, client: str, cut: str) -> None:
     scripted = CASES["one tool call"].scripted
     sent = ENCODERS["chat"].encode_stream(scripted)
-    rig.play("chat", Answer(sent[: sent.index(b'"choices":[]')], cut=CUTS[cut], end=End.CUT))  # in its counts
+    matrix.play("chat", Answer(sent[: sent.index(b'"choices":[]')], cut=CUTS[cut], end=End.CUT))  # in its counts
     for listen in STREAMS[client]:
-        reply = listen(rig.sdk, request_for(client, rig.model("chat")))
+        reply = listen(matrix.sdk, request_for(client, matrix.model("chat")))
         expected = expect_for(client, "chat", scripted)
         assert isinstance(reply, SdkReply), reply
         assert (reply.calls, reply.stop) == (expected.calls, expected.stop)
@@ -89,28 +89,28 @@ def test_a_chat_stream_that_finished_is_whole_though_its_connection_breaks(rig: 
 
 @clients
 @cuts
-def test_a_message_without_its_stop_event_is_not_whole(rig: Rig, client: str, cut: str) -> None:
+def test_a_message_without_its_stop_event_is_not_whole(matrix: Rig, client: str, cut: str) -> None:
     sent = ENCODERS["messages"].encode_stream(CASES["text"].scripted)
-    rig.play("messages", Answer(sent[: sent.index(b"event: message_stop")], cut=CUTS[cut]))
+    matrix.play("messages", Answer(sent[: sent.index(b"event: message_stop")], cut=CUTS[cut]))
     for listen in STREAMS[client]:
-        reply = listen(rig.sdk, request_for(client, rig.model("messages")))
+        reply = listen(matrix.sdk, request_for(client, matrix.model("messages")))
         assert isinstance(reply, Broke)
         assert reply.text == WORDS
 
 
 @clients
 @pytest.mark.parametrize("upstream", UPSTREAMS)
-def test_a_whole_answer_to_a_stream_request_is_streamed(rig: Rig, client: str, upstream: str) -> None:
+def test_a_whole_answer_to_a_stream_request_is_streamed(matrix: Rig, client: str, upstream: str) -> None:
     scripted = CASES["parallel interleaved tool calls"].scripted
-    rig.play(upstream, whole(upstream, scripted))
+    matrix.play(upstream, whole(upstream, scripted))
     for listen in STREAMS[client]:
-        reply = listen(rig.sdk, request_for(client, rig.model(upstream), CASES["one tool call"]))
+        reply = listen(matrix.sdk, request_for(client, matrix.model(upstream), CASES["one tool call"]))
         assert reply == expect_for(client, upstream, scripted)
 
 
 @pytest.mark.parametrize(("client", "upstream"), CROSSED)
-def test_a_streamed_answer_to_a_whole_request_is_sent_whole(rig: Rig, client: str, upstream: str) -> None:
+def test_a_streamed_answer_to_a_whole_request_is_sent_whole(matrix: Rig, client: str, upstream: str) -> None:
     scripted = CASES["parallel interleaved tool calls"].scripted
-    rig.play(upstream, make_stream_answer(upstream, scripted, "in one piece"))
-    reply = WHOLE[client](rig.sdk, request_for(client, rig.model(upstream), CASES["one tool call"]))
+    matrix.play(upstream, make_stream_answer(upstream, scripted, "in one piece"))
+    reply = WHOLE[client](matrix.sdk, request_for(client, matrix.model(upstream), CASES["one tool call"]))
     assert reply == expect_for(client, upstream, scripted)

@@ -77,7 +77,7 @@ class ScriptedReply:
         return [part for part in self.parts if isinstance(part, kind)]
 
 
-NO_REFUSALS = ("messages", "gemini")  # their refusals are text
+NO_REFUSALS = ("messages", "gemini", "kiro")  # their refusals are text
 ONLY_MESSAGES = {Stop.STOP_STRING: Stop.NATURAL, Stop.CONTEXT_FULL: Stop.CAP, Stop.PAUSE: Stop.NATURAL}
 
 
@@ -88,6 +88,10 @@ def limit_to_protocol(scripted: ScriptedReply, upstream: str) -> ScriptedReply:
         scripted = replace(scripted, parts=parts, stop=Stop.FILTERED)
     if upstream == "messages":
         return scripted
+    if upstream == "kiro":
+        stop = Stop.NATURAL if scripted.stop is Stop.STOP_STRING else scripted.stop
+        counted = replace(scripted.tokens, reasoning=0)
+        return replace(scripted, stop=stop, sequence=None, explanation=None, tokens=counted)
     if upstream == "gemini":
         stop = ONLY_MESSAGES.get(scripted.stop, scripted.stop)
         return replace(scripted, stop=stop, sequence=None, tokens=replace(scripted.tokens, written=0))

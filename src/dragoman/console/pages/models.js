@@ -12,6 +12,8 @@ export const title = "Models";
 const SHOWN = 300;
 /** @type {Record<string, string>} */
 const PROTOCOLS = { chat: "Chat Completions", responses: "Responses", messages: "Messages", gemini: "Gemini" };
+/** @type {Record<string, string>} */
+const UPSTREAMS = { ...PROTOCOLS, kiro: "Kiro's own protocol" };
 
 /** @param {{query: URLSearchParams}} address @returns {import("../main.js").Page} */
 export function open({ query }) {
@@ -96,12 +98,12 @@ function prices(price) {
 function translation(data) {
   /** @type {string[]} */
   const upstreams = [...new Set(data.providers.flatMap((/** @type {any} */ one) => one.protocols))];
-  const known = upstreams.filter((name) => name in PROTOCOLS);
-  const others = upstreams.filter((name) => !(name in PROTOCOLS));
+  const known = upstreams.filter((name) => name in UPSTREAMS);
+  const others = upstreams.filter((name) => !(name in UPSTREAMS));
   return h("section", null, h("h2", null, "What a translation loses"),
     h("p", null, "A request that is answered in its client's own protocol passes unchanged. These fields are lost otherwise, as far as a request has them; ", h("a", { href: "/console/requests?q=losses>0" }, "requests with losses"), " says what was."),
     known.length ? h("div.scroll", { tabindex: "0" }, h("table", null, h("caption.unseen", null, "Losses by protocol"),
-      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Client speaks"), known.map((name) => h("th", { scope: "col" }, `Provider speaks ${PROTOCOLS[name]}`)))),
+      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Client speaks"), known.map((name) => h("th", { scope: "col" }, `Provider speaks ${UPSTREAMS[name]}`)))),
       h("tbody", null, Object.keys(PROTOCOLS).map((client) => h("tr", null, h("th.text", { scope: "row" }, PROTOCOLS[client]), known.map((upstream) => h("td.text", null, pair(data.losses, client, upstream)))))))) : null,
     others.length ? h("p.soft", null, `For ${others.map(plain).join(", ")} there is no such table: each request's own list is in the inspector.`) : null);
 }
