@@ -53,3 +53,10 @@ def test_the_compatibility_page_is_what_was_proved(matrix: Rig) -> None:
         CONSOLE_LOSSES.write_text(console_losses())
     assert PAGE.read_text() == written, "docs/compatibility.md is stale: run `make matrix`"
     assert CONSOLE_LOSSES.read_text() == console_losses(), "losses.json is stale: run `make matrix`"
+
+
+def test_what_the_gateway_stores_itself_is_not_listed_as_refused() -> None:
+    refused = {line for line in page().splitlines() if "| refused |" in line}
+    for field in ("/background", "/conversation", "/previous_response_id"):
+        assert not [line for line in refused if field in line]
+    assert "stored item" not in "".join(refused)
