@@ -89,7 +89,7 @@ def limit_to_protocol(scripted: ScriptedReply, upstream: str) -> ScriptedReply:
     if upstream == "messages":
         return scripted
     if upstream == "kiro":
-        stop = Stop.NATURAL if scripted.stop is Stop.STOP_STRING else scripted.stop
+        stop = ONLY_MESSAGES[Stop.STOP_STRING] if scripted.stop is Stop.STOP_STRING else scripted.stop
         counted = replace(scripted.tokens, reasoning=0)
         return replace(scripted, stop=stop, sequence=None, explanation=None, tokens=counted)
     if upstream == "gemini":

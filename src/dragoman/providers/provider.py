@@ -41,8 +41,8 @@ class ModelInfo(Struct, frozen=True):
     owned_by: str = ""
     max_input: int | None = None
     max_output: int | None = None
-    credit_rate: float | None = None  # by which the plan's credits are multiplied for this model
     trained_window: int | None = None  # the most that the model can have; its server may run it with less
+    credit_rate: float | None = None  # by which the plan's credits are multiplied for this model
 
 
 class Adjustment(Struct, frozen=True):
