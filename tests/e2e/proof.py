@@ -107,7 +107,9 @@ def _requests() -> list[str]:
         "What a request with nearly every field of its protocol loses in translation, as listed by",
         "`x-dragoman-explain: 1`, and which fields are refused. Fields that are not listed are translated.",
         "Background responses, conversations, `previous_response_id` and item references are served by the",
-        "gateway itself over every upstream: [stored responses](stored-responses.md).",
+        "gateway itself over every upstream: [stored responses](stored-responses.md). So are web search and web",
+        "fetch where it has a service for them, as with a Kiro account: [server tools](server-tools.md). The",
+        "tables say what is lost without one.",
     ]
     for client, upstream in PAIRS:
         if client != upstream:

@@ -71,7 +71,7 @@ def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoRep
 
 
 def _log_refusal(prepared: Prepared, failure: Failure) -> None:
-    """Log what the upstream says and the figures of the request, with `--verbose`: the client's error has neither."""
+    """Log what the upstream says and the figures of the request, with `--verbose`: the log's usual line has neither."""
     if log.isEnabledFor(logging.DEBUG):
         what = f"HTTP {failure.status} {failure.code}" if failure.code else f"HTTP {failure.status}"
         message, request = failure.message.rstrip("."), prepared.upstream.describe_request(prepared.out.body)
