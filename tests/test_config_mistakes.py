@@ -113,6 +113,18 @@ def test_a_model_name_that_an_earlier_one_hides_gets_a_warning(tmp_path: Path) -
     ]
 
 
+def test_a_glob_hides_later_models_of_its_provider_and_of_no_other(tmp_path: Path) -> None:
+    assert find_warnings(tmp_path, list_routes("p/x", "p/*", "p/y", "q/y")) == [
+        'dragoman.toml:10: models[2].name: never used: "p/*" above matches first; move this one up',
+    ]
+
+
+def test_a_glob_in_place_of_a_provider_gets_a_warning(tmp_path: Path) -> None:
+    assert find_warnings(tmp_path, list_routes("*/x", "q*/x")) == [
+        'dragoman.toml:4: models[0].name: does not match requests for the models of provider "p"; for those, write "p/x"',
+    ]
+
+
 @pytest.mark.parametrize(
     "names",
     [

@@ -52,12 +52,16 @@ def find_configured_targets(
 ) -> tuple[Route, ...]:
     """Return the targets of `provider/model` and of `[[models]]`, whatever the catalogues contain.
 
-    For `provider/model` only a configured name that is spelled the same comes first: `*` must not hide every provider.
+    A request for `provider/model` matches a configured name only if that spells out the provider: `*` must not hide
+    every provider. In its targets, `*` stands for the model without the provider.
     """
     outright = _parse_explicit(name, providers)
+    kept = name if outright is None else outright.model
     for route in routes:
-        if route.name == name if outright is not None else fnmatchcase(name, route.name):
-            return tuple(_rename_target(_parse_target(text, name), providers) for text in route.to)
+        if route.name != name and not fnmatchcase(name, route.name):
+            continue
+        if outright is None or route.name.partition("/")[0] == outright.provider:
+            return tuple(_rename_target(_parse_target(text, kept), providers) for text in route.to)
     return () if outright is None else (_rename_target(outright, providers),)
 
 

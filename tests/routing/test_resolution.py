@@ -20,6 +20,7 @@ from dragoman.routing import (
 )
 from fakes.upstream import FakeUpstream
 from gateway import KEY, provider_section, running
+from tables import each_row
 
 OPENAI = KnownModels(("gpt-5-mini", "gpt-4o-2024-05-13", "gpt-4o-2024-11-20"), complete=True)
 CLAUDE = KnownModels(("claude-sonnet-4-5-20250929", "claude-opus-4-1-20250805"), complete=True)
@@ -48,6 +49,28 @@ def test_a_glob_does_not_hide_a_provider_that_is_named_outright() -> None:
     providers = dict.fromkeys(BOTH, FakeProvider())
     assert find_configured_targets("openai/x", CATCH_ALL, providers) == (Route("openai", "x"),)
     assert find_configured_targets("nobody/x", CATCH_ALL, providers) == (Route("claude", "nobody/x"),)
+
+
+BY_PROVIDER = (
+    ModelRoute("*ude/*", ("openai/any",)),
+    ModelRoute("openai/gpt-*", ("openai/*", "claude/fixed", "claude/*")),
+    ModelRoute("team/*", ("openai/*",)),
+)
+
+
+@each_row(
+    ("name", "targets"),
+    [
+        ("openai/gpt-5", ["openai/gpt-5", "claude/fixed", "claude/gpt-5"]),  # `*` is the model without its provider
+        ("openai/gpt-5/x", ["openai/gpt-5/x", "claude/fixed", "claude/gpt-5/x"]),
+        ("openai/o3", ["openai/o3"]),
+        ("claude/opus", ["claude/opus"]),  # the provider is not written out
+        ("team/gpt-5", ["openai/team/gpt-5"]),  # no provider has this name
+    ],
+)
+def test_a_glob_that_writes_out_a_provider_matches_its_models(name: str, targets: list[str]) -> None:
+    found = find_configured_targets(name, BY_PROVIDER, dict.fromkeys(BOTH, FakeProvider()))
+    assert [str(route) for route in found] == targets
 
 
 @pytest.mark.parametrize(

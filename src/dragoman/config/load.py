@@ -277,6 +277,7 @@ def _read_models(tree: Tree, providers: dict[str, ProviderConfig]) -> tuple[Mode
             routes.append(build_struct(ModelRoute, fields))
             _check_targets(tree, ("models", index, "to"), routes[-1].to, providers)
             _check_order(tree, index, routes)
+            _check_provider_pattern(tree, index, routes[-1].name, providers)
     return tuple(routes)
 
 
@@ -287,11 +288,26 @@ def _check_order(tree: Tree, index: int, routes: list[ModelRoute]) -> None:
         if route.name == other.name:
             tree.warn(("models", index, "name"), f'never used: "{route.name}" is above already; list all targets there')
             return
-        # A name with a slash may be `provider/model`, which only the same name comes before. A pattern is compared as
-        # if it were a name: right as long as neither has more than `*`.
-        if not re.search(r"[/?\[]", route.name + other.name) and fnmatchcase(route.name, other.name):
+        # A name with a slash may be `provider/model`, which only a name with the same provider comes before. A pattern
+        # is compared as if it were a name: right as long as neither has more than `*`.
+        is_comparable = not re.search(r"[?\[]", route.name + other.name) and _provider_in(route) == _provider_in(other)
+        if is_comparable and fnmatchcase(route.name, other.name):
             tree.warn(("models", index, "name"), f'never used: "{other.name}" above matches first; move this one up')
             return
+
+
+def _provider_in(route: ModelRoute) -> str:
+    """Return what stands before the slash of a name; empty if it has none."""
+    return route.name.partition("/")[0] if "/" in route.name else ""
+
+
+def _check_provider_pattern(tree: Tree, index: int, name: str, providers: dict[str, ProviderConfig]) -> None:
+    """Warn about a glob in place of a provider: a request for `provider/model` does not match it."""
+    pattern, slash, model = name.partition("/")
+    hidden = next((provider for provider in providers if slash and fnmatchcase(provider, pattern)), None)
+    if hidden is not None and hidden != pattern:
+        why = f'does not match requests for the models of provider "{hidden}"; for those, write "{hidden}/{model}"'
+        tree.warn(("models", index, "name"), why)
 
 
 def _read_prices(tree: Tree) -> tuple[PriceOverride, ...]:
