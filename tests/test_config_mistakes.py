@@ -120,9 +120,8 @@ def test_a_glob_hides_later_models_of_its_provider_and_of_no_other(tmp_path: Pat
 
 
 def test_a_glob_in_place_of_a_provider_gets_a_warning(tmp_path: Path) -> None:
-    assert find_warnings(tmp_path, list_routes("*/x", "q*/x")) == [
-        'dragoman.toml:4: models[0].name: does not match requests for the models of provider "p"; for those, write "p/x"',
-    ]
+    [warning] = find_warnings(tmp_path, list_routes("*/x", "q*/x"))
+    assert warning.endswith('does not match requests for the models of provider "p"; for those, write "p/x"')
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """What was just captured means the same when it is run again: every case of the matrix, refusals, faults and Kiro."""
 
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import cycle, product
 from pathlib import Path
+from urllib.parse import quote
 
 import anthropic
 import msgspec
@@ -29,6 +31,7 @@ from fakes.upstream import Answer, End, FakeUpstream
 from gateway import Running, provider_section, running
 from raw_http import ask, post, request_bytes
 from rig import PROTOCOLS, Rig, run_rig
+from scripting.replies import Text
 from sdk_replies import STREAMS, WHOLE, SdkReply
 from waiting import wait_until
 
@@ -107,6 +110,22 @@ def test_a_reply_replays_the_same(rig: tuple[Rig, Kept], rows: Rows) -> None:
         shared.play(upstream, make_stream_answer(upstream, CASES[case].scripted, "in pieces of seven"))
         STREAMS[client][-1](shared.sdk, request)
         assert_same(kept.take_new(2), row)
+
+
+def test_a_secret_header_that_an_upstream_repeats_replays_the_same(tmp_path: Path) -> None:
+    """As it is, and as it stands in URLs and in base64."""
+    secret = "Tenant/42 of Miller & Co"
+    quoted = f"{quote(secret, safe='')} {b64encode(secret.encode()).decode()}"
+    header = f'[providers.chat.headers]\nx-tenant = "{secret}"\n'
+    with run_rig(tmp_path, debug(tmp_path / "captures"), upstreams=["chat"], options={"chat": header}) as shared:
+        kept = Kept(tmp_path / "captures", shared.gateway)
+        for row in product(PROTOCOLS, (True, False), (secret, quoted)):
+            client, streamed, said = row
+            shared.play("chat", [Text(f"Your header is {said}.", size=500)], stream=streamed)
+            assert "***" in shared.ask(client, "chat", stream=streamed).body.decode(), row
+            captures = kept.take_new(1)
+            assert secret not in str(captures), row
+            assert_same(captures, row)
 
 
 def replay_failure(rig: tuple[Rig, Kept], client: str, upstream: str, answer: Answer, row: object) -> None:

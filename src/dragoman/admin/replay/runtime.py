@@ -50,6 +50,7 @@ class _Described(msgspec.Struct):
     endpoint: str = ""
     credentials: tuple[str, ...] = ()  # labels, if there are several
     fields: tuple[tuple[str, str], ...] = ()
+    masked: tuple[str, ...] = ()  # the forms that the secrets of headers and proxies have in the capture
 
 
 class Lookups:
@@ -264,7 +265,8 @@ def _make_provider(
         has_list=False,
         list_models=None,
     )
-    provider = replace(current, endpoint=endpoint, catalogue=catalogue)
+    auth = replace(current.auth, secrets=tuple(form.encode("latin-1") for form in described.masked))
+    provider = replace(current, endpoint=endpoint, auth=auth, catalogue=catalogue)
     if not described.credentials:
         return ReplayedProvider(name, provider, lookups).make()
     count = len(described.credentials)

@@ -21,6 +21,7 @@ from dragoman.flow.capture.format import (
     UpstreamResponse,
 )
 from dragoman.framing.eventstream import CONTENT_TYPE, update_checksums
+from dragoman.framing.known_secrets import list_secrets
 from dragoman.framing.redaction import MASK, SHORTEST, Field, mask, mask_fields, mask_lines, mask_text, mask_url
 from dragoman.hub.request import Json
 from dragoman.net.headers import Header
@@ -171,4 +172,10 @@ def describe_provider(provider: Provider, section: ProviderConfig | None, hidden
         if provider.account.pool is None
         else [member.label for member in provider.account.pool.members],
         "fields": [list(field) for field in to_text(hide_values(provider.endpoint.headers, hidden))],
+        "masked": _mask_forms(provider.auth.secrets),
     }
+
+
+def _mask_forms(secrets: tuple[bytes, ...]) -> list[str]:
+    """Return the forms of secrets as they stand in a capture, so that a replay redacts them there."""
+    return list(dict.fromkeys(mask(form, (form,)).decode("latin-1") for form in list_secrets((), secrets)))
