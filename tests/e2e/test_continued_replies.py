@@ -19,7 +19,7 @@ from gateway import KEY, Running, provider_section, running
 from raw_http import request_bytes
 from rig import PATHS, PROTOCOLS
 from scripting import write_reply
-from scripting.replies import Ending, ScriptedReply, Stop, Text, Tokens
+from scripting.replies import Ending, ScriptedReply, Stop, Text, Tokens, ToolCall
 from sdk_replies import STREAMS, Broke, Halted, Sdk, SdkReply
 
 SETTINGS = """
@@ -199,6 +199,28 @@ def test_a_continuation_may_end_with_a_tool_call(relay: Relay, client: str) -> N
     assert isinstance(reply, SdkReply), reply
     assert reply.text == BEGUN + REST
     assert [name for _, name, _ in reply.calls] == [WEATHER.name]
+
+
+def test_a_continuation_may_have_nothing_to_add(relay: Relay, client: str, caplog: pytest.LogCaptureFixture) -> None:
+    one, two, _ = relay.speaks
+    trips = relay.gateway.app.gateway.guard_trips
+    for has_marker, calls in ((True, []), (False, [WEATHER]), (True, [WEATHER])):
+
+        def add_little(
+            sent_request: ReceivedRequest, has_marker: bool = has_marker, calls: list[ToolCall] = calls
+        ) -> Answer:
+            return write_reply(two, [*([Text(marker_in(sent_request.body))] if has_marker else []), *calls])
+
+        relay.play(make_broken_reply(one, BEGUN, End.CUT))
+        relay.fakes[1].choose = add_little
+        try:
+            reply = read_reply(relay, client)
+        finally:
+            relay.fakes[1].choose = None
+        assert isinstance(reply, SdkReply), (has_marker, calls, reply)
+        assert (reply.text, len(reply.calls)) == (BEGUN, len(calls)), (has_marker, calls)
+    assert relay.gateway.app.gateway.guard_trips == trips
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_blanks_are_no_beginning_that_a_vendor_would_take(relay: Relay, client: str) -> None:

@@ -109,6 +109,28 @@ SEAL = OpaqueAdded(0, Opaque("anthropic", Form.SIGNATURE, "c2ln"))
             (*THOUGHT, SEAL, Closed(0), *text(1, REST), CLEAN),
             [Delta(0, REST), Closed(0), CLEAN],
         ),
+        ("a marker with nothing after it adds nothing", (), (*text(0, MARKER), CLEAN), [Closed(0), CLEAN]),
+        ("an empty continuation adds nothing", (), (CLEAN,), [Closed(0), CLEAN]),
+        ("thoughts alone add nothing", (), (*THOUGHT, Closed(0), CLEAN), [Closed(0), CLEAN]),
+        (
+            "a call follows the text",
+            (),
+            (*call(0, "tool", "{}"), Ended(Stop.TOOL)),
+            [Closed(0), Opened(1, CallBlock("call-0", "tool")), Delta(1, "{}"), Closed(1), Ended(Stop.TOOL)],
+        ),
+        (
+            "a call follows a marker",
+            (),
+            (*text(0, MARKER), *call(1, "tool", "{}"), Ended(Stop.TOOL)),
+            [Closed(0), Opened(1, CallBlock("call-1", "tool")), Delta(1, "{}"), Closed(1), Ended(Stop.TOOL)],
+        ),
+        (
+            "a call may open before the text that it follows is closed",
+            (),
+            (*text(0, REST)[:-1], *call(1, "tool", "{}"), Closed(0), Ended(Stop.TOOL)),
+            [Delta(0, REST), *[Opened(1, CallBlock("call-1", "tool")), Delta(1, "{}"), Closed(1)], Closed(0)]
+            + [Ended(Stop.TOOL)],
+        ),
         ("held text comes before an end", (), (*text(0, "The")[:-1], CLEAN), [Delta(0, "The"), Closed(0), CLEAN]),
         ("held text comes before a failure", (), (*text(0, "The")[:-1], LOST), [Delta(0, "The"), LOST]),
     ],

@@ -105,7 +105,7 @@ class JoinReplies:
                 return ()
             case Opened(block=block, what=what, answer=answer):
                 self._final |= isinstance(what, FINAL) or answer > 0
-                return [*self._close_stale(), Opened(self._assign_number(block, has_text=False), what, answer)]
+                return [*self._close_unjoined(), Opened(self._assign_number(block, has_text=False), what, answer)]
             case Delta(block=block, text=text) if self._holds_text(block):
                 return self._feed_text(block, text, event)
             case Closed(block=block) if self._holds_text(block):
@@ -118,8 +118,7 @@ class JoinReplies:
             case UsageReported(usage=usage) if self._interrupted is not None:
                 return (UsageReported(self._interrupted + usage),)
             case Ended() if not self._first:
-                open_blocks = [*self._numbers, *self._unopened] if self._start is not None else ()
-                return [*(out for block in open_blocks for out in self._close(block)), *self._close_stale(), event]
+                return [*self._release_held(), *map(Closed, self._open), event]
             case Failed() if self._start is not None:
                 return [*self._release_held(), event]
             case _:
@@ -195,6 +194,15 @@ class JoinReplies:
         for number in stale:
             self._open.pop(number, None)
         return [Closed(number) for number in stale]
+
+    def _close_unjoined(self) -> list[Event]:
+        """Close the blocks of earlier upstreams that this one has not continued: it goes on with another."""
+        self._stale.clear()
+        joined = set(self._numbers.values())
+        unjoined = [number for number in self._open if number not in joined]
+        for number in unjoined:
+            del self._open[number]
+        return [Closed(number) for number in unjoined]
 
     def _assign_number(self, block: int, *, has_text: bool) -> int:
         number = self._numbers[block] = self._next
