@@ -39,6 +39,7 @@ def outcome(number: int = 0, usage: Usage | None = USAGE) -> Outcome:
         ttft_s=0.0124,
         duration_s=1.5,
         losses=2,
+        attempts=1,
     )
 
 
@@ -94,7 +95,12 @@ def test_a_request_that_all_targets_rejected_is_counted_with_the_last_one() -> N
     steps = (FailedAttempt("a/one", "overloaded"), FailedAttempt("b/vendor/two", "rate_limited"))
     row = make_row(
         Outcome(
-            request_id="req_1", started_at=1.0, client_protocol="chat", outcome="rate_limited", failed_attempts=steps
+            request_id="req_1",
+            started_at=1.0,
+            client_protocol="chat",
+            outcome="rate_limited",
+            failed_attempts=steps,
+            attempts=2,
         ),
         PRICING,
         1,

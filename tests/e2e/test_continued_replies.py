@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from dragoman.hub.outcome import FailedAttempt
+from asking import make_body
+from dragoman.hub.outcome import CLIENT_GONE, FailedAttempt
 from dragoman.hub.usage import Source
 from e2e.cases import WEATHER, request_for
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
@@ -21,6 +23,7 @@ from rig import PATHS, PROTOCOLS
 from scripting import write_reply
 from scripting.replies import Ending, ScriptedReply, Stop, Text, Tokens, ToolCall
 from sdk_replies import STREAMS, Broke, Halted, Sdk, SdkReply
+from waiting import wait_until
 
 SETTINGS = """
 [retry]
@@ -243,11 +246,27 @@ def test_without_a_continuation_the_first_failure_is_reported(
     assert relay.calls == [1, 1, 1]
     outcome = relay.gateway.outcome(relay.sdk.headers["x-request-id"])
     assert outcome.outcome in ("lost", "truncated")  # the others would be at fault with their credentials
+    assert outcome.attempts == 3
     assert outcome.failed_attempts[1:] == (
         FailedAttempt("two/vendor-model", "credential"),
         FailedAttempt("three/vendor-model", "credential"),
     )
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_a_client_that_leaves_while_a_continuation_is_awaited_is_gone(relay: Relay, client: str) -> None:
+    relay.play(make_broken_reply(relay.speaks[0], BEGUN, End.RESET), Answer(headless=True, end=End.HANG))
+    body = msgspec.json.encode(make_body(client, "three", stream=True))
+    with socket.create_connection(("127.0.0.1", relay.gateway.port), timeout=60) as sock:
+        sock.sendall(request_bytes(PATHS[client], body, f"x-request-id: left-{client}"))
+        wait_until(lambda: relay.calls == [1, 1, 0])
+    outcome = relay.gateway.outcome(f"left-{client}")
+    assert (outcome.outcome, outcome.error_code, outcome.attempts) == (CLIENT_GONE, None, 2)
+    assert outcome.failed_attempts == (
+        FailedAttempt("one/vendor-model", "lost"),
+        FailedAttempt("two/vendor-model", CLIENT_GONE),
+    )
+    assert outcome.usage is not None
 
 
 def test_a_reply_with_a_tool_call_is_not_continued(relay: Relay, client: str) -> None:

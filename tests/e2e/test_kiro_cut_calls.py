@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from anthropic.types import MessageParam, ToolParam
 
-from asking import EXPLAIN
-from asking import ask as send_body
+from dragoman.hub.usage import Source
+from dragoman.providers.token_count import count_text
 from e2e.account_rig import KiroRig, run_kiro
 from fakes.kiro import make_framed, tail, tool, words
-from fakes.upstream import Answer, Gate
+from fakes.upstream import Answer, End, Gate
 from raw_http import dial, request_bytes
-from tables import each_row
+from waiting import wait_until
 
 MODEL = "kiro/claude-sonnet-4.5"
 WRITE: ToolParam = {
@@ -130,10 +130,45 @@ def test_the_usage_of_both_requests_counts_whatever_the_second_returned(
     cut = make_framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'), first)
     rig.play(cut, make_framed(rest, tail(percentage=2.0)))
     ask(rig)
-    usage = rig.gateway.outcome(rig.sdk.headers["x-request-id"]).usage
+    outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
+    assert (outcome.outcome, outcome.attempts) == ("ok", 2)
+    usage = outcome.usage
     assert usage is not None
     assert usage.credits == pytest.approx(0.02 if first else 0.01)
-    assert usage.input + usage.output == (6000 if first else 4000)
+    if first:
+        assert (usage.input + usage.output, usage.source) == (6000, Source.DERIVED)
+    else:  # what the first one used is estimated
+        assert usage.input + usage.output > 4000
+        assert usage.source is Source.ESTIMATED
+
+
+def test_counts_that_only_the_second_request_reported_are_not_those_of_both(rig: KiroRig) -> None:
+    rig.play(CUT, make_framed(words('day.md", "lines": 3}'), tail(uncachedInputTokens=900, outputTokens=30)))
+    message = ask(rig)
+    usage = rig.gateway.outcome(rig.sdk.headers["x-request-id"]).usage
+    assert usage is not None
+    assert usage.source is Source.ESTIMATED
+    assert usage.input > 900
+    assert usage.output >= 30 + count_text("I will write it.") + count_text('{"path": "notes/to')
+    assert (message.usage.input_tokens, message.usage.output_tokens) == (usage.input, usage.output)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("first", [b"", tail(percentage=1.0)], ids=["its tail cut too", "with its tail"])
+def test_a_client_that_leaves_while_the_rest_is_awaited_is_gone(rig: KiroRig, first: bytes, stream: bool) -> None:
+    cut = make_framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'), first)
+    rig.play(cut, Answer(headless=True, end=End.HANG))
+    question = {"model": MODEL, "max_tokens": 1000, "stream": stream, "tools": [WRITE], "messages": [QUESTION]}
+    name = f"left-{stream}-{len(first)}"
+    with dial(rig.gateway.port) as sock:
+        sock.sendall(request_bytes("/v1/messages", msgspec.json.encode(question), f"x-request-id: {name}"))
+        wait_until(lambda: len(rig.fake.chats) == 2)
+    outcome = rig.gateway.outcome(name)
+    assert (outcome.outcome, outcome.error_code, outcome.attempts) == ("client_gone", None, 2)
+    assert outcome.usage is not None
+    if first:
+        assert outcome.usage.input + outcome.usage.output == 2000
+    assert outcome.usage.output >= count_text("I will write it.")
 
 
 def test_the_next_request_of_the_conversation_names_the_lost_call(rig: KiroRig) -> None:

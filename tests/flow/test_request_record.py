@@ -17,7 +17,7 @@ import dragoman
 from dragoman.accounts.keys import Keyring
 from dragoman.app import App
 from dragoman.config import Secret, load
-from dragoman.flow.request_record import MAX_QUEUED, ObserverQueue, RequestRecord, client_name
+from dragoman.flow.request_record import MAX_QUEUED, Awaited, ObserverQueue, RequestRecord, client_name
 from dragoman.hub.events import Delta, Event, Failed, Opened, Started, TextBlock, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
@@ -116,6 +116,32 @@ def test_a_client_that_left_after_the_end_had_its_reply() -> None:
         record = make_record(events)
         record.note_fault(ClientDisconnected())
         assert end(record).outcome == result
+
+
+def test_a_client_that_left_while_its_reply_was_to_go_on_is_gone() -> None:
+    failed = Failed(Failure(Kind.LOST, "reset", code="gone"))
+    for events in ([START, *text(0, "Hi"), END], [START, *text(0, "Hi"), failed]):
+        for interrupt, result in (
+            (lambda record: record.note_fault(ClientDisconnected()), CLIENT_GONE),
+            (RequestRecord.note_shutdown, "shutdown"),
+            (lambda record: record.note_fault(RequestError(Failure(Kind.LOST, "reset", code="gone"))), "lost"),
+        ):
+            record = make_record(events)
+            record.awaits = Awaited.MORE
+            interrupt(record)
+            outcome = end(record)
+            assert (outcome.outcome, outcome.error_code) == (result, "gone" if result == "lost" else None)
+
+
+def test_the_last_upstream_request_was_answered_or_is_the_last_failed_attempt() -> None:
+    record = make_record([START, *text(0, "Hi"), END])
+    assert end(record).is_answered
+    record.note_failure(ROUTE, RequestError(Failure(Kind.LOST, "reset")))
+    assert not record.outcome().is_answered
+    record.note_reply(ROUTE, "messages", None, Reply([START]))
+    assert record.outcome().is_answered
+    record.note_client_gone(ROUTE)
+    assert not record.outcome().is_answered
 
 
 def test_a_gateway_that_stops_is_not_a_client_that_left() -> None:

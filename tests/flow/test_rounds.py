@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dragoman.accounts.lost_calls import LostCalls
 from dragoman.config.settings import Tools
 from dragoman.flow.pipes import TranslationPipe
+from dragoman.flow.request_record import Awaited
 from dragoman.flow.response_writer import OpenReply
 from dragoman.flow.rounds import (
     MAX_CONTINUATIONS,
@@ -156,7 +157,7 @@ async def test_the_next_request_gets_the_text_or_the_token(
     assert (rounds.pauses, rounds.continuations) == ((1, 0) if end is PAUSE else (0, 1))
     assert len(request.turns) == len(rig.call.request().turns) + rounds.pauses
     assert request.continuation == (None if end is PAUSE else "next")
-    assert (rig.call.record.rounds, rig.call.record.awaits_round) == (2, True)
+    assert (rig.call.record.rounds, rig.call.record.awaits) == (2, Awaited.MORE)
 
 
 @pytest.mark.parametrize(("end", "stop"), [(PAUSE, b'"stop_reason":"pause_turn"'), (TOKEN, b'"max_tokens"')])

@@ -119,6 +119,7 @@ def test_retries_and_fallbacks_are_counted_separately() -> None:
     scrape = scrape_of(
         outcome(provider="c", model="m", failed_attempts=steps),
         outcome(upstream_protocol="", provider="", failed_attempts=steps[:2]),
+        outcome(provider="b", model="m", failed_attempts=steps[2:], is_answered=False),  # no other one continued it
     )
     assert value(scrape, "dragoman_retries_total", provider="a", why="overloaded") == 2
     assert value(scrape, "dragoman_fallbacks_total", provider="a", why="rate_limited") == 1

@@ -39,6 +39,22 @@ def test_input_known_at_the_start_is_kept() -> None:
     assert run_estimate(*reply)[-2] == UsageReported(Usage(input=50, output=2, cache_read=40, source=Source.ESTIMATED))
 
 
+def test_a_settled_usage_is_reported_at_the_end_instead_of_any_other() -> None:
+    used = Usage(input=30, output=4, credits=0.5)
+    for reported in ([], [UsageReported(Usage(input=5, output=3))]):
+        stage = EstimateUsage(words, 9)
+        for event in (START, *text(0, "one two"), *reported):
+            stage.feed(event)
+        stage.settle(" three")
+        stage.settle("what was withheld counts once")
+        own = Usage(input=5, output=3) if reported else Usage(input=9, output=3, source=Source.ESTIMATED)
+        assert stage.usage == own
+        stage.add(used)
+        for event in call(1, "f", "{}"):
+            assert stage.feed(event) == (event,)
+        assert list(stage.feed(END)) == [UsageReported(own + used), END]
+
+
 def test_the_input_is_only_counted_when_it_is_needed() -> None:
     counted: list[str] = []
 

@@ -128,8 +128,10 @@ SEAL = OpaqueAdded(0, Opaque("anthropic", Form.SIGNATURE, "c2ln"))
             "a call may open before the text that it follows is closed",
             (),
             (*text(0, REST)[:-1], *call(1, "tool", "{}"), Closed(0), Ended(Stop.TOOL)),
-            [Delta(0, REST), *[Opened(1, CallBlock("call-1", "tool")), Delta(1, "{}"), Closed(1)], Closed(0)]
-            + [Ended(Stop.TOOL)],
+            [
+                *(Delta(0, REST), Opened(1, CallBlock("call-1", "tool")), Delta(1, "{}"), Closed(1), Closed(0)),
+                Ended(Stop.TOOL),
+            ],
         ),
         ("held text comes before an end", (), (*text(0, "The")[:-1], CLEAN), [Delta(0, "The"), Closed(0), CLEAN]),
         ("held text comes before a failure", (), (*text(0, "The")[:-1], LOST), [Delta(0, "The"), LOST]),

@@ -15,8 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.accounts.lost_calls import digest_conversation, make_lost_call
+from dragoman.flow.decoding import make_estimate
 from dragoman.flow.pipes import Source, TranslationPipe
 from dragoman.flow.prepare import Prepared, Translated
+from dragoman.flow.request_record import Awaited
 from dragoman.flow.response_writer import OpenReply
 from dragoman.hub.events import (
     CallBlock,
@@ -29,7 +31,6 @@ from dragoman.hub.events import (
     Stop,
     TextBlock,
     TruncatedCall,
-    UsageReported,
     collect,
 )
 from dragoman.hub.failure import Failure
@@ -106,15 +107,24 @@ class CompleteCall(Struct, frozen=True):
         assert isinstance(prepared, Translated)
         [call] = self.calls
         reply.writer.resume_keep_alives()
+        _settle_usage(pipe, self.calls)
+        record = reply.call.record
+        record.awaits = Awaited.MORE
+        record.attempts += 1
         completion = await complete_call(prepared, hold.text, call)
-        usage, before = completion.usage, pipe.watch.usage
-        both: tuple[Event, ...] = () if usage is None else (UsageReported(usage if before is None else before + usage),)
+        record.awaits = None
+        if completion.usage is not None:
+            pipe.add_usage(completion.usage)
         if completion.arguments is None:
-            reply.write(pipe.push(both))
             return CallCompleted(self.calls, found=False)
         completed = call_events(hold.next_block, call, completion.arguments)
-        reply.write(pipe.push((*completed, *both, Ended(Stop.TOOL))))
+        reply.write(pipe.push((*completed, Ended(Stop.TOOL))))
         return CallCompleted(self.calls, found=True)
+
+
+def _settle_usage(pipe: TranslationPipe, calls: tuple[TruncatedCall, ...]) -> None:
+    """Count the cut calls, which were paid for, in what the turn has used."""
+    pipe.settle_usage("".join(f"\n{call.name}\n{call.arguments}" for call in calls))
 
 
 class CallsDropped(Struct, frozen=True):
@@ -129,6 +139,7 @@ class DropCutCalls(Struct, frozen=True):
     async def run(self, reply: OpenReply) -> CallsDropped:
         call = reply.call
         lost = tuple(make_lost_call(cut.name, cut.arguments) for cut in self.calls)
+        _settle_usage(reply.translation, self.calls)
         await reply.memory.remember(call.tenant, digest_conversation(call.request())[0], lost)
         reply.write(reply.translation.push([Ended(Stop.LENGTH)]))
         return CallsDropped()
@@ -146,11 +157,11 @@ async def complete_call(prepared: Translated, text: str, call: TruncatedCall) ->
     request = ask_for_rest(prepared.request, text, call)
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            reply = await _collect_reply(prepared, request)
+            reply, usage = await _collect_reply(prepared, request)
     except (TimeoutError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as problem:
         log.info("the rest of a cut call to %s could not be read: %r", call.name, problem)
         return Completion()
-    return Completion(complete_arguments(prepared.request, call, reply), reply.usage)
+    return Completion(complete_arguments(prepared.request, call, reply), usage)
 
 
 def ask_for_rest(request: Request, text: str, call: TruncatedCall) -> Request:
@@ -180,8 +191,8 @@ def call_events(block: int, call: TruncatedCall, arguments: str) -> tuple[Event,
     return Opened(block, CallBlock(call.id, call.name)), Delta(block, arguments), Closed(block)
 
 
-async def _collect_reply(prepared: Translated, request: Request) -> Reply:
-    """Return the upstream's whole reply to another request; an empty one if it refuses."""
+async def _collect_reply(prepared: Translated, request: Request) -> tuple[Reply, Usage | None]:
+    """Return the upstream's whole reply to another request and what it used; an empty one and None if it refuses."""
     provider, model = prepared.provider, prepared.route.model
     body = prepared.upstream.build(request, Target(model, provider.issuer, options=prepared.options), Ledger())
     answer = await provider.send(_describe_anew(prepared, request, body), TIMEOUT_S)
@@ -190,12 +201,13 @@ async def _collect_reply(prepared: Translated, request: Request) -> Reply:
     finally:
         answer.close()
     if answer.status != 200:
-        return collect([])
+        return collect([]), None
     source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, Ledger()))
     events: list[Event] = source.feed(raw) + source.finish()
-    for stage in [] if provider.replies.stages is None else provider.replies.stages(request):
+    estimate = make_estimate(request, model)
+    for stage in (*(() if provider.replies.stages is None else provider.replies.stages(request)), estimate):
         events = [out for event in events for out in stage.feed(event)] + list(stage.finish())
-    return collect(events)
+    return collect(events), estimate.usage_so_far()
 
 
 def _describe_anew(prepared: Translated, request: Request, body: bytes) -> OutgoingRequest:

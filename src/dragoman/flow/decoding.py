@@ -11,6 +11,7 @@ from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import NO_REPLY, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Stage, Upstream
+from dragoman.hub.request import Request
 from dragoman.net.headers import Headers
 from dragoman.net.tasks import describe_fault
 from dragoman.providers.token_count import SHORT_SLICE, count_text, estimate_request_tokens
@@ -40,7 +41,7 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
         stages += rules.stages(request)
     if prepared.tools:
         stages.append(RestoreTools(prepared.tools))
-    stages.append(EstimateUsage(count_text, lambda: estimate_request_tokens(request, model, SHORT_SLICE)))
+    stages.append(make_estimate(request, model))
     # After the estimate: what is held was paid for as well.
     if prepared.server_tools is not None:
         stages.append(HoldServerCalls(prepared.server_tools.kinds))
@@ -49,6 +50,10 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
     if prepared.upstream.continues:
         stages.append(HoldContinuation())
     return stages
+
+
+def make_estimate(request: Request, model: str) -> EstimateUsage:
+    return EstimateUsage(count_text, lambda: estimate_request_tokens(request, model, SHORT_SLICE))
 
 
 def read_events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> list[Event]:

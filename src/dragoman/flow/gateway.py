@@ -17,7 +17,7 @@ from dragoman.flow.failures import AllTargetsFailed
 from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.ports import CallState, LostCallMemory
 from dragoman.flow.prepare import Passthrough, Prepared
-from dragoman.flow.request_record import ObserverQueue
+from dragoman.flow.request_record import Awaited, ObserverQueue
 from dragoman.flow.response_writer import OpenReply, ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.runtime import Runtime, find_targets
 from dragoman.flow.step import (
@@ -220,6 +220,7 @@ class ActiveCall:
         step = self._policy.after(end)
         if type(end) is Interrupted and type(step) is not GiveUp:
             self._call.record.note_failure(ask.route, RequestError(end.failure))
+            self._call.record.awaits = Awaited.MORE
             self._writer.resume_keep_alives()
             log.warning("%s broke off (%s), another upstream continues", ask.route, end.failure.kind.value)
         return step

@@ -155,6 +155,16 @@ class TranslationPipe:
         """Return what this turn alone has used, as far as it has come."""
         return Usage(source=UsageSource.ESTIMATED) if self._estimate is None else self._estimate.usage_so_far()
 
+    def settle_usage(self, withheld: str) -> None:
+        """Settle what this turn has used, with text that was withheld from the client."""
+        assert self._estimate is not None
+        self._estimate.settle(withheld)
+
+    def add_usage(self, used: Usage) -> None:
+        """Add what another request for the same reply has used, once that of this turn is settled."""
+        assert self._estimate is not None
+        self._estimate.add(used)
+
     def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
         """Read through another source from now on; return the secrets that may stand in what it reads."""
         self._source = None if self._source is None else wrap(self._source)

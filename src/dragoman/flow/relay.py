@@ -207,6 +207,7 @@ class _Turns:
             ask.provider.name, timeouts_for(ask.provider.endpoint.first_token, self._server), self._clock()
         )
         wait.extend(self._clock(), has_token=True)  # the longest time without data is the only limit
+        self._call.record.attempts += 1
         try:
             answer = await send(prepared, wait.seconds_left(self._clock()), wait.failure)
         except asyncio.CancelledError:

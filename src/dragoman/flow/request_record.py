@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from enum import Enum
 from functools import lru_cache
 from typing import Protocol
 
@@ -42,6 +43,13 @@ MAX_QUEUED = 64  # records that wait
 log = logging.getLogger(__name__)
 
 
+class Awaited(Enum):
+    """What a reply waits for whose last upstream request has ended; the values are what the console shows."""
+
+    TOOLS = "running tools"
+    MORE = "waiting"  # the rest of a reply that was paused, broke off, or has a cut call
+
+
 class ReplyProgress(Protocol):
     """A reply, as far as it has come."""
 
@@ -56,18 +64,20 @@ class RequestRecord:
 
     __slots__ = (
         *(
-            "awaits_round",
+            "attempts",
+            "awaits",
             "body",
             "client",
             "client_protocol",
             "client_request_id",
             "failed_attempts",
             "id",
+            "is_answered",
             "key",
             "ledger",
             "recording",
         ),
-        *("replies", "requested_model", "rounds", "route", "run", "started_at", "stream", "tenant", "tool_runs"),
+        *("requested_model", "rounds", "route", "run", "started_at", "stream", "tenant", "tool_runs"),
         *("traceparent", "upstream_protocol"),
         *("_code", "_ended", "_guessed_input", "_reported_usage", "_reply", "_result", "_started", "_watch"),
     )
@@ -95,10 +105,11 @@ class RequestRecord:
         self.upstream_protocol = ""
         self.ledger: Ledger | None = None  # None: passed through
         self.failed_attempts: list[FailedAttempt] = []
-        self.rounds = 1  # of upstream requests for this reply: more after server tools or pauses, none if it is queued
-        self.replies = 0  # rounds that an upstream has answered
+        self.attempts = 0  # upstream requests that were sent
+        self.is_answered = False  # the last of them was answered
+        self.rounds = 1  # of this reply: more after server tools or pauses, none if it is queued
         self.tool_runs: list[ToolRun] = []
-        self.awaits_round = False  # the model is to go on once its tools have run
+        self.awaits: Awaited | None = None  # None: how the last upstream request ends is how the reply ends
         self.run = ""  # the resumable reply that the client gets; empty: it is not resumable
         self.recording: Recording | None = None  # None: nothing is captured
         self._reply: ReplyProgress | None = None
@@ -112,17 +123,20 @@ class RequestRecord:
         self._started = time.monotonic()
 
     def note_failure(self, route: Route, refused: RequestError) -> None:
-        self.failed_attempts.append(FailedAttempt(str(route), refused.failure.kind.value))
+        self._add_failure(route, refused.failure.kind.value)
 
     def note_client_gone(self, route: Route) -> None:
         """Note that the client disconnected before this target answered."""
-        self.failed_attempts.append(FailedAttempt(str(route), CLIENT_GONE))
+        self._add_failure(route, CLIENT_GONE)
+
+    def _add_failure(self, route: Route, why: str) -> None:
+        self.failed_attempts.append(FailedAttempt(str(route), why))
+        self.is_answered = False
 
     def note_reply(self, route: Route, upstream_protocol: str, ledger: Ledger | None, reply: ReplyProgress) -> None:
         """Note the first token, from this target."""
         self.route, self.upstream_protocol, self.ledger, self._reply = route, upstream_protocol, ledger, reply
-        self.replies = self.replies + 1 if self.awaits_round else 1
-        self.awaits_round = False
+        self.is_answered, self.awaits = True, None
 
     def note_joined(self, run: str, model: str) -> None:
         """Note that the client gets the reply of an earlier request, which alone has used tokens."""
@@ -177,9 +191,11 @@ class RequestRecord:
         watch = self.monitor
         seen = UNSEEN if watch is None else watch.summarize()
         result, code = self._result, self._code
-        if seen.failure is not None:
+        if self.awaits is not None:
+            pass  # the reply was to go on, however its last upstream request has ended
+        elif seen.failure is not None:
             result, code = seen.failure.kind.value, seen.failure.code
-        elif seen.stop is not None and not self.awaits_round and result in INTERRUPTIONS:
+        elif seen.stop is not None and result in INTERRUPTIONS:
             result = OK  # the reply was complete by then
         route, ledger = self.route, self.ledger
         return Outcome(  # positional, since every request pays for it
@@ -205,7 +221,8 @@ class RequestRecord:
             seen.deltas,
             tuple(self.failed_attempts),
             self.rounds,
-            self.replies,
+            self.attempts,
+            self.is_answered,
             tuple(self.tool_runs),
             self.traceparent.decode("latin-1") if self.traceparent else "",
             self.run,

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from dragoman.flow.call import Call
 from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.prepare import Prepared, Translated
+from dragoman.flow.request_record import Awaited
 from dragoman.flow.response_writer import OpenReply
 from dragoman.framing.known_secrets import SecretForms, list_secrets
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, HostedBlock, Opened, Stop, ToolReturned
@@ -159,7 +160,7 @@ class RunTools(Struct, frozen=True):
         assert prepared.tool_plan is not None
         runner = _Runner(prepared, prepared.server_tools, prepared.tool_plan, rounds, reply.call)
         rounds.acquire(prepared.tool_plan.servers)
-        reply.call.record.awaits_round = True
+        reply.call.record.awaits = Awaited.TOOLS
         encoding, writer = reply.writer.encoding, reply.writer
         writer.resume_keep_alives()
         results: dict[str, ToolResult] = {}
@@ -186,7 +187,7 @@ class RunTools(Struct, frozen=True):
         is_finished = hold.calls_client_tool
         if is_finished:
             assert hold.end is not None
-            reply.call.record.awaits_round = False
+            reply.call.record.awaits = None
             writer.keep_for_end(encoding.feed([hold.end]))
         elif called.is_earlier:
             rounds.results.update(results)
@@ -366,6 +367,6 @@ class ContinuePause(Struct, frozen=True):
         else:
             rounds.continue_with(token)
             reply.writer.encoding.expect_rounds(paused.blocks, paused.used)
-        reply.call.record.awaits_round = True
+        reply.call.record.awaits = Awaited.MORE
         reply.call.record.rounds += 1
         return PauseContinued(is_finished=False)

@@ -105,6 +105,7 @@ class Turn:
         now = self._clock()
         timeouts = timeouts_for(provider.endpoint.first_token, self._server, is_later_round=ask.rounds is not None)
         self._wait = wait = ReplyDeadline(provider.name, timeouts, now)
+        call.record.attempts += 1
         answer = await send(prepared, wait.seconds_left(now), wait.failure)
         if type(answer) is NoReply:  # compared: `isinstance` of a struct that does not fit is slow
             return answer

@@ -50,8 +50,9 @@ class Outcome(Struct, frozen=True, gc=False):
     losses_by_how: tuple[int, ...] = ()  # counts in the order of LossKind; () if there are none
     deltas: int = 0
     failed_attempts: tuple[FailedAttempt, ...] = ()  # before the last attempt
-    rounds: int = 1  # upstream requests for the reply: one, and another after each run of server tools
-    replies: int = 1  # rounds that an upstream has answered
+    rounds: int = 1  # parts of the reply: one, and another after each run of server tools
+    attempts: int = 0  # upstream requests that were sent: failed ones, every round, and those that complete a cut call
+    is_answered: bool = True  # the last of them was answered; else it is the last failed attempt
     tool_runs: tuple[ToolRun, ...] = ()
     traceparent: str = ""  # the client's traceparent header, unchanged
     run: str = ""  # the resumable reply that the client got, which several requests may share
@@ -60,11 +61,6 @@ class Outcome(Struct, frozen=True, gc=False):
     @property
     def route(self) -> str:
         return f"{self.provider}/{self.model}" if self.provider else ""
-
-    @property
-    def attempts(self) -> int:
-        """Return how many upstream requests were made, failed ones included."""
-        return len(self.failed_attempts) + (self.replies if self.provider else 0)
 
     @property
     def web_searches(self) -> int:

@@ -208,7 +208,7 @@ class RequestMetrics:
         """Count a retry or a fallback for each failed attempt that another attempt followed."""
         attempts = outcome.failed_attempts
         next_routes = [attempt.route for attempt in attempts[1:]]
-        if outcome.provider and outcome.replies >= outcome.rounds:  # else the last round was not answered
+        if outcome.provider and outcome.is_answered:
             next_routes.append(outcome.route)
         for attempt, next_route in zip(attempts, next_routes, strict=False):
             counts = self._retries if attempt.route == next_route else self._fallbacks

@@ -55,7 +55,18 @@ class _Sample:
 class EstimateUsage(RunStage):
     """Keeps the text of the reply until usage is reported, because counting word by word is inaccurate."""
 
-    __slots__ = ("_count", "_input", "_known", "_partial", "_reported", "_text", "_thinking", "_thoughts", "usage")
+    __slots__ = (
+        "_count",
+        "_input",
+        "_known",
+        "_partial",
+        "_reported",
+        "_settled",
+        "_text",
+        "_thinking",
+        "_thoughts",
+        "usage",
+    )
 
     def __init__(self, count: Callable[[str], int], input_tokens: int | Callable[[], int]) -> None:
         self._count = count
@@ -63,6 +74,7 @@ class EstimateUsage(RunStage):
         self._known: Usage | None = None
         self._partial: Usage | None = None  # the size of the context, or the price, without any token counts
         self._reported = False
+        self._settled: Usage | None = None  # reported at the end instead of anything else
         self.usage: Usage | None = None  # the last one that was passed on
         self._thinking: set[int] = set()
         self._text = _Sample()
@@ -90,8 +102,8 @@ class EstimateUsage(RunStage):
             self.usage = usage
             self._text.clear()
             self._thoughts.clear()
-        elif type(event) is Ended and not self._reported:
-            self.usage = self._estimate()
+        elif type(event) is Ended and (self._settled is not None or not self._reported):
+            self.usage = self._settled or self._estimate()
             return (UsageReported(self.usage), event)
         return (event,)
 
@@ -109,6 +121,19 @@ class EstimateUsage(RunStage):
     def usage_so_far(self) -> Usage:
         """Return the usage of a reply that may have ended early, before it was reported."""
         return self.usage or self._estimate()
+
+    def settle(self, withheld: str) -> None:
+        """Settle the usage of a reply that is complete but for its end; `withheld` is text that was not passed on."""
+        if self._settled is not None:
+            return
+        if not self._reported:
+            self._text.add(withheld)
+        self.usage = self._settled = self.usage_so_far()
+
+    def add(self, used: Usage) -> None:
+        """Add the usage of another request for the same reply."""
+        assert self._settled is not None
+        self.usage = self._settled = self._settled + used
 
     def _estimate(self) -> Usage:
         reasoning = self._thoughts.count(self._count)

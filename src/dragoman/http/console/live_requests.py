@@ -361,8 +361,8 @@ def _ended_at(outcome: Outcome) -> float:
 
 def _state(record: RequestRecord) -> str:
     monitor = record.monitor
-    if record.awaits_round:
-        return "running tools"
+    if record.awaits is not None:
+        return record.awaits.value
     if monitor is None or not monitor.has_content:
         return "waiting"
     kind = monitor.last_block
