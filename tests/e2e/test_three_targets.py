@@ -125,6 +125,44 @@ def test_the_next_target_replies_or_the_last_error_is_returned(
         assert (response.get("retry-after"), response.get("x-should-retry")) == trouble.advice, row
 
 
+LASTING = {
+    "401": _make_failure(401, "invalid_api_key", "authentication_error", ("x-should-retry", "false")),
+    "402": _make_failure(402, "insufficient_quota", "billing_error", ("x-should-retry", "false")),
+    "403": _make_failure(403, "forbidden", "permission_error", ("x-should-retry", "false")),
+    "404": _make_failure(404, "model_not_found", "not_found_error", ("x-should-retry", "false")),
+}
+NOT_NOW = ("429, later", "500", "503", "reset before the first byte")
+
+
+MIXED = list(product(NOT_NOW, LASTING, range(3)))  # what passes, what does not, and which target fails in passing
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([(*way, *row) for way, row in zip(cycle(WAYS), MIXED, strict=False)], id="in turns"),
+        pytest.param([(*way, *row) for way, row in product(WAYS, MIXED)], id="all", marks=pytest.mark.rest),
+    ],
+)
+def test_a_target_that_fails_in_passing_is_reported_and_may_be_tried_again(
+    targets: Targets, rows: list[tuple[str, bool, str, str, int]]
+) -> None:
+    """Wherever it stands among targets that no retry can mend."""
+    for row in rows:
+        client, streamed, name, lasting, place = row
+        sites = targets.on("by key")
+        for number, site in enumerate(sites):
+            site.play((TROUBLES[name].play if number == place else LASTING[lasting])(site, streamed))
+        reply = ask(targets.sdk, client, "by key", streamed)
+        assert isinstance(reply, Broke), (row, reply)
+        passes = sites[place].kind == client and name == "503"  # the error of its own protocol
+        assert_error(client, reply.error, 503 if passes else TROUBLES[name].seen[client])
+        response = targets.sdk.headers
+        assert (response.get("retry-after"), response.get("x-should-retry")) == TROUBLES[name].advice, row
+        outcome = targets.gateway.outcome(response["x-request-id"])
+        assert outcome.outcome == outcome.failed_attempts[-3 + place if place else 0].why, row
+
+
 def test_a_temporary_failure_is_retried_at_the_first_target(targets: Targets) -> None:
     temporary = [name for name, trouble in TROUBLES.items() if trouble.calls == ATTEMPTS]
     for (client, streamed), (route, name) in zip(cycle(WAYS), product(ROUTES, temporary), strict=False):

@@ -178,6 +178,69 @@ def test_the_final_failure_is_the_last_refusal_with_its_own_error_body() -> None
     assert trial.after(NoReply(unknown, own)) == GiveUp(unknown, own)
 
 
+PASSING = (Kind.LOST, Kind.TIMEOUT, Kind.RATE_LIMITED, Kind.OVERLOADED, Kind.UPSTREAM, Kind.TRUNCATED, Kind.CORRUPT)
+LASTING = GROUPS["account"]
+OWN_BODY = ErrorReply(403, Headers([(b"x-should-retry", b"false"), (b"x-more", b"1")]), b"{}")
+
+
+def give_up_after(*failures: Failure, error_reply: ErrorReply | None = None) -> GiveUp:
+    """Let each target fail in this way, the last one with this error of its own."""
+    ends = [NoReply(failure) for failure in failures[:-1]] + [NoReply(failures[-1], error_reply)]
+    routes = tuple(Route(f"p{number}", "m") for number in range(len(failures)))
+    limits = Limits(Retry(attempts=1), continues=False, jitter=lambda: 1.0)
+    providers = {route.provider: make_provider(route.provider) for route in routes}
+    policy = Policy(routes, providers, limits, SecondChances(LearnedQuirks(), "t"), {})
+    policy.begin()
+    steps = [policy.after(end) for end in ends]
+    return expect(GiveUp, steps[-1])
+
+
+def test_of_several_targets_one_that_failed_in_passing_is_reported() -> None:
+    """Else a client would give up for good because a spare provider's key is stale."""
+    for passing, lasting, advice in product(PASSING, LASTING, (None, False)):
+        first, last = Failure(passing, "not now"), Failure(lasting, "never", should_retry=advice)
+        assert give_up_after(first, last, error_reply=OWN_BODY) == GiveUp(first), (passing, lasting)
+        assert give_up_after(last, first) == GiveUp(first), (passing, lasting)
+        assert give_up_after(last, last, error_reply=OWN_BODY) == GiveUp(last, OWN_BODY), (passing, lasting)
+
+
+@each_row(
+    ("rule", "failures", "expected"),
+    [
+        ("the last one where several pass", ((Kind.UPSTREAM, None), (Kind.LOST, None), (Kind.QUOTA, None)), 1),
+        ("the shortest wait that is known", ((Kind.RATE_LIMITED, 9), (Kind.LOST, None), (Kind.QUOTA, None)), 0),
+        ("the shortest of two", ((Kind.RATE_LIMITED, 9), (Kind.OVERLOADED, 7), (Kind.FORBIDDEN, None)), 1),
+        (
+            "the shortest of two, though the last one waits too",
+            ((Kind.LOST, None), (Kind.OVERLOADED, 7), (Kind.LOST, 9)),
+            1,
+        ),
+        ("the last target of all", ((Kind.RATE_LIMITED, 9), (Kind.CREDENTIAL, None), (Kind.LOST, None)), 2),
+    ],
+)
+def test_which_failure_is_reported_where_several_targets_failed_in_passing(
+    rule: str, failures: tuple[tuple[Kind, float | None], ...], expected: int
+) -> None:
+    made = [Failure(kind, f"{number}", retry_after=wait) for number, (kind, wait) in enumerate(failures)]
+    assert give_up_after(*made) == GiveUp(made[expected]), rule
+
+
+def test_a_target_that_advises_against_a_retry_has_not_failed_in_passing() -> None:
+    never, limited = Failure(Kind.UPSTREAM, "a redirect", should_retry=False), Failure(Kind.RATE_LIMITED, "not now")
+    assert give_up_after(never, Failure(Kind.QUOTA, "spent")) == GiveUp(Failure(Kind.QUOTA, "spent"))
+    assert give_up_after(limited, never) == GiveUp(limited)
+
+
+def test_a_judgement_of_the_request_is_reported_without_advice_against_a_retry() -> None:
+    bad, limited = Failure(Kind.BAD_REQUEST, "no such field", should_retry=False), Failure(Kind.RATE_LIMITED, "not now")
+    step = give_up_after(limited, bad, error_reply=OWN_BODY)
+    own = expect(ErrorReply, step.error_reply)
+    assert (step.failure, own.status, own.body) == (replace(bad, should_retry=None), 403, b"{}")
+    assert own.headers.fields == [(b"x-more", b"1")]
+    quota = Failure(Kind.QUOTA, "spent")
+    assert give_up_after(quota, bad, error_reply=OWN_BODY) == GiveUp(bad, OWN_BODY)
+
+
 def test_a_target_of_an_unknown_provider_is_passed_over() -> None:
     limits = Limits(Retry(), continues=False, jitter=lambda: 1.0)
     chances = SecondChances(LearnedQuirks(), "t")

@@ -3,11 +3,13 @@
 No I/O: a `Policy` gets how a turn ended and returns the next step. It learns quirks from refusals.
 """
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config.settings import Retry
 from dragoman.flow.complete_reply import CallCompleted, CallsDropped, CompleteCall, Continuation, CutCalls, DropCutCalls
@@ -17,6 +19,7 @@ from dragoman.flow.rounds import ContinuePause, PauseContinued, Paused, Rounds, 
 from dragoman.flow.step import (
     Ask,
     Completed,
+    ErrorReply,
     Finish,
     GiveUp,
     Interrupted,
@@ -72,6 +75,10 @@ AFTER: dict[Kind, After] = {
     Kind.BUG: After(),
 }
 
+# Failures that may be over by the time of a retry.
+PASSING = frozenset(kind for kind, after in AFTER.items() if after.retry or kind is Kind.TIMEOUT)
+ADVICE = b"x-should-retry"
+
 
 class Limits(Struct, frozen=True):
     """What one call may try."""
@@ -98,6 +105,7 @@ class Policy:
         self._chances = second_chances
         self._sessions = sessions
         self._queue = list(routes)  # the targets that are left, the current one first
+        self._failed: list[NoReply] = []  # how earlier targets have failed
         self._tries = 0  # of the current target
         self._number = 0  # of upstream requests
         self._round: CredentialRound | None = None  # None: there is nothing to choose and nothing to note
@@ -215,10 +223,12 @@ class Policy:
         # Another target would have to be sent the rounds so far, which it may not be able to read.
         if AFTER[end.failure.kind].next_target and len(self._queue) > 1 and self._rounds is None:
             self._queue.pop(0)
+            self._failed.append(end)
             return self._start_target()
         if self._continuation is not None:  # the client gets the reason why the first upstream broke off
             return GiveUp(self._continuation.failure)
-        return GiveUp(end.failure, end.error_reply)
+        reported = choose_failure((*self._failed, end))
+        return GiveUp(reported.failure, reported.error_reply)
 
     def _retry_wait_s(self, failure: Failure) -> float | None:
         """Return the seconds before the same target is tried again; None: it is not."""
@@ -255,6 +265,34 @@ class Policy:
         if member.account.pool is None or len(broken) == len(member.account.pool.members):
             return rest
         return [route, *rest] if AFTER[failure.kind].next_credential else [*rest, route]
+
+
+def choose_failure(failed: Sequence[NoReply]) -> NoReply:
+    """Return the failure for a client whose request these targets have failed, in this order: that of the last one.
+
+    If no retry can mend that, but another target failed in passing, the client is to try again: it gets that failure,
+    of several the one with the shortest wait. What the last target says of the request itself is reported all the
+    same, without advice against a retry.
+    """
+    last = failed[-1]
+    passing = [end for end in failed if _is_passing(end.failure)]
+    is_passing = last in passing
+    if not passing or (is_passing and last.failure.retry_after is None):
+        return last
+    if is_passing or AFTER[last.failure.kind].next_target:
+        return min(reversed(passing), key=_known_wait_s)
+    own = last.error_reply
+    if own is not None:
+        own = ErrorReply(own.status, Headers([field for field in own.headers if field[0] != ADVICE]), own.body)
+    return NoReply(replace(last.failure, should_retry=None), own)
+
+
+def _is_passing(failure: Failure) -> bool:
+    return failure.kind in PASSING and failure.should_retry is not False
+
+
+def _known_wait_s(end: NoReply) -> float:
+    return math.inf if end.failure.retry_after is None else end.failure.retry_after
 
 
 class LearnedQuirks:
