@@ -183,11 +183,9 @@ def test_an_upstream_that_stops_sending_is_reported_as_an_error(begins: Rig) -> 
 
 
 @pytest.mark.parametrize("headless", [True, False], ids=["before the head", "after the head"])
-def test_a_stall_before_the_first_token_is_a_gateway_timeout(rig: Rig, headless: bool) -> None:
+def test_a_stall_before_the_first_token_is_reported_as_a_timeout(rig: Rig, headless: bool) -> None:
     for client, upstream, reply in ask_pairs(rig, FEW_PAIRS, lambda _: Answer(headless=headless, end=End.HANG)):
-        assert isinstance(reply, Broke), (client, upstream, reply)
-        if headless and client == upstream:  # else the client was kept alive, and the head was sent with that
-            assert_error(client, reply.error, 504)
+        assert isinstance(reply, Broke), (client, upstream, reply)  # in the stream: the client was kept alive
         assert "token_timeout_s" in str(reply.error), (client, upstream)
 
 

@@ -36,7 +36,7 @@ class Pumped:
         self.now = asyncio.get_running_loop().time
         self.wait = ReplyDeadline("up", PATIENCE, self.now())
         hold = None if no_room is None else lambda size: no_room
-        self.pump = Pump(prepared, pipe, rig.writer, self.wait, SERVER, asyncio.get_running_loop().time, hold)
+        self.pump = Pump(pipe, rig.writer, self.wait, SERVER, asyncio.get_running_loop().time, hold)
 
 
 async def start_passthrough(no_room: Failure | None = None) -> Pumped:
@@ -112,16 +112,6 @@ async def test_what_follows_the_terminal_event_passes_for_a_little_while() -> No
     pumped.wait.deadline = pumped.now() - 1
     assert pumped.pump.pass_on(b": still here\n\n") is None
     assert pumped.pump.is_over
-
-
-async def test_signs_of_life_extend_the_wait_until_the_time_for_a_token_is_over() -> None:
-    pumped = await start_passthrough()
-    assert 0 < present(pumped.pump.pass_on(b": alive\n\n")) <= 20
-    assert pumped.wire.reply.body == b": alive\n\n"
-    pumped.wait.deadline = pumped.now() - 1
-    assert pumped.pump.pass_on(b": alive\n\n") is None
-    assert pumped.pump.is_over
-    assert present(pumped.pump.failure).kind is Kind.TIMEOUT
 
 
 async def test_a_reply_that_is_collected_is_counted_and_ends_where_there_is_no_room() -> None:

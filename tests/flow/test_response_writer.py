@@ -1,14 +1,14 @@
 """The client's side of one call: head, keep-alives and bytes, over as many upstream turns as it takes."""
 
 import asyncio
-import math
+import time
 
 import msgspec
 import pytest
 
 from dragoman.flow.call import Call
 from dragoman.flow.prepare import Translated
-from dragoman.flow.response_writer import MAX_HELD_BYTES, WholeWriter
+from dragoman.flow.response_writer import HeldEvents, WholeWriter
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.net.headers import Headers
@@ -134,8 +134,8 @@ async def test_the_end_of_an_encoded_stream_is_what_its_stages_and_encoder_still
 
 
 async def test_a_failure_after_the_head_alone_is_the_only_event() -> None:
-    rig = WriterRig()
-    await rig.writer.pass_on(await rig.begin_passthrough(), NONE, COMMENT)
+    rig = await begin_due("chat", CHAT_STREAM)
+    rig.writer.hold(COMMENT)
     await rig.writer.fail(BROKEN)
     reply = rig.wire.reply
     assert reply.complete
@@ -144,10 +144,10 @@ async def test_a_failure_after_the_head_alone_is_the_only_event() -> None:
 
 
 async def test_a_failure_of_a_request_that_only_its_own_protocol_can_parse_is_sent_too() -> None:
-    rig = WriterRig("chat", b'{"model":"m","stream":true,"messages":7}')
+    rig = await begin_due("chat", b'{"model":"m","stream":true,"messages":7}')
     with pytest.raises(RequestError):
         rig.call.request()
-    await rig.writer.pass_on(await rig.begin_passthrough(), NONE, COMMENT)
+    rig.writer.hold(COMMENT)
     await rig.writer.fail(BROKEN)
     assert b"the connection broke" in rig.wire.reply.body
 
@@ -282,8 +282,6 @@ async def test_nothing_of_ours_is_put_into_what_passes_and_nothing_is_sent_befor
     await asyncio.sleep(3 * SOON_S)
     assert rig.wire.writes == []
     await rig.begin_passthrough()
-    await asyncio.sleep(3 * SOON_S)
-    assert rig.wire.writes == []
     assert rig.writer.keep_alive == b""
     await rig.begin_translation()
     assert rig.writer.keep_alive == rig.call.client.keep_alive
@@ -298,69 +296,110 @@ async def test_a_closed_writer_sends_no_keep_alives() -> None:
     assert rig.wire.writes == []
 
 
+# Of a reply that passes through, the upstream's own keep-alives pass, and all else is held until the first token
+OPENING = b'event: message_start\ndata: {"type":"message_start"}\n\n'
+
+
+async def begin_due(protocol: str = "messages", body: bytes = MESSAGES_STREAM) -> WriterRig:
+    """Return a writer whose client must be kept alive, while a reply that passes through is awaited."""
+    rig = WriterRig(protocol, body, keep_alive_s=0.0)
+    await rig.begin_passthrough()
+    rig.writer.begin_answer(Headers([(b"x-vendor", b"1")]))
+    rig.writer.close()  # no timer: what is tested is what passes at once
+    return rig
+
+
 @pytest.mark.parametrize(
     ("held", "passed", "left"),
     [
         (COMMENT, COMMENT, b""),
         (COMMENT + COMMENT + b": wor", COMMENT + COMMENT, b": wor"),
-        (b"", b"", b""),  # the head alone
         (b": one\r\n\r\n: two\r\r", b": one\r\n\r\n: two\r\r", b""),
+        (OPENING + PING, PING, OPENING),
+        (COMMENT + OPENING + COMMENT + PING + OPENING, COMMENT + COMMENT + PING, OPENING + OPENING),
+        (b": said of\n" + OPENING, b"", b": said of\n" + OPENING),
+        (b"event:ping\ndata: {}\n\n", b"event:ping\ndata: {}\n\n", b""),
+        (b"\n\n", b"\n\n", b""),
     ],
 )
 async def test_an_upstreams_own_keep_alives_are_passed_on(held: bytes, passed: bytes, left: bytes) -> None:
-    rig = WriterRig()
-    prepared = await rig.begin_passthrough()
-    assert await rig.writer.pass_on(prepared, Headers([(b"x-vendor", b"1")]), held) == left
-    assert rig.wire.reply.body == passed
-    assert rig.wire.reply.headers.get(b"x-vendor") == b"1"
-    assert rig.writer.head_sent
-    assert not rig.writer.committed
+    for size in (1, 7, len(held)):  # however they are cut
+        rig = await begin_due()
+        for at in range(0, len(held), size):
+            assert rig.writer.hold(held[at : at + size])
+        assert rig.writer.head_sent is bool(passed)
+        if passed:
+            assert rig.wire.reply.body == passed
+            assert rig.wire.reply.headers.get(b"x-vendor") == b"1"
+        assert not rig.writer.committed
+        assert rig.writer.held_bytes == len(left)
+        assert rig.writer.take_held() == left
 
 
 async def test_pings_are_keep_alives_for_protocols_that_have_them() -> None:
-    for protocol, body, left in (("messages", MESSAGES_STREAM, b""), ("chat", CHAT_STREAM, PING)):
-        rig = WriterRig(protocol, body)
-        assert await rig.writer.pass_on(await rig.begin_passthrough(), NONE, PING) == left
-        assert rig.writer.head_sent is (protocol == "messages")
+    rig = await begin_due("chat", CHAT_STREAM)
+    rig.writer.hold(PING)
+    assert not rig.writer.head_sent
+    assert rig.writer.take_held() == PING
 
 
-async def test_what_is_no_keep_alive_is_held_back_with_all_that_follows() -> None:
-    rig = WriterRig()
-    prepared = await rig.begin_passthrough()
-    held = COMMENT + b'data: {"choices":[]}\n\n'
-    assert await rig.writer.pass_on(prepared, NONE, held) == held
-    assert await rig.writer.pass_on(prepared, NONE, COMMENT) == COMMENT
+async def test_before_a_keep_alive_is_due_everything_is_held_in_its_order() -> None:
+    rig = WriterRig("messages", MESSAGES_STREAM)
+    await rig.begin_passthrough()
+    rig.writer.hold(OPENING + PING)
+    rig.writer.hold(COMMENT)
     assert rig.wire.writes == []
-    assert rig.writer.pass_on_at(b"") == math.inf
-    await rig.begin_passthrough("another")  # the next target begins anew
-    assert rig.writer.pass_on_at(b"") < math.inf
+    assert rig.writer.take_held() == OPENING + PING + COMMENT
 
 
-async def test_when_an_upstreams_keep_alives_must_be_passed_on() -> None:
-    rig = WriterRig(keep_alive_s=SOON_S)
-    prepared = await rig.begin_passthrough()
-    now = asyncio.get_running_loop().time()
-    assert rig.writer.pass_on_at(b"") <= now + SOON_S
-    assert rig.writer.pass_on_at(COMMENT) < math.inf
-    assert rig.writer.pass_on_at(b": wor") == math.inf
-    await wait_until_async(lambda: rig.writer.must_pass_on(b""))
-    await rig.writer.pass_on(prepared, NONE, COMMENT)
-    assert rig.writer.pass_on_at(COMMENT) == math.inf  # from now on they pass as they come
+async def test_a_ping_that_is_held_passes_when_a_keep_alive_is_due() -> None:
+    rig = WriterRig("messages", MESSAGES_STREAM, SOON_S)
+    await rig.begin_passthrough()
+    rig.writer.hold(OPENING + PING)
+    await wait_until_async(lambda: rig.wire.written)
+    assert rig.wire.reply.body == PING
+    await asyncio.sleep(4 * SOON_S)  # ours do not follow an upstream's own
+    assert rig.wire.reply.body == PING
+    assert rig.writer.take_held() == OPENING
+    await rig.begin_translation("another")  # whose reply is translated: there ours may stand
+    await wait_until_async(lambda: rig.wire.reply.body != PING)
     rig.writer.close()
 
 
-async def test_too_much_without_a_token_must_be_passed_on_at_once() -> None:
-    rig = WriterRig()
-    assert not rig.writer.must_pass_on(b"x" * MAX_HELD_BYTES)
-    assert rig.writer.must_pass_on(b"x" * (MAX_HELD_BYTES + 1))
-
-
-async def test_ours_do_not_follow_an_upstreams_own() -> None:
-    rig = WriterRig(keep_alive_s=SOON_S)
-    await rig.writer.pass_on(await rig.begin_passthrough(), NONE, COMMENT)
+async def test_ours_are_sent_until_the_first_byte_of_a_reply_that_passes() -> None:
+    rig = WriterRig("messages", MESSAGES_STREAM, SOON_S)
+    await rig.begin_passthrough()
+    await wait_until_async(lambda: len(rig.wire.writes) >= 2)
+    rig.writer.hold(OPENING)
     written = rig.wire.written
+    assert rig.wire.reply.body.startswith(PING)
     await asyncio.sleep(4 * SOON_S)
     assert rig.wire.written == written
-    await rig.begin_translation("another")  # whose reply is translated: there ours may stand
-    await wait_until_async(lambda: rig.wire.written != written)
     rig.writer.close()
+
+
+async def test_what_an_upstream_held_before_it_failed_is_forgotten() -> None:
+    rig = await begin_due()
+    rig.writer.hold(OPENING)
+    await rig.begin_passthrough("another")
+    assert (rig.writer.held_bytes, rig.writer.take_held()) == (0, b"")
+
+
+async def test_a_client_that_reads_a_flood_of_keep_alives_slowly_is_waited_for() -> None:
+    rig = await begin_due()
+    rig.wire.blocked = True
+    assert not rig.writer.hold(COMMENT)
+    await rig.writer.wait_writable()
+    assert rig.writer.hold(OPENING)
+
+
+def test_holding_takes_linear_time() -> None:
+    held = HeldEvents(PING)
+    began = time.process_time()
+    for _ in range(20_000):  # 20 MB without the end of an event
+        held.add(b"x" * 1000)
+        assert held.take_keep_alives() == b""
+    for _ in range(20_000):
+        held.add(OPENING + COMMENT)
+        assert held.take_keep_alives()
+    assert time.process_time() - began < 10

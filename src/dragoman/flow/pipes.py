@@ -13,7 +13,18 @@ from dragoman.flow.redaction import EventRedactor, redact_failure
 from dragoman.framing.known_secrets import Secrets, StreamRedactor
 from dragoman.hub.events import MAX_BLOCKS, Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.ports import EVENT_STREAM, Client, Decoder, Item, RunStage, Stage, flatten_runs, join_run, split_runs
+from dragoman.hub.ports import (
+    EVENT_STREAM,
+    Client,
+    Decoder,
+    Item,
+    Progress,
+    RunStage,
+    Stage,
+    flatten_runs,
+    join_run,
+    split_runs,
+)
 from dragoman.hub.usage import Source as UsageSource
 from dragoman.hub.usage import Usage
 from dragoman.net.tasks import describe_fault
@@ -66,6 +77,8 @@ class Pipe(Protocol):
 
     @property
     def decoder(self) -> Decoder: ...
+    @property
+    def has_begun(self) -> bool: ...  # whether the client would see anything of the reply
     @property
     def usage(self) -> Usage | None: ...
     def feed(self, chunk: bytes) -> bytes: ...
@@ -132,6 +145,10 @@ class TranslationPipe:
     def decoder(self) -> Decoder:
         assert self._source is not None
         return self._source.decoder
+
+    @property
+    def has_begun(self) -> bool:
+        return self.watch.has_content
 
     def find_stage(self, kind: type[S]) -> S | None:
         """Return the upstream's stage of this kind, if there is one."""
@@ -349,6 +366,11 @@ class PassthroughPipe:
     @property
     def decoder(self) -> Decoder:
         return self._source.decoder
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client would see anything of the reply, perhaps something that only the client can read."""
+        return self.watch.has_content or self._unwatched or self._source.decoder.progress is Progress.ACTING
 
     @property
     def usage(self) -> Usage | None:

@@ -26,7 +26,6 @@ class Pump:
             "_lull_s",
             "_pause_s",
             "_pipe",
-            "_prepared",
             "_wait",
             "_write",
             "_writer",
@@ -36,7 +35,6 @@ class Pump:
 
     def __init__(
         self,
-        prepared: Prepared,
         pipe: Pipe,
         writer: ResponseWriter,
         wait: ReplyDeadline,
@@ -44,7 +42,6 @@ class Pump:
         clock: Callable[[], float],
         hold: Callable[[int], Failure | None] | None,  # counts the bytes of a reply that is collected into one body
     ) -> None:
-        self._prepared = prepared
         self._pipe = pipe
         self._writer = writer
         self._write = writer.write
@@ -64,26 +61,16 @@ class Pump:
         if self._hold is not None and (no_room := self._hold(len(chunk))) is not None:
             self._stop(no_room)
             return None
-        watch = pipe.watch
         out = pipe.feed(chunk)
-        if watch.ended:
-            if self._is_translation or now >= wait.deadline:
-                self._writer.keep_for_end(out)
-                self.is_over = True
-                return None
-            wait.deadline = min(wait.deadline, now + LINGER_S)  # what follows the terminal event passes too
-        elif watch.has_content or is_answering(self._prepared, pipe):
+        if not pipe.watch.ended:
             wait.deadline = now + self._idle_s
             return self._lull_s if not out or self._write(out) else None
-        elif now >= wait.deadline:  # bytes without end, and none of them a token
+        if self._is_translation or now >= wait.deadline:
             self._writer.keep_for_end(out)
-            self._stop(wait.failure())
+            self.is_over = True
             return None
-        else:
-            wait.extend(now, has_token=False)
-        if out and not self._write(out):
-            return None
-        return self.choose_timeout()
+        wait.deadline = min(wait.deadline, now + LINGER_S)  # what follows the terminal event passes too
+        return None if out and not self._write(out) else self.choose_timeout()
 
     def _stop(self, failure: Failure) -> None:
         self.is_over = True
@@ -99,7 +86,7 @@ def is_answering(prepared: Prepared, pipe: Pipe) -> bool:
     """Whether the model answers, perhaps with hidden thoughts, or with a tool call that is withheld until complete."""
     watch = pipe.watch
     return (
-        pipe.decoder.progress is Progress.WORKING_SILENTLY
+        pipe.decoder.progress in (Progress.WORKING_SILENTLY, Progress.ACTING)
         or watch.has_content
         or (prepared.provider.replies.withholds_cut_calls and watch.started is not None)
     )

@@ -1,7 +1,6 @@
 """Write the client's response over all turns of a call: the head, keep-alives and the reply."""
 
 import asyncio
-import math
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,17 +23,17 @@ from dragoman.net.headers import JSON, Header, Headers
 from dragoman.routing import Route
 
 UNBUFFERED: tuple[Header, ...] = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
-EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 APART_S = 0.05  # between two writes that a client should read one by one
-MAX_HELD_BYTES = 1024 * 1024  # of a reply that passes through and has no token yet
 BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+LONGEST_BLANK = 4
 
 
 class StreamWriter:
     """Writes a stream of events.
 
     While no turn has given anything for `keep_alive_s`, the head is sent, and then a keep-alive as often. Nothing of
-    ours is put between the bytes of a reply that passes through: there the upstream's own keep-alives are passed on.
+    ours is put between the bytes of a reply that passes through: from its first byte on, the upstream's own keep-alives
+    are passed on instead, and everything else is held until the first token.
     """
 
     streams = True
@@ -45,8 +44,9 @@ class StreamWriter:
         self.encoding = encoding
         self._interval_s = keep_alive_s
         self._prepared: Prepared | None = None
-        self._passing = False  # bytes of the turn that runs now have been sent
-        self._stuck = False  # it has sent something that is no keep-alive, and nothing that begins a reply
+        self._upstream_headers: Headers | None = None  # of a reply that passes through
+        self._held = HeldEvents(call.client.keep_alive)  # of the turn that runs now
+        self._passing = False  # its reply passes through, and the first bytes of it have come
         self._routes: list[Route] = []  # the one that the head names, and those that have answered
         self._apart = b""  # written last, by itself
         self._last = b""  # kept for the next write, so that the end of a stream is one write
@@ -73,27 +73,38 @@ class StreamWriter:
 
     def begin_turn(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._passing = self._stuck = False
+        self._upstream_headers = None
+        self._passing = False
+        self._held.clear()
         self.encoding.in_use = self.committed  # a reply that is continued is encoded already
 
-    def pass_on_at(self, held: bytes) -> float:
-        """Return when the client must be sent what is held of a reply that passes through, if nothing more comes."""
-        waits = self.head_sent or self._stuck or (held and not held.endswith(EVENT_ENDS))
-        return math.inf if waits else self._due_at
+    def begin_answer(self, headers: Headers) -> None:
+        """Note that the upstream of this turn answers with a stream; its headers are sent if it passes through."""
+        if type(self._prepared) is Passthrough:
+            self._upstream_headers = headers
 
-    def must_pass_on(self, held: bytes) -> bool:
-        return self._loop.time() >= self._due_at or len(held) > MAX_HELD_BYTES
+    @property
+    def held_bytes(self) -> int:
+        """How much is held of a reply that passes through."""
+        return len(self._held) if self._passing else 0
 
-    async def pass_on(self, prepared: Prepared, headers: Headers, held: bytes) -> bytes:
-        """Send the keep-alives of an upstream whose reply passes through; return what else is held."""
-        end = max((blank.end() for blank in BLANK_LINE.finditer(held)), default=0)
-        self._stuck = self._stuck or not self._are_keep_alives(held[:end])
-        if self._stuck:
-            return held
-        self._send_head(prepared, headers)
-        self._passing = self._passing or end > 0
-        await self._exchange.send(held[:end])
-        return held[end:]
+    def hold(self, data: bytes) -> bool:
+        """Keep bytes that come before the first token; after False, call `wait_writable` before the next."""
+        self._held.add(data)
+        self._passing = type(self._prepared) is Passthrough
+        return not self._passing or self._loop.time() < self._due_at or self._pass_keep_alives()
+
+    def take_held(self) -> bytes:
+        return self._held.take()
+
+    def _pass_keep_alives(self) -> bool:
+        """Send the upstream's own keep-alives that are held; return False if the client reads too slowly."""
+        keep_alives = self._held.take_keep_alives()
+        if not keep_alives:
+            return True
+        assert self._prepared is not None
+        self._send_head(self._prepared, self._upstream_headers)
+        return self._exchange.write(keep_alives)
 
     async def commit(self, prepared: Prepared, headers: Headers, held: bytes) -> None:
         """Send the head, unless it is sent, and the first bytes of the reply."""
@@ -195,26 +206,71 @@ class StreamWriter:
             return []
         return [(b"x-dragoman-route", ", ".join(map(str, self._routes)).encode("ascii", "replace"))]
 
-    def _are_keep_alives(self, events: bytes) -> bool:
-        """Whether these are comments and pings alone: another target's reply may follow them."""
-        ping = self._call.client.keep_alive.partition(b"\n")[0]
-        blocks = (block.splitlines() for block in BLANK_LINE.split(events) if block)
-        return all(lines[0] == ping or all(line.startswith(b":") for line in lines) for lines in blocks)
-
     def _send_keep_alive(self) -> None:
         self._timer = self._loop.call_later(self._interval_s, self._send_keep_alive)
-        prepared = self._prepared
-        if not self._call.client.keep_alive and not self.committed:
+        if self._passing:
+            self._pass_keep_alives()
             return
-        if prepared is None or self._passing or (isinstance(prepared, Passthrough) and not self.head_sent):
-            return
-        self._send_head(prepared, None)
-        self._exchange.write(self.keep_alive if self.committed else self._call.client.keep_alive)
+        keep_alive = self.keep_alive if self.committed else self._call.client.keep_alive
+        if keep_alive and self._prepared is not None:
+            self._send_head(self._prepared, self._upstream_headers)
+            self._exchange.write(keep_alive)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class HeldEvents:
+    """The bytes of a reply before its first token. Complete comments and pings can be taken out of them."""
+
+    __slots__ = ("_events", "_ping", "_rest", "_searched")
+
+    def __init__(self, keep_alive: bytes) -> None:
+        self._ping = keep_alive  # an event of this name is one
+        self._events = bytearray()  # without keep-alives
+        self._rest = bytearray()  # that was not searched for them
+        self._searched = 0  # bytes of it that hold no end of an event
+
+    def __len__(self) -> int:
+        return len(self._events) + len(self._rest)
+
+    def add(self, data: bytes) -> None:
+        self._rest += data
+
+    def take(self) -> bytes:
+        held = bytes(self._events + self._rest)
+        self.clear()
+        return held
+
+    def clear(self) -> None:
+        self._events.clear()
+        self._rest.clear()
+        self._searched = 0
+
+    def take_keep_alives(self) -> bytes:
+        found, start = bytearray(), 0
+        for end in [blank.end() for blank in BLANK_LINE.finditer(self._rest, self._searched)]:
+            block = bytes(self._rest[start:end])
+            (found if self._is_keep_alive(block) else self._events).extend(block)
+            start = end
+        del self._rest[:start]
+        self._searched = max(0, len(self._rest) - LONGEST_BLANK + 1)
+        return bytes(found)
+
+    def _is_keep_alive(self, block: bytes) -> bool:
+        lines = [line for line in block.splitlines() if line]
+        if all(line.startswith(b":") for line in lines):
+            return True
+        name = _event_name(lines[0])
+        return name != b"" and name == _event_name(self._ping.partition(b"\n")[0])
+
+
+def _event_name(line: bytes) -> bytes:
+    """Return the name in a line that names an event; empty if it is another."""
+    field, _, name = line.partition(b":")
+    return name.strip() if field == b"event" else b""
 
 
 EncodeWhole = Callable[[Sequence[Event], Ledger], bytes]
@@ -226,6 +282,7 @@ class WholeWriter:
     streams = False
     committed = False
     head_sent = False
+    held_bytes = 0
     keep_alive = b""
 
     def __init__(
@@ -259,6 +316,15 @@ class WholeWriter:
         self._unchanged = None
         if self._encoding is not None:
             self._encoding.in_use = False
+
+    def begin_answer(self, headers: Headers) -> None:
+        """Do nothing: nothing is sent before the end."""
+
+    def hold(self, data: bytes) -> bool:
+        return True
+
+    def take_held(self) -> bytes:
+        return b""
 
     def keep_apart(self, data: bytes) -> None:
         """Do nothing: a whole reply has no last write."""

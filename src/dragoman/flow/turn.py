@@ -4,7 +4,6 @@ Whatever is expected to go wrong is returned as a `TurnEnd`; the policy decides 
 """
 
 import logging
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -29,7 +28,7 @@ from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, prepare
 from dragoman.flow.pump import LINGER_S, Pump, is_answering
 from dragoman.flow.reply_bounds import MAX_REPLY_BYTES, ReplyDeadline, charge_bytes, read_reply, timeouts_for
-from dragoman.flow.response_writer import MAX_HELD_BYTES, ResponseWriter, StreamWriter, WholeWriter
+from dragoman.flow.response_writer import ResponseWriter, WholeWriter
 from dragoman.flow.rounds import call_unrun_uses
 from dragoman.flow.runtime import Runtime, target_settings
 from dragoman.flow.step import Ask, Completed, Interrupted, NoReply, TurnEnd, find_unfinished
@@ -71,8 +70,7 @@ class Turn:
         self._writer = around.writer
         self._server = around.runtime.config.server
         self._clock = around.clock
-        self._held = b""  # for the client, until the first token
-        self._size = 0
+        self._size = 0  # bytes that are counted
         self._answer: IncomingResponse | None = None
         self.ended = False  # the upstream's body has been read to its end
         self.prepared: Prepared | None = None
@@ -174,11 +172,12 @@ class Turn:
                 begins_events(prepared.upstream, begun) or begins_array(prepared.upstream, begun)
             ):
                 return await self._read_document(prepared, answer, begun)
+        self._writer.begin_answer(answer.headers)
         self.pipe = self._make_pipe(prepared, begun)
         end = await self._until_first_token(prepared, answer, self.pipe, begun)
         if end is not None:
             return end
-        await self._accept(prepared, answer)
+        await self._accept(prepared, answer, self._writer.take_held())
         if not self._is_over:
             await self._pump(prepared, answer, self.pipe)
         return self._end(prepared, self.pipe)
@@ -193,52 +192,33 @@ class Turn:
             begun = b""
             if isinstance(chunk, Failure):
                 return NoReply(chunk)
-            if chunk is not None:
-                if is_first and begins_document(prepared.upstream, chunk):
-                    return await self._read_document(prepared, answer, chunk)
-                is_first = False
-                no_room = self._hold(len(chunk))
-                if no_room is not None:
-                    return NoReply(no_room)
-                self._held += pipe.feed(chunk) if chunk else pipe.drain()
-                self.ended = not chunk
-                if watch.failure is not None and not (watch.has_content and self._writer.streams):
-                    return NoReply(attribute_failure(prepared, watch.failure))
-                if watch.has_content or not chunk:
-                    self._wait.extend(self._clock(), has_token=True)
-                    return None
-                late = self._note_sign_of_life(prepared, pipe)
-                if late is not None:
-                    return NoReply(late)
-            if await self._must_commit(prepared, answer, pipe):
+            if is_first and begins_document(prepared.upstream, chunk):
+                return await self._read_document(prepared, answer, chunk)
+            is_first = False
+            is_written = self._writer.hold(pipe.feed(chunk) if chunk else pipe.drain())
+            self.ended = not chunk
+            if watch.failure is not None and not (watch.has_content and self._writer.streams):
+                return NoReply(attribute_failure(prepared, watch.failure))
+            no_room = self._count_unsent(len(chunk))
+            if no_room is not None:
+                return NoReply(no_room)
+            if pipe.has_begun or not chunk:
+                self._wait.extend(self._clock(), has_token=True)
                 return None
+            late = self._note_sign_of_life(prepared, pipe)
+            if late is not None:
+                return NoReply(late)
+            if not is_written:
+                await self._writer.wait_writable()
 
-    async def _next_chunk(self, prepared: Prepared, answer: IncomingResponse, pipe: Pipe) -> bytes | Failure | None:
-        """Return the next bytes of a reply without a token, b"" at its end; None if the client must be sent some."""
-        due_at = math.inf
-        if isinstance(prepared, Passthrough) and isinstance(self._writer, StreamWriter):
-            due_at = self._writer.pass_on_at(self._held)
-        now = self._clock()
+    async def _next_chunk(self, prepared: Prepared, answer: IncomingResponse, pipe: Pipe) -> bytes | Failure:
+        """Return the next bytes of a reply without a token, b"" at its end."""
         try:
-            return await answer.chunk(min(self._wait.seconds_left(now), max(0.001, due_at - now)))
+            return await answer.chunk(self._wait.seconds_left(self._clock()))
         except UpstreamTimeout:
-            if self._clock() < self._wait.deadline:
-                return None
             return self._wait.failure()
         except ConnectionLost as fault:
             return b"" if pipe.decoder.progress is Progress.COMPLETE else connection_failure(prepared, fault)
-
-    async def _must_commit(self, prepared: Prepared, answer: IncomingResponse, pipe: Pipe) -> bool:
-        """Pass on an upstream's own keep-alives; whether what it sent cannot be held back any longer."""
-        writer = self._writer
-        if not isinstance(prepared, Passthrough) or not isinstance(writer, StreamWriter):
-            return False
-        if not writer.must_pass_on(self._held):
-            return False
-        if pipe.watch.started is not None or len(self._held) > MAX_HELD_BYTES:
-            return True
-        self._held = await writer.pass_on(prepared, answer.headers, self._held)
-        return False
 
     def _note_sign_of_life(self, prepared: Prepared, pipe: Pipe) -> Failure | None:
         """Extend the wait for bytes without a token, up to a limit; return the failure beyond it."""
@@ -246,12 +226,13 @@ class Turn:
         self._wait.extend(now, is_answering(prepared, pipe))
         return self._wait.failure() if now >= self._wait.deadline else None
 
-    async def _accept(self, prepared: Prepared, answer: IncomingResponse) -> None:
+    async def _accept(self, prepared: Prepared, answer: IncomingResponse, held: bytes) -> None:
         """The reply has begun: note whose it is, and send what was held."""
         self._around.note_first_token(self)
         if isinstance(prepared, Translated) and self._ask.continuation is not None:
             self._writer.encoding.accept_continuation(prepared.ledger)
-        held, self._held = self._held, b""
+        if isinstance(self.pipe, PassthroughPipe):
+            self._around.call.release_reply()
         if self._is_over and self._writer.streams:
             await self._writer.commit(prepared, answer.headers, b"")
             self._writer.keep_for_end(held)
@@ -260,8 +241,8 @@ class Turn:
 
     async def _pump(self, prepared: Prepared, answer: IncomingResponse, pipe: Pipe) -> None:
         """Pass on the rest of the reply; its last bytes are kept for the end."""
-        count = None if self._writer.streams else self._hold
-        pump = Pump(prepared, pipe, self._writer, self._wait, self._server, self._clock, count)
+        count = None if self._writer.streams else self._count_held
+        pump = Pump(pipe, self._writer, self._wait, self._server, self._clock, count)
         while True:
             try:
                 if await answer.stream_to(pump.pass_on, pump.choose_timeout()):
@@ -272,7 +253,6 @@ class Turn:
                 if pipe.watch.ended:
                     return
                 if self._clock() >= self._wait.deadline:
-                    self._wait.has_token = is_answering(prepared, pipe)
                     self._break_off(pipe, self._wait.failure())
                     return
                 await self._writer.send(self._writer.keep_alive)
@@ -287,11 +267,11 @@ class Turn:
                     return
                 await self._writer.wait_writable()
 
-    def _hold(self, size: int) -> Failure | None:
-        """Count the bytes of a stream that is collected into one body; return the failure if there is no room."""
+    def _count_unsent(self, size: int) -> Failure | None:
+        """Count bytes that were read and not sent, of which `size` are new; return the failure if there is no room."""
         if self._writer.streams:
-            return None
-        return self._count_held(size)
+            size = self._writer.held_bytes - self._size
+        return self._count_held(size) if size > 0 else None
 
     def _count_held(self, size: int) -> Failure | None:
         self._size += size
@@ -344,10 +324,10 @@ class Turn:
         else:
             events = await run_off_loop(size, partial(read_events, prepared, body, ledger, streamed))
         self.pipe = pipe = self._make_translation(prepared, ledger, None)
-        self._held = pipe.push_document(events, are_clean=redact_known(body, prepared.secrets) is body)
+        held = pipe.push_document(events, are_clean=redact_known(body, prepared.secrets) is body)
         if pipe.watch.failure is not None:
             return NoReply(attribute_failure(prepared, pipe.watch.failure))
-        await self._accept(prepared, answer)
+        await self._accept(prepared, answer, held)
         return self._end(prepared, pipe)
 
     async def _receive_document(self, prepared: Prepared, answer: IncomingResponse) -> bytes | Failure:

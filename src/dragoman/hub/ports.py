@@ -92,7 +92,10 @@ class Progress(Enum):
     """How far a reply is, as far as its protocol shows this before the end."""
 
     READING = "reading"
-    WORKING_SILENTLY = "working silently"  # the model thinks or searches, and may send nothing for minutes
+    WORKING_SILENTLY = "working silently"  # the model thinks, and may send nothing for minutes
+    ACTING = (
+        "acting"  # content has begun that has no event yet, or never: a tool that the upstream runs, unknown blocks
+    )
     STOPPED = "stopped"  # the stop reason has arrived; the stream has still to end properly
     COMPLETE = "complete"  # likewise, and the reply is valid even if its stream does not end properly
 

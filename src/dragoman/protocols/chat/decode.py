@@ -75,7 +75,7 @@ class Decoder:
     """Decode the frames of one reply."""
 
     __slots__ = (
-        "_base", "_block", "_blocks", "_calls", "_chars", "_details", "_finish", "_has_cut_frame",
+        "_acts", "_base", "_block", "_blocks", "_calls", "_chars", "_details", "_finish", "_has_cut_frame",
         "_has_plain_reasoning", "_id", "_is_over", "_issuer", "_ledger", "_matched", "_model", "_open_kind", "_started",
         "_tier", "_usage",
     )  # fmt: skip
@@ -89,6 +89,7 @@ class Decoder:
         self._is_over = False
         self._has_cut_frame = False  # a frame broke off: either the last one of the stream, or a corrupt one
         self._blocks = 0  # number of blocks opened so far
+        self._acts = False  # sound or pictures have come, which have no event
         self._open_kind: Block | None = None  # the kind of the open text, refusal or thinking block, and its number
         self._block = 0
         self._base = 0  # characters of text before the open text block, and in total
@@ -104,8 +105,9 @@ class Decoder:
     @property
     def progress(self) -> Progress:
         """Return how far the reply has come: after a finish reason only usage and `[DONE]` may follow."""
-        has_stopped = self._finish is not None and self._finish not in FAILED_STOPS
-        return Progress.COMPLETE if has_stopped else Progress.READING
+        if self._finish is not None and self._finish not in FAILED_STOPS:
+            return Progress.COMPLETE
+        return Progress.ACTING if self._acts else Progress.READING
 
     def feed(self, item: object) -> list[Event]:
         if self._is_over:
@@ -175,6 +177,8 @@ class Decoder:
                 return self._fail(Failure(Kind.CORRUPT, "the upstream changed the id or model within its stream"))
             if not self._blocks:
                 self._start_reply(chunk, events)
+                delta = choice.delta
+                self._acts |= delta is not None and (delta.audio is not None or delta.images is not None)
             self._read_choice(choice, events)
             if self._is_over:
                 return events

@@ -127,6 +127,8 @@ class Message(Struct, gc=False):
     reasoning_details: list[dict[str, object]] | None = None
     thinking_blocks: list[ThinkingPart] | None = None
     annotations: list[Annotation] | None = None
+    audio: object = None
+    images: object = None
 
 
 class Logprobs(Struct, gc=False):

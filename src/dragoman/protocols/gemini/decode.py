@@ -62,7 +62,9 @@ class Decoder:
     @property
     def progress(self) -> Progress:
         has_stopped = self._finish is not None and self._finish not in FAILED_STOPS and self._finish != CONTINUATION
-        return Progress.COMPLETE if has_stopped else Progress.READING
+        if has_stopped:
+            return Progress.COMPLETE
+        return Progress.ACTING if self._blocks.acts else Progress.READING
 
     def feed(self, item: object) -> list[Event]:
         if self._is_over:

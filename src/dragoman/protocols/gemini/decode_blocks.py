@@ -81,8 +81,8 @@ class ReplyBlocks:
     """The blocks of one reply so far."""
 
     __slots__ = (
-        "_block", "_bytes_before", "_code", "_issuer", "_ledger", "_open_kind", "_texts", "_used_ids", "calls", "count",
-        "reply_id",
+        "_block", "_bytes_before", "_code", "_issuer", "_ledger", "_open_kind", "_texts", "_used_ids", "acts", "calls",
+        "count", "reply_id",
     )  # fmt: skip
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
@@ -91,6 +91,7 @@ class ReplyBlocks:
         self.reply_id = ""  # from which ids of calls are made
         self.count = 0
         self.calls = 0
+        self.acts = False  # whether a part has come that has no event yet, or never
         self._open_kind: Block | None = None  # the kind of the open text or thinking block, and its number
         self._block = 0
         self._used_ids: set[str] = set()
@@ -114,6 +115,7 @@ class ReplyBlocks:
             self._read_other(part, events)
 
     def _read_other(self, part: ReplyPart, events: list[Event]) -> None:
+        self.acts = True
         if _is_set(part.inline_data):
             self._add_media(part.inline_data, events)
         if _is_set(part.file_data):

@@ -79,7 +79,9 @@ class Decoder:
 
     @property
     def progress(self) -> Progress:
-        return Progress.READING if self._ending is None else Progress.STOPPED
+        if self._ending is not None:
+            return Progress.STOPPED
+        return Progress.ACTING if self._blocks.acts else Progress.READING
 
     def feed(self, item: object) -> Sequence[Event]:
         if self._phase is _OVER:

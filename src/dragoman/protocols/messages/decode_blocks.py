@@ -219,10 +219,11 @@ class _CompleteBlock:
 class Blocks:
     """The blocks of one reply."""
 
-    __slots__ = ("_issuer", "_ledger", "_numbers", "_open", "_uses", "calls")
+    __slots__ = ("_issuer", "_ledger", "_numbers", "_open", "_uses", "acts", "calls")
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
         self.calls = False  # whether a tool of the client was called
+        self.acts = False  # whether a block has begun that has no event yet, or never
         self._issuer = issuer
         self._ledger = ledger
         self._numbers = _Numbers()
@@ -276,6 +277,7 @@ class Blocks:
                 return call.begin(block)
             case kind if kind in HOSTED_USES:
                 self._open[index] = self._uses[block.id] = _HostedUse(block, raw)
+                self.acts = True
                 return ()
             case kind if kind.endswith(HOSTED_RESULT):
                 self._open[index] = _CompleteBlock()
@@ -285,6 +287,7 @@ class Blocks:
 
     def _skip_unknown(self, index: int, what: str) -> Sequence[Event]:
         self._open[index] = _CompleteBlock()
+        self.acts = True
         self._ledger.note_dropped(f"/content/{index}", f"{what} exists only in Messages")
         return ()
 

@@ -328,8 +328,8 @@ class Decoder:
         type_ = _typed.decode(notice.item).type
         custom = _CALLS.get(type_)
         if custom is None:
-            if type_ == "reasoning" or type_ in wire.HOSTED_ITEMS:
-                self.progress = Progress.WORKING_SILENTLY
+            if type_ != "message":
+                self.progress = Progress.WORKING_SILENTLY if type_ == "reasoning" else Progress.ACTING
             return ()
         return self._calls.open_call(notice.output_index, custom, _call_item.decode(notice.item))
 
