@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.config import PriceOverride, ProviderConfig
 from dragoman.config.settings import ProviderKind
-from dragoman.hub.outcome import Outcome
+from dragoman.hub.outcome import OK, Outcome, ToolRun
 from dragoman.hub.usage import Usage
 from dragoman.prices import Model, Pricing, Rates, cost_nano, list_models, load_sheet, utc_datetime
 from tables import each_row
@@ -121,6 +121,16 @@ def test_without_usage_or_price_there_is_no_cost() -> None:
     assert pricing.cost_nano(outcome("claude-sonnet-4-5", Usage(input=5), provider="")) is None
     assert pricing.cost_nano(outcome("claude-sonnet-4-5", Usage(input=5), provider="gone")) is None
     assert pricing.cost_nano(outcome("claude-sonnet-4-5", Usage(input=1000, output=10))) == 3_150_000
+
+
+def test_a_search_that_the_gateway_ran_is_not_paid_to_the_vendor() -> None:
+    ran = ToolRun("web_search", "searxng", OK, 0.1)
+    request = outcome("claude-sonnet-4-5", Usage(input=1000, output=10, web_searches=3))
+    vendors_own = Pricing({"up": ANTHROPIC}).cost_nano(request)
+    assert vendors_own == 3_150_000 + 3 * 10_000_000
+    for ours, per_1000, expected in ((1, 0.0, 2 * 10_000_000), (3, 0.0, 0), (3, 5.0, 3 * 5_000_000)):
+        pricing = Pricing({"up": ANTHROPIC}, (), per_1000)
+        assert pricing.cost_nano(replace(request, tool_runs=(ran,) * ours)) == 3_150_000 + expected
 
 
 def test_an_override_applies_to_a_model_or_to_a_provider_and_model() -> None:

@@ -125,7 +125,7 @@ def make_row(outcome: Outcome, pricing: Pricing, number: int) -> UsageRow:
         provider, _, model = failed[-1].route.partition("/")
     time_ms = int(outcome.started_at * 1000)
     usage, ttft_s = outcome.usage, outcome.ttft_s
-    counts, tools = _counts(usage), outcome if usage is None else usage
+    counts, tools = _counts(usage), outcome if usage is None or outcome.tool_runs else usage
     cost = pricing.cost_nano(outcome)
     credits = None if usage is None else usage.credits
     key, client, model, requested_model = _known_texts(outcome.key, outcome.client, model, outcome.requested_model)

@@ -65,14 +65,15 @@ class Outcome(Struct, frozen=True, gc=False):
     @property
     def web_searches(self) -> int:
         """Return how many searches succeeded, whether the gateway or the upstream ran them."""
-        return self._count_runs(SEARCH) if self.usage is None else self.usage.web_searches
+        return max(self._count_runs(SEARCH), 0 if self.usage is None else self.usage.web_searches)
 
     @property
     def web_fetches(self) -> int:
         """Return how many pages were fetched, by the gateway or the upstream."""
-        return self._count_runs(FETCH) if self.usage is None else self.usage.web_fetches
+        return max(self._count_runs(FETCH), 0 if self.usage is None else self.usage.web_fetches)
 
     def _count_runs(self, tool: str) -> int:
+        """Return how many runs of ours succeeded; the usage has those before the last round that was answered."""
         return sum(run.tool == tool and run.result == OK for run in self.tool_runs)
 
 

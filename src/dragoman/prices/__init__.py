@@ -194,11 +194,13 @@ class Pricing:
 
     def cost_nano(self, outcome: Outcome) -> int | None:
         """Return the cost in nanodollars, of tokens and of searches; None where neither has a known price."""
-        tokens = self._cost_of_tokens(outcome)
-        if not outcome.tool_runs or not self._search_nano:
-            return tokens
-        searches = sum(run.tool == SEARCH and run.result == OK for run in outcome.tool_runs)
-        return (tokens or 0) + searches * self._search_nano if searches else tokens
+        if not outcome.tool_runs:
+            return self._cost_of_tokens(outcome, outcome.usage)
+        searches, usage = sum(run.tool == SEARCH and run.result == OK for run in outcome.tool_runs), outcome.usage
+        if usage is not None:  # the vendor is paid for its own searches
+            usage = replace(usage, web_searches=max(0, usage.web_searches - searches))
+        tokens = self._cost_of_tokens(outcome, usage)
+        return (tokens or 0) + searches * self._search_nano if searches and self._search_nano else tokens
 
     def usd_per_million(self, provider: str, model: str, at: float) -> UsdPerMillion | None:
         """Return the prices of a small request's tokens at a time in Unix seconds; None if they are not known."""
@@ -209,8 +211,7 @@ class Pricing:
         prices = (rates.input, rates.output, rates.cache_read, rates.cache_write)
         return UsdPerMillion(*(None if price is None else _price_at(price, 0) / PICO_PER_TOKEN for price in prices))
 
-    def _cost_of_tokens(self, outcome: Outcome) -> int | None:
-        usage = outcome.usage
+    def _cost_of_tokens(self, outcome: Outcome, usage: Usage | None) -> int | None:
         if usage is None or not outcome.provider:
             return None
         # Rates change at whole minutes. Finding them takes several times as long as the rest.
