@@ -101,9 +101,19 @@ def test_a_failed_search_costs_nothing_and_shows_in_the_log_line(recorded: Recor
 def test_a_later_round_that_fails_is_one_more_attempt(recorded: Recorded) -> None:
     outcome, _ = recorded.run(SEARCHES, BROKEN)
     assert (outcome.rounds, outcome.attempts, len(outcome.failed_attempts)) == (2, 2, 1)
+    assert make_row(outcome, Pricing({}), 0).web_searches == 1  # which has run all the same
     scrape = RequestMetrics()
     scrape.observe(outcome)
     assert [reading for reading in scrape.readings() if reading.name == "dragoman_retries_total"] == []
+
+
+def test_a_later_round_that_ends_before_its_first_token_has_used_nothing(recorded: Recorded) -> None:
+    begun = CHAT_ANSWERS[: CHAT_ANSWERS.index(b"\n\n") + 2]  # the role
+    outcome, _ = recorded.run(SEARCHES, Answer(begun, end=End.CUT))
+    assert (outcome.outcome, outcome.attempts) == ("lost", 2)
+    usage = outcome.usage
+    assert usage is not None
+    assert (usage.input, usage.output) == (10, 5)  # those of the first round, once
 
 
 def test_a_call_is_part_of_the_usage_that_an_upstream_does_not_report(recorded: Recorded) -> None:

@@ -102,8 +102,6 @@ class ClientStages(Protocol):
     def stages(self) -> Sequence[Stage[Event, Event]]: ...
     @property
     def encode(self) -> Callable[[Event], Sequence[bytes]]: ...
-    @property
-    def used_before(self) -> Usage | None: ...  # by earlier turns of the same reply
 
 
 class TranslationPipe:
@@ -114,8 +112,8 @@ class TranslationPipe:
     """
 
     __slots__ = (
-        *("_block", "_block_feeds", "_client", "_encode", "_estimate", "_feeds", "_own", "_redactor", "_run_feeds"),
-        *("_source", "_stages", "failure", "last_write", "watch"),
+        *("_block", "_block_feeds", "_encode", "_estimate", "_feeds", "_own", "_redactor", "_run_feeds"),
+        *("_source", "_stages", "failure", "last_write", "used_before", "watch"),
     )
 
     def __init__(
@@ -129,7 +127,7 @@ class TranslationPipe:
         self._source = source
         self._redactor = EventRedactor(secrets) if secrets else None
         self._own = tuple(stages)
-        self._client = client
+        self.used_before: Usage | None = None  # by earlier turns of the same reply, from its first token on
         self._stages = (*self._own, *client.stages)
         self._feeds = [stage.feed for stage in self._stages]
         self._run_feeds: list[FeedRun] = []  # made when they are first used: a short reply has no runs
@@ -165,7 +163,7 @@ class TranslationPipe:
     @property
     def usage(self) -> Usage | None:
         """Return the usage that the client gets: with that of earlier turns of the same reply."""
-        known, before = None if self._estimate is None else self._estimate.usage, self._client.used_before
+        known, before = None if self._estimate is None else self._estimate.usage, self.used_before
         return known if before is None else before + (known or self.used_so_far())
 
     def used_so_far(self) -> Usage:

@@ -233,6 +233,8 @@ class Turn:
             self._writer.encoding.accept_continuation(prepared.ledger)
         if isinstance(self.pipe, PassthroughPipe):
             self._around.call.release_reply()
+        elif isinstance(self.pipe, TranslationPipe):
+            self.pipe.used_before = self._writer.encoding.used_before
         if self._is_over and self._writer.streams:
             await self._writer.commit(prepared, answer.headers, b"")
             self._writer.keep_for_end(held)
