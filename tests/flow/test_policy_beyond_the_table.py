@@ -285,6 +285,16 @@ def test_a_later_round_is_repeated_by_the_same_target_alone() -> None:
     assert expect(GiveUp, trial.after(NoReply(BROKEN))).failure is BROKEN
 
 
+def test_each_round_has_all_its_attempts() -> None:
+    trial = Trial(attempts=2)
+    trial.begin()
+    for _ in range(3):  # each round fails once, and is repeated
+        assert isinstance(trial.after(NoReply(BROKEN)), Ask)
+        assert isinstance(trial.after(ToolsRan(is_finished=False)), Ask)
+    assert isinstance(trial.after(NoReply(BROKEN)), Ask)
+    assert isinstance(trial.after(NoReply(BROKEN)), GiveUp)
+
+
 def test_the_client_gets_the_failure_of_a_later_round() -> None:
     assert isinstance(pause_once(targets=2).after(Interrupted(BROKEN)), GiveUp)
 

@@ -141,6 +141,7 @@ class Policy:
                 return ContinuePause(end, self._rounds)
             case ToolsRan(is_finished=is_finished) | PauseContinued(is_finished=is_finished):
                 assert self._member is not None
+                self._tries = 1  # each round is a request of its own
                 return Finish() if is_finished else self._ask(self._member)
             case Waited():
                 return self._start_round()
