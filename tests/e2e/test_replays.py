@@ -120,8 +120,8 @@ def test_a_secret_header_that_an_upstream_repeats_replays_the_same(tmp_path: Pat
     with run_rig(tmp_path, debug(tmp_path / "captures"), upstreams=["chat"], options={"chat": header}) as shared:
         kept = Kept(tmp_path / "captures", shared.gateway)
         for row in product(PROTOCOLS, (True, False), (secret, quoted)):
-            client, streamed, said = row
-            shared.play("chat", [Text(f"Your header is {said}.", size=500)], stream=streamed)
+            client, streamed, repeated = row
+            shared.play("chat", [Text(f"Your header is {repeated}.", size=500)], stream=streamed)
             assert "***" in shared.ask(client, "chat", stream=streamed).body.decode(), row
             captures = kept.take_new(1)
             assert secret not in str(captures), row

@@ -67,7 +67,7 @@ async def send_all(
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for request in left:
             writer.write(request.bytes)
-            statuses[request.number] = await _status(reader)
+            statuses[request.number] = await read_status(reader)
             if on_response is not None:
                 on_response(request, statuses[request.number])
         writer.close()
@@ -78,7 +78,7 @@ async def send_all(
     return statuses
 
 
-async def _status(reader: asyncio.StreamReader) -> int:
+async def read_status(reader: asyncio.StreamReader) -> int:
     """Read a whole response and return its status."""
     head = await reader.readuntil(b"\r\n\r\n")
     fields = head.lower()
