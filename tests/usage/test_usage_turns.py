@@ -40,7 +40,11 @@ class Client:
 
     async def send_all(self, requests: Iterable[StoryRequest]) -> None:
         loop = asyncio.get_running_loop()
-        self._bill.on_change = lambda number: loop.call_soon_threadsafe(self._wake, number) and None
+
+        def wake(number: int) -> None:
+            loop.call_soon_threadsafe(self._wake, number)
+
+        self._bill.on_change = wake
         left = iter(requests)
 
         async def send_each() -> None:
@@ -101,7 +105,7 @@ async def read_rows(url: str) -> dict[str, UsageRow]:
 def check_row(request: StoryRequest, row: UsageRow, bill: Bill) -> None:
     story, billed = request.story, bill.counts[request.number]
     assert row.outcome == story.outcome
-    assert row.attempts == len(bill.asked[request.number]) == len(story.moves)
+    assert row.attempts == len(bill.requested[request.number]) == len(story.moves)
     assert row.stream is request.stream
     assert row.provider in request.targets
     if story.outcome == "ok" and story.kind == "pair":

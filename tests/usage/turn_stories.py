@@ -39,7 +39,7 @@ class Leaves(Enum):
     """When the client closes its connection."""
 
     NEVER = "never"
-    ASKED = "when the last upstream request of its story has come"
+    REQUESTED = "when the last upstream request of its story has come"
     READ = "when it has read the first piece of the text"
     SEARCHED = "when the search has begun"
 
@@ -94,12 +94,12 @@ STORIES = (
     Story((M.CLOSES, M.CLOSES, M.ANSWERS), streamed=S, first=2),
     Story((M.TEARS, M.ANSWERS), streamed=WHOLE, first=2),
     Story((M.TEARS, M.TEARS, M.ANSWERS), streamed=WHOLE, first=2),
-    Story((M.PAUSES,), GONE, Leaves.ASKED, WHOLE, first=1),
-    Story((M.HANGS,), GONE, Leaves.ASKED, first=1),
-    Story((M.OPENS,), GONE, Leaves.ASKED, S, first=1),
+    Story((M.PAUSES,), GONE, Leaves.REQUESTED, WHOLE, first=1),
+    Story((M.HANGS,), GONE, Leaves.REQUESTED, first=1),
+    Story((M.OPENS,), GONE, Leaves.REQUESTED, S, first=1),
     Story((M.STALLS,), GONE, Leaves.READ, S, first=1),
-    Story((M.LIMITS, M.HANGS), GONE, Leaves.ASKED, first=2),
-    Story((M.FAILS, M.FAILS, M.HANGS), GONE, Leaves.ASKED, first=2),
+    Story((M.LIMITS, M.HANGS), GONE, Leaves.REQUESTED, first=2),
+    Story((M.FAILS, M.FAILS, M.HANGS), GONE, Leaves.REQUESTED, first=2),
     Story((M.FAILS, M.FAILS, M.REJECTS), "upstream", first=2),
     Story((M.REJECTS, M.FAILS, M.FAILS), "upstream", first=1),
     # Another target continues
@@ -109,9 +109,9 @@ STORIES = (
     Story((M.BREAKS, M.FAILS, M.FAILS), "lost", streamed=S, first=1),
     Story((M.BREAKS, M.CLOSES, M.ANSWERS), streamed=S, first=1),
     Story((M.BREAKS, M.CLOSES, M.CLOSES), "lost", streamed=S, first=1),
-    Story((M.BREAKS, M.STALLS), GONE, Leaves.ASKED, S, first=1),
-    Story((M.BREAKS, M.HANGS), GONE, Leaves.ASKED, S, first=1),
-    Story((M.BREAKS, M.LIMITS, M.HANGS), GONE, Leaves.ASKED, S, first=1),
+    Story((M.BREAKS, M.STALLS), GONE, Leaves.REQUESTED, S, first=1),
+    Story((M.BREAKS, M.HANGS), GONE, Leaves.REQUESTED, S, first=1),
+    Story((M.BREAKS, M.LIMITS, M.HANGS), GONE, Leaves.REQUESTED, S, first=1),
     Story((M.LIMITS, M.BREAKS, M.ANSWERS), streamed=S, first=2),
     # The gateway searches
     Story((M.SEARCHES, M.ANSWERS), kind="tools"),
@@ -119,10 +119,10 @@ STORIES = (
     Story((M.LIMITS, M.SEARCHES, M.LIMITS, M.ANSWERS), kind="tools"),
     Story((M.SEARCHES, M.FAILS, M.FAILS), "upstream", kind="tools"),
     Story((M.SEARCHES, M.CLOSES, M.CLOSES), "lost", streamed=S, kind="tools"),
-    Story((M.SEARCHES, M.OPENS), GONE, Leaves.ASKED, S, "tools"),
+    Story((M.SEARCHES, M.OPENS), GONE, Leaves.REQUESTED, S, "tools"),
     Story((M.SEARCHES,), GONE, Leaves.SEARCHED, kind="tools"),
-    Story((M.SEARCHES, M.HANGS), GONE, Leaves.ASKED, kind="tools"),
-    Story((M.SEARCHES, M.SEARCHES, M.HANGS), GONE, Leaves.ASKED, kind="tools"),
+    Story((M.SEARCHES, M.HANGS), GONE, Leaves.REQUESTED, kind="tools"),
+    Story((M.SEARCHES, M.SEARCHES, M.HANGS), GONE, Leaves.REQUESTED, kind="tools"),
     Story((M.SEARCHES, M.STALLS), GONE, Leaves.READ, S, "tools"),
     # Kiro cuts a call
     Story((M.ANSWERS,), kind="kiro"),
@@ -134,9 +134,9 @@ STORIES = (
     Story((M.CUTS, M.FAILS), kind="kiro"),
     Story((M.CUTS_ALL, M.FAILS), kind="kiro"),
     Story((M.FAILS, M.CUTS, M.RESTS), kind="kiro"),
-    Story((M.CUTS, M.HANGS), GONE, Leaves.ASKED, kind="kiro"),
-    Story((M.CUTS_ALL, M.HANGS), GONE, Leaves.ASKED, kind="kiro"),
-    Story((M.HANGS,), GONE, Leaves.ASKED, kind="kiro"),
+    Story((M.CUTS, M.HANGS), GONE, Leaves.REQUESTED, kind="kiro"),
+    Story((M.CUTS_ALL, M.HANGS), GONE, Leaves.REQUESTED, kind="kiro"),
+    Story((M.HANGS,), GONE, Leaves.REQUESTED, kind="kiro"),
     Story((M.STALLS,), GONE, Leaves.READ, S, "kiro"),
 )
 PAIRS = (("chat", "messages"), ("messages", "responses"), ("responses", "chat"))
@@ -210,7 +210,7 @@ def _search_fields(client: str) -> JsonObject:
 class Bill:
     """What the upstreams got and reported, by the number of the request."""
 
-    asked: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))  # the targets
+    requested: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))  # the targets
     counts: dict[int, list[Counts]] = field(default_factory=lambda: defaultdict(list))
     searches: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     on_change: Callable[[int], None] = lambda number: None
@@ -220,8 +220,8 @@ class Bill:
         """Note a request, and return what to do with it and the counts to report."""
         story = StoryRequest(number).story
         with self._lock:
-            place = len(self.asked[number])
-            self.asked[number].append(target)
+            place = len(self.requested[number])
+            self.requested[number].append(target)
             assert place < len(story.moves), f"{story} is over"
             counts = counts_of(number * ROUNDS_OF_COUNTS + place)
             if story.moves[place] in BILLED:
@@ -238,7 +238,7 @@ class Bill:
         story = StoryRequest(number).story
         if story.leaves is Leaves.SEARCHED:
             return bool(self.searches[number])
-        return story.leaves is Leaves.ASKED and len(self.asked[number]) == len(story.moves)
+        return story.leaves is Leaves.REQUESTED and len(self.requested[number]) == len(story.moves)
 
 
 class StoryUpstream(FakeUpstream):
@@ -273,7 +273,7 @@ class StoryUpstream(FakeUpstream):
             case Move.HANGS:
                 return Answer(headless=True, end=End.HANG)
         query = msgspec.json.encode({"query": f"n={number}="}).decode()
-        call = ToolCall(f"call_{len(self._bill.asked[number])}", "web_search", query)
+        call = ToolCall(f"call_{len(self._bill.requested[number])}", "web_search", query)
         parts = (call,) if move is Move.SEARCHES else (Text(TEXT),)
         stop = Stop.TOOL if move is Move.SEARCHES else Stop.NATURAL
         answer = write_reply(protocol, ScriptedReply(parts, stop, counts.tokens), stream=streamed)
