@@ -136,6 +136,7 @@ async def test_the_end_of_an_encoded_stream_is_what_its_stages_and_encoder_still
 async def test_a_failure_after_the_head_alone_is_the_only_event() -> None:
     rig = await begin_due("chat", CHAT_STREAM)
     rig.writer.hold(COMMENT)
+    rig.writer.pass_keep_alives()
     await rig.writer.fail(BROKEN)
     reply = rig.wire.reply
     assert reply.complete
@@ -148,6 +149,7 @@ async def test_a_failure_of_a_request_that_only_its_own_protocol_can_parse_is_se
     with pytest.raises(RequestError):
         rig.call.request()
     rig.writer.hold(COMMENT)
+    rig.writer.pass_keep_alives()
     await rig.writer.fail(BROKEN)
     assert b"the connection broke" in rig.wire.reply.body
 
@@ -326,7 +328,8 @@ async def test_an_upstreams_own_keep_alives_are_passed_on(held: bytes, passed: b
     for size in (1, 7, len(held)):  # however they are cut
         rig = await begin_due()
         for at in range(0, len(held), size):
-            assert rig.writer.hold(held[at : at + size])
+            rig.writer.hold(held[at : at + size])
+            assert rig.writer.pass_keep_alives()
         assert rig.writer.head_sent is bool(passed)
         if passed:
             assert rig.wire.reply.body == passed
@@ -339,6 +342,7 @@ async def test_an_upstreams_own_keep_alives_are_passed_on(held: bytes, passed: b
 async def test_pings_are_keep_alives_for_protocols_that_have_them() -> None:
     rig = await begin_due("chat", CHAT_STREAM)
     rig.writer.hold(PING)
+    rig.writer.pass_keep_alives()
     assert not rig.writer.head_sent
     assert rig.writer.take_held() == PING
 
@@ -348,8 +352,16 @@ async def test_before_a_keep_alive_is_due_everything_is_held_in_its_order() -> N
     await rig.begin_passthrough()
     rig.writer.hold(OPENING + PING)
     rig.writer.hold(COMMENT)
+    assert rig.writer.pass_keep_alives()
     assert rig.wire.writes == []
     assert rig.writer.take_held() == OPENING + PING + COMMENT
+
+
+async def test_keep_alives_that_come_with_the_first_token_stay_in_their_order() -> None:
+    rig = await begin_due()
+    rig.writer.hold(OPENING + PING + COMMENT)
+    assert rig.writer.take_held() == OPENING + PING + COMMENT
+    assert rig.wire.writes == []
 
 
 async def test_a_ping_that_is_held_passes_when_a_keep_alive_is_due() -> None:
@@ -388,9 +400,11 @@ async def test_what_an_upstream_held_before_it_failed_is_forgotten() -> None:
 async def test_a_client_that_reads_a_flood_of_keep_alives_slowly_is_waited_for() -> None:
     rig = await begin_due()
     rig.wire.blocked = True
-    assert not rig.writer.hold(COMMENT)
+    rig.writer.hold(COMMENT)
+    assert not rig.writer.pass_keep_alives()
     await rig.writer.wait_writable()
-    assert rig.writer.hold(OPENING)
+    rig.writer.hold(OPENING)
+    assert rig.writer.pass_keep_alives()
 
 
 def test_holding_takes_linear_time() -> None:

@@ -191,11 +191,10 @@ class RequestRecord:
         watch = self.monitor
         seen = UNSEEN if watch is None else watch.summarize()
         result, code = self._result, self._code
-        if self.awaits is not None:
-            pass  # the reply was to go on, however its last upstream request has ended
-        elif seen.failure is not None:
+        has_ended = self.awaits is None  # with its last upstream request
+        if has_ended and seen.failure is not None:
             result, code = seen.failure.kind.value, seen.failure.code
-        elif seen.stop is not None and result in INTERRUPTIONS:
+        elif has_ended and seen.stop is not None and result in INTERRUPTIONS:
             result = OK  # the reply was complete by then
         route, ledger = self.route, self.ledger
         return Outcome(  # positional, since every request pays for it

@@ -88,10 +88,13 @@ class StreamWriter:
         """How much is held of a reply that passes through."""
         return len(self._held) if self._passing else 0
 
-    def hold(self, data: bytes) -> bool:
-        """Keep bytes that come before the first token; after False, call `wait_writable` before the next."""
+    def hold(self, data: bytes) -> None:
+        """Keep bytes until the first token."""
         self._held.add(data)
         self._passing = type(self._prepared) is Passthrough
+
+    def pass_keep_alives(self) -> bool:
+        """Send what is due of the upstream's own keep-alives; after False, call `wait_writable` before the next."""
         return not self._passing or self._loop.time() < self._due_at or self._pass_keep_alives()
 
     def take_held(self) -> bytes:
@@ -320,7 +323,10 @@ class WholeWriter:
     def begin_answer(self, headers: Headers) -> None:
         """Do nothing: nothing is sent before the end."""
 
-    def hold(self, data: bytes) -> bool:
+    def hold(self, data: bytes) -> None:
+        """Do nothing: the collector has it."""
+
+    def pass_keep_alives(self) -> bool:
         return True
 
     def take_held(self) -> bytes:

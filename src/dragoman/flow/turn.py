@@ -195,7 +195,7 @@ class Turn:
             if is_first and begins_document(prepared.upstream, chunk):
                 return await self._read_document(prepared, answer, chunk)
             is_first = False
-            is_written = self._writer.hold(pipe.feed(chunk) if chunk else pipe.drain())
+            self._writer.hold(pipe.feed(chunk) if chunk else pipe.drain())
             self.ended = not chunk
             if watch.failure is not None and not (watch.has_content and self._writer.streams):
                 return NoReply(attribute_failure(prepared, watch.failure))
@@ -208,7 +208,7 @@ class Turn:
             late = self._note_sign_of_life(prepared, pipe)
             if late is not None:
                 return NoReply(late)
-            if not is_written:
+            if not self._writer.pass_keep_alives():
                 await self._writer.wait_writable()
 
     async def _next_chunk(self, prepared: Prepared, answer: IncomingResponse, pipe: Pipe) -> bytes | Failure:
