@@ -51,7 +51,8 @@ class JoinReplies:
         self._reasoning: set[int] = set()  # its blocks of reasoning, which are left out
         self._answers: dict[int, int] = {}  # its text blocks of further answers -> which answer
         self._next = 0
-        self._stale: list[int] = []  # blocks without text that were interrupted and are not closed yet
+        self._inherited: list[int] = []  # blocks that were open when the reply was interrupted
+        self._stale: list[int] = []  # those of them without text that are not closed yet
         self._first = True
         self._start: ContinuationStart | None = None
         self._ledger = Ledger()  # until the first token, when `accept_continuation` supplies the upstream's own
@@ -68,6 +69,7 @@ class JoinReplies:
         """Prepare for another upstream. `used` is the usage of the one that was interrupted."""
         self._interrupted = used if self.used_before is None else self.used_before + used
         self._first = False
+        self._inherited = list(self._open)
         self._stale = [number for number, has_text in self._open.items() if not has_text]
 
     def begin_continuation(self, marker: str) -> None:
@@ -197,9 +199,11 @@ class JoinReplies:
 
     def _close_unjoined(self) -> list[Event]:
         """Close the blocks of earlier upstreams that this one has not continued: it goes on with another."""
-        self._stale.clear()
+        if not self._inherited:
+            return []
         joined = set(self._numbers.values())
-        unjoined = [number for number in self._open if number not in joined]
+        unjoined = [number for number in self._inherited if number in self._open and number not in joined]
+        self._stale, self._inherited = [], []
         for number in unjoined:
             del self._open[number]
         return [Closed(number) for number in unjoined]
