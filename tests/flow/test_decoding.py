@@ -25,6 +25,7 @@ from dragoman.hub.usage import Source
 from dragoman.net.headers import Headers
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.provider import Provider, ReplyRules
+from dragoman.routing import Route
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.restore_tools import RestoreTools
 from dragoman.stages.thinking_tags import ThinkingTags
@@ -98,6 +99,21 @@ def test_usage_that_was_not_reported_is_estimated_from_the_request_and_the_reply
     assert used.usage.source is Source.ESTIMATED
     assert used.usage.input > 0
     assert used.usage.output > 0
+
+
+def test_the_estimated_output_of_claude_is_corrected_as_its_input_is() -> None:
+    reply = WHOLE.replace(b"Hello", b"word " * 400)
+    [plain, claude] = [
+        replace(translate(), route=Route("up", model)) for model in ("vendor-model", "anthropic.claude-opus-5-v1:0")
+    ]
+    assert estimated_output(claude, reply) == round(estimated_output(plain, reply) * 1.15)
+
+
+def estimated_output(prepared: Translated, reply: bytes) -> int:
+    [estimate] = make_stages(prepared)
+    given = [out for event in read_events(prepared, reply, Ledger(), streamed=False) for out in estimate.feed(event)]
+    [used] = [event.usage.output for event in given if isinstance(event, UsageReported)]
+    return used
 
 
 def test_a_glance_sees_the_usage_and_the_failure_of_what_passes() -> None:

@@ -35,6 +35,8 @@ from dragoman.providers.token_count import (
     count_text,
     count_tokens,
     estimate_request_tokens,
+    estimate_text_tokens,
+    estimate_written_tokens,
     load_vocabulary,
     pack_vocabulary,
     unpack_vocabulary,
@@ -80,6 +82,15 @@ def test_claude_gets_the_correction_and_others_do_not() -> None:
     plain = estimate_request_tokens(request, "gpt-6-sol")
     assert plain == count_request(request)  # of a model that is not known
     assert estimate_request_tokens(request, "Claude-Opus-5") == round(plain * 1.15)
+
+
+def test_what_claude_has_written_gets_the_correction_too() -> None:
+    text = "word " * 400
+    plain = count_text(text)
+    assert estimate_text_tokens(text, "gpt-6-sol") == plain
+    assert estimate_text_tokens(text, "us.anthropic.claude-opus-5") == round(plain * 1.15)
+    assert estimate_written_tokens(4000, "gpt-6-sol") == 1000
+    assert estimate_written_tokens(4000, "claude-opus-5") == 1150
 
 
 def test_every_part_of_a_request_increases_the_count() -> None:

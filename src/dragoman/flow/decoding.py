@@ -14,7 +14,7 @@ from dragoman.hub.ports import Stage, Upstream
 from dragoman.hub.request import Request
 from dragoman.net.headers import Headers
 from dragoman.net.tasks import describe_fault
-from dragoman.providers.token_count import SHORT_SLICE, count_text, estimate_request_tokens
+from dragoman.providers.token_count import SHORT_SLICE, estimate_request_tokens, estimate_text_tokens
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.hold_end import HoldContinuation, HoldPause, HoldServerCalls, HoldTruncatedCall
 from dragoman.stages.restore_tools import RestoreTools
@@ -41,7 +41,12 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
         stages += rules.stages(request)
     if prepared.tools:
         stages.append(RestoreTools(prepared.tools))
-    stages.append(make_estimate(request, model))
+    stages.append(
+        EstimateUsage(
+            lambda text: estimate_text_tokens(text, model),
+            lambda: estimate_request_tokens(request, model, SHORT_SLICE),
+        )
+    )
     # After the estimate: what is held was paid for as well.
     if prepared.server_tools is not None:
         stages.append(HoldServerCalls(prepared.server_tools.kinds))

@@ -23,7 +23,7 @@ from dragoman.net.errors import RequestRejected as Unreadable
 from dragoman.net.headers import Headers
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.reply_monitor import ReplyMonitor, ReplySummary
-from dragoman.providers.token_count import BYTES_PER_TOKEN, estimate_body_tokens
+from dragoman.providers.token_count import estimate_body_tokens, estimate_written_tokens
 from dragoman.routing import Route
 
 CLIENT_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
@@ -170,7 +170,7 @@ class RequestRecord:
         if reply is not None:
             self._watch, self._reported_usage = reply.watch, reply.usage
             if self._reported_usage is None and self._watch.final_usage is None:
-                self._guessed_input = estimate_body_tokens(body, "" if self.route is None else self.route.model)
+                self._guessed_input = estimate_body_tokens(body, self._model)
 
     @property
     def reply(self) -> ReplyProgress | None:
@@ -241,8 +241,19 @@ class RequestRecord:
         """Estimate the usage from sizes if the upstream reported none."""
         if not seen.deltas and not seen.blocks:
             return None
-        output = seen.bytes // BYTES_PER_TOKEN
+        output = estimate_written_tokens(seen.bytes, self._model)
         return Usage(input=self._guessed_input, output=output, source=Source.ESTIMATED)
+
+    @property
+    def written_tokens(self) -> int:
+        """How many tokens the reply has so far, estimated from its size."""
+        watch = self.monitor
+        return 0 if watch is None else estimate_written_tokens(watch.text_bytes, self._model)
+
+    @property
+    def _model(self) -> str:
+        """The upstream's name of the model; empty before an upstream has answered."""
+        return "" if self.route is None else self.route.model
 
 
 def find_client_request_id(headers: Headers) -> str:

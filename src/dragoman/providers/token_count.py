@@ -189,6 +189,24 @@ def count_text(text: str, slice_characters: int = SLICE_CHARACTERS) -> int:
     return round(sampled * len(text) / (len(starts) * slice_characters))
 
 
+def estimate_text_tokens(text: str, model: str) -> int:
+    """Return about how many tokens of its own vocabulary a model needs for a text."""
+    return _correct_count(count_text(text), model)
+
+
+def estimate_written_tokens(size: int, model: str) -> int:
+    """Return about how many tokens a model has written, from the size of the text in bytes."""
+    return _correct_count(size // BYTES_PER_TOKEN, model)
+
+
+def _correct_count(tokens: int, model: str) -> int:
+    return round(tokens * _find_correction(model))
+
+
+def _find_correction(model: str) -> float:
+    return CLAUDE_CORRECTION if "claude" in model.lower() else 1.0
+
+
 def _count_slice(text: str) -> int:
     try:
         return count_tokens(text)
@@ -201,8 +219,7 @@ def estimate_request_tokens(request: Request, model: str, slice_characters: int 
 
     With slices of `SHORT_SLICE` it is fast enough for the event loop, and less exact.
     """
-    correction = CLAUDE_CORRECTION if "claude" in model.lower() else 1.0
-    return _RequestCount(request, model).tokens(correction, slice_characters)
+    return _RequestCount(request, model).tokens(_find_correction(model), slice_characters)
 
 
 class _RequestCount:

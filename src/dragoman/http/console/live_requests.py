@@ -20,7 +20,6 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.hub.usage import Source
 from dragoman.net.exchange import Exchange
-from dragoman.providers.token_count import BYTES_PER_TOKEN
 
 KEPT_CHANGES = 4  # whose changed fields are kept; of older ones it is only known which rows they concern
 KEPT_GONE = 5_000  # rows that have gone
@@ -296,7 +295,7 @@ class LiveRequests:
             return None
         if shown.get("state") != _state(record) or shown["usage_source"] != ESTIMATED or monitor.ended:
             return None
-        tokens = monitor.text_bytes // BYTES_PER_TOKEN
+        tokens = record.written_tokens
         return {} if tokens == shown["output_tokens"] else {"output_tokens": tokens}
 
     def _describe(self, live: LiveRequest) -> Row:
