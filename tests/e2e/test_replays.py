@@ -261,6 +261,15 @@ def test_an_estimate_of_a_long_text_and_a_count_that_is_refused_replay_the_same(
     assert_same([estimated, refused])
 
 
+def test_a_masked_request_has_the_same_estimate_at_the_start_of_its_stream(rig: tuple[Rig, Kept]) -> None:
+    shared, kept = rig
+    shared.play("chat", "Hello")
+    assert shared.ask("messages", "chat", "sk-fake-upstream " * 40, stream=True).status == 200
+    [capture] = kept.take_new(1)
+    assert capture.masked
+    assert_same([capture])
+
+
 @clients
 def test_the_incomplete_end_of_codex_is_captured_as_received(tmp_path: Path, client: str) -> None:
     with run_codex(tmp_path, settings=debug(tmp_path / "captures")) as codex:

@@ -16,6 +16,7 @@ from dragoman.hub.ports import Client, Protocol
 from dragoman.hub.request import Request
 from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import run_off_loop
+from dragoman.providers.token_count import estimate_body_tokens
 
 Parse = Callable[[bytes, Ledger], Request]
 
@@ -53,6 +54,7 @@ class Call:
         self.is_from_other_protocol = parse is not None  # the body is not in the protocol of the reply
         self._parse = parse or protocol.client.parse
         self._parsed: tuple[Request, Ledger] | None = None
+        self.input_tokens = 0  # estimated where the client's stream begins with them, once the body is parsed
         self.body = body
         self.headers = headers = exchange.headers
         self.query = exchange.query
@@ -123,6 +125,8 @@ class Call:
         else:
             ledger = Ledger(self.state.locate)
             request = self.state.parse(ledger)
+        if self.stream and self.client.counts_input_first:
+            self.input_tokens = estimate_body_tokens(self.body, self.model)
         if (request.model, request.stream) != (self.model, self.stream):  # they stand in the path
             request = msgspec.structs.replace(request, model=self.model, stream=self.stream)
         return request, ledger

@@ -143,7 +143,8 @@ class Gateway:
         done = self.runtime.config.server.responses_done
         state = None if call.state is None else call.state.reply
         started = int(call.caller.received_at) if state is None else state.created
-        return ReplyContext(call.request(), call.model, started, _mint, time.time, done, call.stream_type, state)
+        request, kind = call.request(), call.stream_type
+        return ReplyContext(request, call.model, started, _mint, time.time, done, kind, state, call.input_tokens)
 
     def _note_guard_trip(self, what: str) -> None:
         self.guard_trips += 1

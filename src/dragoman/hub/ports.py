@@ -217,6 +217,7 @@ class ReplyContext(Struct, frozen=True):
     responses_done: bool = True  # whether a Responses stream ends with [DONE]
     stream_type: bytes = EVENT_STREAM  # of this reply, for protocols with several framings of a stream
     state: ReplyState | None = None  # None: the reply is not kept, and continues nothing that is
+    input_tokens: int = 0  # of the request, estimated, for protocols whose streams begin with them
 
 
 class Issuer(Struct, frozen=True):
@@ -313,6 +314,7 @@ class Client(Struct, frozen=True):
     body_protocol: Callable[[bytes], str | None] = lambda body: None  # the protocol of a body sent to the wrong path
     # Earlier uses of server tools among a turn's parts, by index; None: part of a use that stands elsewhere.
     read_tool_uses: ReadToolUses = lambda parts: {}
+    counts_input_first: bool = False  # its streams begin with the tokens of the request
     knows_pause: bool = False  # its replies may end with a pause, after which the client itself continues
     cites_apart: bool = False  # a cited link is a text block of its own
     arguments_are_text: bool = False  # in its replies; whoever runs a call sees whether they are valid JSON

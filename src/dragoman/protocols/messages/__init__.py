@@ -153,6 +153,7 @@ PROTOCOL = Protocol(
         render_error=render_error,
         render_stream_error=render_stream_error,
         serial_blocks=True,
+        counts_input_first=True,
         knows_pause=True,
         cites_apart=True,
         read_tool_uses=_read_tool_uses,

@@ -122,7 +122,10 @@ class Encoder:
 
     def _encode_start(self, started: Started) -> Sequence[bytes]:
         self._usage = started.usage
-        message = {**_build_envelope(started.id, self._context), "usage": _usage(started.usage)}
+        known = started.usage
+        if known is None or not known.input:
+            known = Usage(input=self._context.input_tokens)  # until the end of the stream, which has the right counts
+        message = {**_build_envelope(started.id, self._context), "usage": _usage(known)}
         return (_encode_event("message_start", message=message),)
 
     def _open_block(self, what: object) -> Sequence[bytes]:
