@@ -88,6 +88,12 @@ def find_listed_targets(name: str, catalogues: Mapping[str, KnownModels]) -> tup
     return unlisted or tuple(route for route, known in renamed if not known.complete and not known.problem)
 
 
+def find_known_id(name: str, known: KnownModels) -> str | None:
+    """Return the id by which a provider has the model of a target; None if its list says that it has none."""
+    listed = name if name in known.ids else _find_listed_id(name, known)
+    return listed or (None if known.complete and name not in known.unlisted else name)
+
+
 def normalise_id(name: str) -> str:
     """Return an id without date and with one spelling: claude-sonnet-4.5 is claude-sonnet-4-5-20250929."""
     return DATED.sub("", name.lower()).replace(".", "-").replace("_", "-")

@@ -63,10 +63,10 @@ async def find_targets(runtime: Runtime, name: str, fallback: str = "") -> tuple
             return routes
     if fallback:
         return await find_targets(runtime, fallback)
-    raise RequestError(_unknown_model(name, runtime, catalogues))
+    raise RequestError(describe_unknown_model(name, runtime, catalogues))
 
 
-def _unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str, KnownModels]) -> Failure:
+def describe_unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str, KnownModels]) -> Failure:
     """Name similar models, and the providers whose model list could not be read."""
     close = ", ".join(find_similar_names(name, runtime.config.models, catalogues))
     problems = {provider: known.problem for provider, known in catalogues.items() if known.problem}

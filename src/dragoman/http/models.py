@@ -6,13 +6,13 @@ from urllib.parse import parse_qs
 
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.response_headers import encode_ascii_json, request_id_headers
-from dragoman.flow.runtime import UNLISTED_WAIT_S, Runtime, list_known_models
+from dragoman.flow.runtime import UNLISTED_WAIT_S, Runtime, describe_unknown_model, find_targets, list_known_models
 from dragoman.http.routes import RoutedRequest, respond_json
-from dragoman.hub.failure import UNKNOWN_MODEL, Failure, Kind, RequestError
+from dragoman.hub.failure import RequestError
 from dragoman.hub.ports import GetHeader, ListedModel, ModelList, Protocol
 from dragoman.net.headers import JSON, Header
 from dragoman.providers.provider import ModelInfo
-from dragoman.routing import list_names
+from dragoman.routing import find_known_id, list_names
 
 
 class ModelsApi:
@@ -31,10 +31,7 @@ class ModelsApi:
 
     async def show_model(self, shape: ModelList | None, request: RoutedRequest) -> None:
         await self._wait_for_catalogues()
-        model = list_models(self._gateway.runtime).get(request.rest)
-        if model is None:
-            message = f"The model {request.rest!r} does not exist here."
-            raise RequestError(Failure(Kind.NOT_FOUND, message, code=UNKNOWN_MODEL))
+        model = await find_model(self._gateway.runtime, request.rest)
         shape = shape or self._choose_shape(request, read_parameters(request.exchange.query))
         respond_json(request, shape.render_one(model))
 
@@ -60,13 +57,33 @@ def choose_model_list(protocols: Mapping[str, Protocol], header: GetHeader, para
 
 def list_models(runtime: Runtime) -> dict[str, ListedModel]:
     """Return every name that a client may ask for, with what is known of the model behind it."""
+    infos = _list_infos(runtime)
+    names = list_names(runtime.config.models, list_known_models(runtime))
+    return {name: _describe(name, infos.get(name), _find_limits(name, runtime, infos)) for name in names}
+
+
+async def find_model(runtime: Runtime, name: str) -> ListedModel:
+    """Return the model that answers a request by this name first, listed or not; raises RequestError (404)."""
+    listed = list_models(runtime).get(name)
+    if listed is not None:
+        return listed
+    catalogues, infos = list_known_models(runtime), _list_infos(runtime)
+    for route in await find_targets(runtime, name):
+        known = catalogues.get(route.provider)
+        id = None if known is None else find_known_id(route.model, known)
+        if id is not None:
+            return _describe(name, infos.get(f"{route.provider}/{id}"), None)
+    raise RequestError(describe_unknown_model(name, runtime, catalogues))
+
+
+def _list_infos(runtime: Runtime) -> dict[str, ModelInfo]:
+    """Return what is known of each model, by its id and by `provider/id`."""
     infos: dict[str, ModelInfo] = {}
     for provider, catalogue in runtime.catalogues.items():
         for info in catalogue.list_known():
             infos.setdefault(info.id, info)
             infos[f"{provider}/{info.id}"] = info
-    names = list_names(runtime.config.models, list_known_models(runtime))
-    return {name: _describe(name, infos.get(name), _find_limits(name, runtime, infos)) for name in names}
+    return infos
 
 
 def list_windows(runtime: Runtime) -> dict[str, int]:
