@@ -5,9 +5,10 @@ import pytest
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage
-from dragoman.stages.check_calls import CheckCalls
+from dragoman.stages.check_calls import MAX_WATCHED, CheckCalls, CutCallMonitor
 from laws import assert_any_recut_agrees, run
 from replies import END, START, call, join_deltas, split_delta, text
+from tables import each_row
 
 BROKEN = call(1, "weather", '{"a": ', "oops}")
 GOOD = [START, *text(0, "Let me."), *call(1, "weather", '{"a":', "1}"), *call(2, "clock"), UsageReported(Usage()), END]
@@ -30,6 +31,49 @@ def test_arguments_that_are_no_object_are_the_end(arguments: str) -> None:
     assert isinstance(last, Failed)
     assert last.failure.kind is Kind.CORRUPT
     assert "'weather'" in last.failure.message
+
+
+@each_row(
+    ("arguments", "passes"),
+    [
+        ('{"a": oops}', True),
+        ("[1]", True),
+        ("city=Bonn", True),
+        ("{}{}", True),
+        ('{"a":"}', False),
+        ('{"a":{"b":1}', False),
+        ("{", False),
+        ('{"a": oops', False),
+    ],
+)
+def test_clients_that_get_text_get_invalid_arguments_but_none_that_break_off(arguments: str, passes: bool) -> None:
+    reply = [START, *call(0, "weather", *arguments), Ended(Stop.TOOL)]
+    out = run(CheckCalls(any_arguments=True), reply)
+    assert out == reply if passes else isinstance(out[-1], Failed)
+    cut = [*reply[:-1], Ended(Stop.LENGTH)]
+    assert run(CheckCalls(any_arguments=True), cut) == cut
+
+
+def watch(*events: Event) -> Failure | None:
+    monitor = CutCallMonitor()
+    failures = []
+    for event in events:
+        if isinstance(event, Delta):
+            monitor.observe_run((event,), event.text)
+        else:
+            failures.append(monitor.observe(event))
+    return failures[-1]
+
+
+def test_what_only_passes_is_watched_by_the_same_rule_in_bounded_memory() -> None:
+    cut = call(1, "weather", '{"a":', '"un')
+    assert watch(START, *text(0, "{"), *cut, *call(2, "clock", "{}"), Ended(Stop.TOOL)) is not None
+    assert watch(START, *cut, Ended(Stop.LENGTH)) is None
+    assert watch(*GOOD) is None
+    assert watch(START, *call(1, "weather", "city=Bonn"), Ended(Stop.TOOL)) is None
+    assert watch(START, *call(1, "weather", '{"a":"', "x" * MAX_WATCHED, "y"), Ended(Stop.TOOL)) is None
+    opened = Opened(0, CallBlock("call-0", "patch", custom=True))
+    assert watch(START, opened, *call(0, "patch", "{")[1:], Ended(Stop.TOOL)) is None
 
 
 @pytest.mark.parametrize("stop", [Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED])

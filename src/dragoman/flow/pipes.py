@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dragoman.flow.redaction import EventRedactor, redact_failure
 from dragoman.framing.known_secrets import Secrets, StreamRedactor
-from dragoman.hub.events import MAX_BLOCKS, Delta, Event, Failed
+from dragoman.hub.events import MAX_BLOCKS, CallBlock, Delta, Event, Failed, Opened
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import (
     EVENT_STREAM,
@@ -29,6 +29,7 @@ from dragoman.hub.usage import Source as UsageSource
 from dragoman.hub.usage import Usage
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.reply_monitor import ReplyMonitor
+from dragoman.stages.check_calls import CutCallMonitor
 from dragoman.stages.estimate_usage import EstimateUsage
 
 log = logging.getLogger(__name__)
@@ -338,8 +339,8 @@ class PassthroughPipe:
     """The same protocol's bytes, unaltered; if they end without their terminal event, its error event is appended."""
 
     __slots__ = (
-        *("_client", "_ended_unseen", "_secrets", "_source", "_stream_type", "_tail", "_unwatched", "_redactor"),
-        *("last_write", "watch"),
+        *("_calls", "_client", "_ended_unseen", "_redactor", "_secrets", "_source", "_stream_type", "_tail"),
+        *("_unwatched", "last_write", "watch"),
     )
 
     def __init__(
@@ -352,6 +353,7 @@ class PassthroughPipe:
     ) -> None:
         self._source = source
         self._client = client
+        self._calls: CutCallMonitor | None = None  # from the first call on
         self._stream_type = stream_type
         self._secrets = secrets
         self._redactor = StreamRedactor(secrets)
@@ -413,7 +415,10 @@ class PassthroughPipe:
         try:
             for item in split_runs(self._source.finish() if chunk is None else self._source.feed(chunk)):
                 if isinstance(item, list):
-                    self.watch.observe_run(item, join_run(item))
+                    text = join_run(item)
+                    self.watch.observe_run(item, text)
+                    if self._calls is not None:
+                        self._calls.observe_run(item, text)
                     continue
                 if isinstance(item, Failed):
                     if chunk is not None and self.watch.has_content and item.failure.kind is Kind.CORRUPT:
@@ -421,8 +426,20 @@ class PassthroughPipe:
                         return
                     item = Failed(redact_failure(item.failure, self._secrets))
                 self.watch.observe(item)
+                if self._calls is not None or type(item) is Opened:
+                    self._check_calls(item)
             if self.watch.blocks > MAX_BLOCKS:
                 self._unwatched = True  # an endless reply must not fill the memory of its monitor
         except Exception as bug:
             log.error("the stream passes unobserved: %s", describe_fault(bug))
             self._unwatched = True
+
+    def _check_calls(self, event: Event) -> None:
+        """Note the failure of a reply that breaks off within a call; the client gets it as it came."""
+        if self._calls is None:
+            if type(event) is not Opened or type(event.what) is not CallBlock:
+                return
+            self._calls = CutCallMonitor()
+        failure = self._calls.observe(event)
+        if failure is not None:
+            self.watch.fail(failure)

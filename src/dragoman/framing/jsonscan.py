@@ -113,6 +113,15 @@ class BraceCounter(Generic[AnyStr]):
         return at
 
 
+def is_cut_object(text: str) -> bool:
+    """Return whether a text begins as a JSON object and ends before that is closed."""
+    braces = BraceCounter(IN_TEXT)
+    begins = text.lstrip().startswith("{")
+    if begins:
+        braces.advance(text, 0)
+    return begins and braces.depth > 0
+
+
 class ObjectScanner:
     """Find the outermost objects. A brace must be followed by a member or a closing brace."""
 

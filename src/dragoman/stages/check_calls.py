@@ -1,15 +1,18 @@
 """Replace a call that no client could run by a failure, and pass everything else.
 
-Such a call has no name, or arguments that are not a JSON object, unless the client gets them as text. Whether invalid
-arguments are the model's mistake, or were cut off by a limit or a filter, is known only from the following events:
-until then the end of the call is held. A reply with more blocks, calls or citations than `hub/events.py` allows fails
-as well. Custom tools take any text. A call without any arguments is valid: the tool has no parameters.
+Such a call has no name, or arguments that break off, or that are not a JSON object; the last is no failure for clients
+that get arguments as text, and so can see a model's mistake themselves. Whether arguments were cut off by a limit or a
+filter is known only from the following events: until then the end of the call is held. If they were, the call passes
+as far as it was received, and the reply says that it is cut. A reply that breaks off within a call and claims to be
+complete fails, for every client and in every mode. A reply with more blocks, calls or citations than `hub/events.py`
+allows fails as well. Custom tools take any text. A call without any arguments is valid: the tool has no parameters.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
+from dragoman.framing.jsonscan import is_cut_object
 from dragoman.hub.events import (
     CallBlock,
     CitationAdded,
@@ -27,6 +30,9 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import RunStage
 
 CUTS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
+BREAKS_OFF = "input that breaks off"
+NO_OBJECT = "input that is not a JSON object"
+MAX_WATCHED = 1024 * 1024  # characters of arguments that are kept of a reply that only passes
 
 
 class PendingCallEnd:
@@ -55,7 +61,11 @@ class PendingCallEnd:
             case Failed():
                 return (event,)
             case _:
-                return (Failed(Failure(Kind.CORRUPT, f"the model called {self._tool!r} with {self._defect}")),)
+                return (Failed(_describe_defect(self._tool, self._defect)),)
+
+
+def _describe_defect(tool: str, defect: str) -> Failure:
+    return Failure(Kind.CORRUPT, f"the model called {tool!r} with {defect}")
 
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -68,7 +78,7 @@ class CheckCalls(RunStage):
     __slots__ = ("_any_arguments", "_arguments", "_idle", "_names", "_pending", "_size")
 
     def __init__(self, *, any_arguments: bool = False) -> None:
-        self._any_arguments = any_arguments  # they are passed on as they are, without leading blanks
+        self._any_arguments = any_arguments  # unless they break off, they are passed on, without leading blanks
         self._names: dict[int, str] = {}  # of the tools of open calls
         self._arguments: dict[int, list[str]] = {}
         self._pending: PendingCallEnd | None = None  # of a call with invalid arguments
@@ -91,8 +101,9 @@ class CheckCalls(RunStage):
             return (self._open(event.block, event.what) or event,)
         if type(event) is Closed and event.block in self._arguments:
             arguments = self._arguments.pop(event.block)
-            if not self._any_arguments and not _is_object("".join(arguments)):
-                self._pending = PendingCallEnd(self._names[event.block], event, "input that is not a JSON object")
+            defect = _find_defect("".join(arguments))
+            if defect == BREAKS_OFF or (defect and not self._any_arguments):
+                self._pending = PendingCallEnd(self._names[event.block], event, defect)
                 return ()
             self._idle = not self._arguments
         return (event,)
@@ -133,11 +144,47 @@ class CheckCalls(RunStage):
         return events
 
 
-def _is_object(arguments: str) -> bool:
+def _find_defect(arguments: str) -> str:
+    """Return what is wrong with the arguments of a call; empty if nothing is."""
     if not arguments:
-        return True  # no arguments: an empty object
+        return ""  # no arguments: an empty object
     try:
         _object.decode(arguments)
     except (msgspec.MsgspecError, RecursionError):
-        return False
-    return True
+        return BREAKS_OFF if is_cut_object(arguments) else NO_OBJECT
+    return ""
+
+
+class CutCallMonitor:
+    """Finds the call that breaks off in a reply which claims to be complete, where bytes pass unchanged.
+
+    It keeps at most MAX_WATCHED characters; of a reply with longer arguments nothing is known.
+    """
+
+    __slots__ = ("_arguments", "_cut", "_names", "_room")
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._arguments: dict[int, list[str]] = {}  # of open calls
+        self._cut = ""  # the tool of a call that breaks off
+        self._room = MAX_WATCHED
+
+    def observe_run(self, run: Sequence[Delta], text: str) -> None:
+        arguments = self._arguments.get(run[0].block)
+        if arguments is not None:
+            self._room -= len(text)
+            if self._room >= 0:
+                arguments.append(text)
+
+    def observe(self, event: Event) -> Failure | None:
+        """Return the failure of a reply that ends now."""
+        if type(event) is Opened and type(event.what) is CallBlock and not event.what.custom:
+            self._names[event.block] = event.what.name
+            self._arguments[event.block] = []
+        elif type(event) is Closed and event.block in self._arguments:
+            arguments = "".join(self._arguments.pop(event.block))
+            if self._room >= 0 and _find_defect(arguments) == BREAKS_OFF:
+                self._cut = self._names[event.block]
+        elif type(event) is Ended and self._cut and event.stop not in CUTS:
+            return _describe_defect(self._cut, BREAKS_OFF)
+        return None
