@@ -77,6 +77,9 @@ def test_an_image_is_its_kind_and_size_and_is_drawn_on_request(tab: Screen, name
 def test_pauses_are_drawn_to_one_scale_and_refusals_are_listed(tab: Screen, gateway: Running) -> None:
     tab.open("inspect/failover")
     expect(tab.page.get_by_role("table", name="Timeline of the request")).to_contain_text("message_stop")
+    read = gateway.capture("failover")
+    assert read.upstream_chunks > 0
+    expect(tab.page.locator("dl.facts")).to_contain_text(f"in {read.upstream_chunks} chunk")
     heights = tab.page.locator("svg.pause").evaluate_all("bars => bars.map(e => e.getBoundingClientRect().height)")
     times = [entry.at for entry in build_timeline(gateway.capture("failover"))]
     second, longest = sorted(later - earlier for earlier, later in pairwise(times))[-2:]

@@ -26,14 +26,15 @@ OUTCOME = Outcome(
     duration_s=1.5,
     losses=2,
     failed_attempts=(FailedAttempt("other/qwen", "overloaded"),),
-    attempts=2,
+    upstream_bytes=48213,
+    upstream_chunks=132,
 )
 
 
 def test_a_text_line_has_client_target_and_outcome() -> None:
     assert format_text(OUTCOME) == (
         "2025-11-15T09:40:38.500Z info dragoman.requests: req_1 messages>chat local/qwen-3 ok 1500ms ttft=250ms"
-        " in=10 out=7 cached=4 losses=2 tried=other/qwen:overloaded key=k_7 client=claude-cli"
+        " in=10 out=7 cached=4 bytes=48213 chunks=132 losses=2 tried=other/qwen:overloaded key=k_7 client=claude-cli"
     )
 
 
@@ -65,6 +66,8 @@ def test_a_json_line_has_one_field_for_each_value() -> None:
         "usage_source": "derived",
         "ttft_ms": 250.0,
         "duration_ms": 1500.0,
+        "upstream_bytes": 48213,
+        "upstream_chunks": 132,
         "outcome": "ok",
         "losses": 2,
         "attempts": 2,

@@ -188,6 +188,7 @@ class TranslationPipe:
 
     def feed(self, chunk: bytes) -> bytes:
         assert self._source is not None
+        self.watch.count_read(len(chunk))
         events = self._source.feed(chunk)
         if len(events) == 1 and type(delta := events[0]) is Delta and self.failure is None:  # as from most reads
             run, text, redactor = [delta], delta.text, self._redactor
@@ -382,6 +383,7 @@ class PassthroughPipe:
         return self._secrets
 
     def feed(self, chunk: bytes) -> bytes:
+        self.watch.count_read(len(chunk))
         self._observe(chunk)
         if self._unwatched and not self._ended_unseen:
             recent = self._tail[-TAIL:] + chunk

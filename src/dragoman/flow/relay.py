@@ -339,6 +339,7 @@ class RelayedReply:
         while piece:
             if isinstance(piece, Failure):
                 return self._break_off(piece)
+            self.watch.count_read(len(piece))
             await self._exchange.send(self._redactor.feed(piece))
             piece = await self._next_piece(wait)
             if isinstance(piece, bytes):

@@ -226,6 +226,8 @@ class RequestRecord:
             self.traceparent.decode("latin-1") if self.traceparent else "",
             self.run,
             self.client_request_id,
+            seen.read_bytes,
+            seen.read_chunks,
         )
 
     def _determine_usage(self, seen: ReplySummary) -> Usage | None:

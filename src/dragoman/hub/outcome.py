@@ -57,6 +57,8 @@ class Outcome(Struct, frozen=True, gc=False):
     traceparent: str = ""  # the client's traceparent header, unchanged
     run: str = ""  # the resumable reply that the client got, which several requests may share
     client_request_id: str = ""  # as the client sent it in x-request-id; not unique
+    upstream_bytes: int = 0  # of the last upstream's stream, as they came; 0 for one that was not streamed
+    upstream_chunks: int = 0  # reads that they came in
 
     @property
     def route(self) -> str:

@@ -46,6 +46,8 @@ class ReplySummary(Struct, frozen=True):
     deltas: int
     bytes: int  # of text in UTF-8
     blocks: tuple[str, ...]  # their kinds, in order of opening
+    read_bytes: int = 0  # of the upstream's stream, as they came
+    read_chunks: int = 0  # reads that they came in
 
 
 class ReplyMonitor:
@@ -58,6 +60,8 @@ class ReplyMonitor:
         "_deltas",
         "_end",
         "_first_token",
+        "_read_bytes",
+        "_read_chunks",
         "_started",
         "_usage",
         "_usage_is_final",
@@ -77,6 +81,13 @@ class ReplyMonitor:
         self._deltas = 0
         self._bytes = 0
         self._blocks: list[str] = []
+        self._read_bytes = 0
+        self._read_chunks = 0
+
+    def count_read(self, size: int) -> None:
+        """Count one read of the upstream's stream."""
+        self._read_bytes += size
+        self._read_chunks += 1
 
     def observe(self, event: Event) -> None:
         # Types are compared, not matched: a struct's class pattern that does not fit is slow, and this is a hot path.
@@ -158,4 +169,6 @@ class ReplyMonitor:
             self._deltas,
             self._bytes,
             tuple(self._blocks),
+            self._read_bytes,
+            self._read_chunks,
         )

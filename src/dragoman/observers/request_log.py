@@ -44,6 +44,8 @@ class LogLine(Struct, frozen=True, omit_defaults=True):
     usage_source: str = ""  # reported, derived or estimated
     ttft_ms: float | None = None
     duration_ms: float | None = None
+    upstream_bytes: int = 0  # of a stream
+    upstream_chunks: int = 0
     outcome: str = ""
     error_code: str = ""
     losses: int | None = None
@@ -66,6 +68,7 @@ def format_text(outcome: Outcome) -> str:
     )
     code = f" code={_clean(outcome.error_code)}" if outcome.error_code else ""
     cached = f" cached={usage.cache_read}" if usage is not None and usage.cache_read else ""
+    read = f" bytes={outcome.upstream_bytes} chunks={outcome.upstream_chunks}" if outcome.upstream_chunks else ""
     has_tools = outcome.tool_runs or (usage is not None and (usage.web_searches or usage.web_fetches))
     tools = _format_tools(outcome) if has_tools else ""
     tried = f" tried={','.join(_format_attempts(outcome))}" if outcome.failed_attempts else ""
@@ -74,7 +77,7 @@ def format_text(outcome: Outcome) -> str:
         f" {request_id if is_own_id(request_id) else one_line(request_id)}{target}"
         f" {outcome.outcome}{code} {int(seconds * 1000 + 0.5)}ms"
         f"{'' if ttft is None else f' ttft={int(ttft * 1000 + 0.5)}ms'}"
-        f"{'' if usage is None else f' in={usage.input} out={usage.output}{cached}'}"
+        f"{'' if usage is None else f' in={usage.input} out={usage.output}{cached}'}{read}"
         f"{f' losses={outcome.losses}' if outcome.losses else ''}{tools}{tried}"
         f"{_format_client(outcome.key, outcome.client)}"
     )
@@ -122,6 +125,8 @@ def format_json(outcome: Outcome) -> str:
         usage_source=usage.source.value if known else "",
         ttft_ms=None if ttft is None else round(ttft * 1000, 3),
         duration_ms=round(outcome.duration_s * 1000, 3),
+        upstream_bytes=outcome.upstream_bytes,
+        upstream_chunks=outcome.upstream_chunks,
         outcome=outcome.outcome,
         error_code=_clean(outcome.error_code or ""),
         losses=outcome.losses,

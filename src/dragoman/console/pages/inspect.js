@@ -178,6 +178,7 @@ class Inspector {
       ["Duration", h("span", null, duration(row && row.state !== "ended" ? Date.now() - row.time : row?.duration_ms ?? summary.duration_ms), row?.ttft_ms ? `, first token after ${duration(row.ttft_ms)}` : "")],
       ["Cost", row && row.cost_usd !== undefined ? costText(row.cost_usd, row.usage_source) : null],
       ["Tokens", row ? `${tokenText(row.input_tokens, row.usage_source)} in, ${tokenText(row.output_tokens, row.usage_source)} out` : null],
+      ["Read from the upstream", this.hasEnded() && summary.upstream_chunks ? `${bytes(summary.upstream_bytes)} in ${summary.upstream_chunks} chunk${summary.upstream_chunks === 1 ? "" : "s"}` : null],
       ["Earlier attempts", row?.failed_attempts?.length ? row.failed_attempts.map(plain).join("; ") : null],
     ].filter(([, value]) => value !== null && value !== "");
     this.followEnd.hidden = !this.isLive || state === row?.outcome;
@@ -185,6 +186,11 @@ class Inspector {
       description?.failure && h("p.notice.bad", null, "Failure: ", quote(description.failure, 1000)));
     if (description && !this.busy()) this.drawDetails(description);
     this.showEnd();
+  }
+
+  /** Whether nothing more comes: only then is what was read all of it. */
+  hasEnded() {
+    return !this.row || this.row.state === "ended";
   }
 
   /** Whether the details are in use, by focus or selection: then they are not drawn anew. */

@@ -154,6 +154,8 @@ class Capture(Struct, frozen=True, kw_only=True):
     interrupted_by: str = ""  # CLIENT_LEFT or STOPPED, after `duration_ms`
     guard_trips: tuple[str, ...] = ()  # what the grammar guard objected to
     cut_calls: tuple[str, ...] = ()  # names of tool calls that were cut off
+    upstream_bytes: int = 0  # of the last upstream's stream, kept here or not
+    upstream_chunks: int = 0
     request: ClientRequest
     upstream_requests: tuple[UpstreamRequest, ...] = ()
     events: tuple[TimedEvent, ...] = ()
@@ -201,6 +203,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     outcome: str
     attempts: int
     status: int | None
+    upstream_bytes: int = 0
+    upstream_chunks: int = 0
 
     def list_fields(self) -> dict[str, object]:
         """Return the fields for JSON; the two protocols also by their names in usage rows."""
@@ -220,6 +224,8 @@ def summarize(capture: Capture) -> Summary:
         outcome=_short_outcome(capture),
         attempts=len(capture.upstream_requests),
         status=None if capture.response is None else capture.response.status,
+        upstream_bytes=capture.upstream_bytes,
+        upstream_chunks=capture.upstream_chunks,
     )
 
 

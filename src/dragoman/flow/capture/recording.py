@@ -342,6 +342,8 @@ class Recording:
             interrupted_by=self._interrupted_by,
             guard_trips=tuple(self._guard_trips),
             cut_calls=tuple(self._cut_calls),
+            upstream_bytes=outcome.upstream_bytes,
+            upstream_chunks=outcome.upstream_chunks,
             request=self._request,
             upstream_requests=tuple(exchange.make_record() for exchange in self.upstream_exchanges),
             events=tuple(
