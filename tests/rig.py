@@ -172,7 +172,8 @@ def run_rig(
                 kiro = FakeKiro()
                 kiro.keep_alive = keep
                 fakes[name] = stack.enter_context(kiro)
-                sections.append(kiro.section(kiro.sign_in(directory / "kiro-auth-token.json"), name))
+                section = kiro.section(kiro.sign_in(directory / "kiro-auth-token.json"), name)
+                sections.append(section + options.get(name, ""))
             else:
                 fakes[name] = stack.enter_context(FakeUpstream(models=models, keep_alive=keep))
                 sections.append(provider_section(name, fakes[name].url, name) + options.get(name, ""))

@@ -171,6 +171,9 @@ KINDS = (
 )
 
 
+THINKING = '"low", "medium", "high", or a whole number from 1 to 1000000'
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -193,6 +196,18 @@ KINDS = (
             'kind = "openai-compatible"\nendpoint = "http://h"\nprotocol = ["chat", "mesages"]',
             '4: providers.p.protocol: expected one of "chat", "responses", "messages", "gemini", got "mesages";'
             ' did you mean "messages"?',
+        ),
+        (
+            'kind = "openai"\ndefault_thinking = "meduim"',
+            f'3: providers.p.default_thinking: expected one of {THINKING}, got "meduim"; did you mean "medium"?',
+        ),
+        (
+            'kind = "openai"\ndefault_thinking = 0',
+            f"3: providers.p.default_thinking: expected one of {THINKING}, got 0",
+        ),
+        (
+            'kind = "openai"\ndefault_thinking = true',
+            f"3: providers.p.default_thinking: expected one of {THINKING}, got true",
         ),
         ('kind = "openai"\nprotocol = []', "3: providers.p.protocol: must name at least one protocol"),
         (

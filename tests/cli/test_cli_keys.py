@@ -17,6 +17,7 @@ class KeyRecord(msgspec.Struct):
     last_used_at: int | None
     revoked_at: int | None
     key: str | None = None
+    default_thinking: str | int | None = None
 
 
 def is_accepted(served: Served, key: str) -> bool:
@@ -174,6 +175,18 @@ def test_a_running_gateway_makes_the_keys_that_its_owner_requests(shell: Shell) 
         assert f"not one of these; the gateway at {served.url} accepts it" in not_listed
         audit = msgspec.json.decode(send(served, "GET", "/api/v1/audit", key=owner).body)["audit"]
     assert [row["action"] for row in audit] == ["keys.create", "keys.rotate", "keys.create"]
+
+
+def test_a_key_has_the_thinking_that_its_requests_ask_for_by_default(shell: Shell) -> None:
+    assert create(shell, "thinker", "--default-thinking", "medium").default_thinking == "medium"
+    assert create(shell, "budgeted", "--default-thinking", "8192").default_thinking == 8192
+    assert [key.default_thinking for key in list_keys(shell)] == ["medium", 8192]
+    heading, first, second = shell.run("keys", "list").out.splitlines()
+    assert "THINKING" in heading
+    assert ("medium" in first, "8192" in second) == (True, True)
+    wrong = shell.run("keys", "create", "--default-thinking", "meduim")
+    assert (wrong.code, 'did you mean "medium"?' in wrong.err) == (2, True)
+    assert shell.run("keys", "create", "--default-thinking", "low", "--scope", "usage:read").code == 2
 
 
 def test_a_duration_that_cannot_be_read_is_wrong_usage(shell: Shell) -> None:

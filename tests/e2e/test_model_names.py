@@ -63,7 +63,7 @@ def test_any_other_name_is_404(rig: Rig, name: str) -> None:
         assert repr(name) in reply.json["error"]["message"], shape
 
 
-def test_what_is_known_of_the_model_behind_the_name_is_told(rig: Rig) -> None:
+def test_an_alias_has_the_limits_and_the_name_of_its_model(rig: Rig) -> None:
     alias = rig.send("GET", "/v1/models/claude-sonnet-4-5", headers={"anthropic-version": "2023-06-01"}).json
     own = rig.send("GET", "/v1/models/claude-sonnet-4.5", headers={"anthropic-version": "2023-06-01"}).json
     assert alias["max_input_tokens"] == own["max_input_tokens"] == 200_000

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.accounts.keys import CLIENT, Access
 from dragoman.accounts.pool import Member, Pool
 from dragoman.config.settings import Config, Debug, Effort, Fetch, ModelRoute, Retry, Server, StoreSettings
 from dragoman.flow.call import Call
@@ -176,6 +177,7 @@ class Sender(Struct, frozen=True):
     key: str = ""
     tenant: str = "t"
     received_at: float = NOW
+    access: Access = CLIENT
 
 
 def make_call(

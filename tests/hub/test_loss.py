@@ -30,6 +30,17 @@ def test_a_thing_may_be_approximated_and_something_about_it_invented() -> None:
     assert list_losses(ledger) == [("/a", LossKind.APPROXIMATED), ("/a", LossKind.INVENTED)]
 
 
+def test_a_default_is_invented_and_what_becomes_of_it_is_no_further_loss() -> None:
+    ledger = Ledger(lambda path: "/client" + path)
+    ledger.note_default("/thinking", "default_thinking is 'low'")
+    ledger.note_approximated("/thinking", "vendors differ")
+    assert list_losses(ledger) == [("/client/thinking", LossKind.INVENTED)]
+    copied = ledger.copy()
+    copied.note_dropped("/thinking", "this model does not think")
+    assert list_losses(copied) == []
+    assert len(ledger) == 1
+
+
 def test_losses_beyond_the_listed_ones_are_counted_each_once() -> None:
     ledger = Ledger()
     for _ in range(2):

@@ -67,6 +67,17 @@ async def test_a_rotated_key_has_two_secrets_until_the_grace_ends(store: Store) 
 
 
 @on_both_stores
+async def test_a_key_keeps_its_default_thinking_when_it_is_rotated(store: Store) -> None:
+    thinker = replace(key(1, "thinker"), default_thinking="8192")
+    await store.add_key(thinker, b"1")
+    await store.add_key(key(2, "plain"), b"2")
+    assert await store.list_keys() == (thinker, key(2, "plain"))
+    await store.rotate_key("thinker", Rotation(b"3", "dgm_efgh", "6789", 1_900_000_000))
+    defaults = {one.digest: one.default_thinking for one in await store.list_live_keys()}
+    assert defaults == {b"1": "8192", b"2": None, b"3": "8192"}
+
+
+@on_both_stores
 async def test_a_key_is_changed_only_in_the_version_that_is_expected(store: Store) -> None:
     await store.add_key(key(1, "ci"), b"1")
     rotation = Rotation(b"2", "dgm_efgh", "6789", 1_900_000_000)

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config import Secret, is_placeholder
+from dragoman.config.settings import DefaultThinking, parse_thinking
 from dragoman.store import Store, StoreError
 from dragoman.store.client_keys import KeyId as KeyId
 from dragoman.store.client_keys import KeyRow as KeyRow
@@ -45,10 +47,11 @@ class KeyRole(StrEnum):
 
 
 class Access(Struct, frozen=True):
-    """The rights of a key."""
+    """The rights of a key, and what is set for its requests."""
 
     role: KeyRole
     scopes: frozenset[Scope] = frozenset()
+    default_thinking: DefaultThinking | None = None  # requested where a request asks for nothing
 
     def may(self, scope: Scope | None) -> bool:
         """Return whether everything in a part of the admin API may be used, not only what belongs to the key."""
@@ -63,6 +66,14 @@ def parse_access(role: str, scopes: str) -> Access:
     """Return the rights that the store has for a key; scopes that this version does not know are left out."""
     known = frozenset(scope for scope in Scope if scope in scopes.split())
     return Access(KeyRole.ADMIN, known) if role == KeyRole.ADMIN else OWNER if role == KeyRole.OWNER else CLIENT
+
+
+def read_thinking(stored: str | None) -> DefaultThinking | None:
+    """Return what the store has as the default of a key; one that this version does not know counts as none."""
+    try:
+        return None if stored is None else parse_thinking(stored)
+    except ValueError:
+        return None
 
 
 PREFIXES = {KeyRole.OWNER: "dgm_", KeyRole.CLIENT: "dgm_", KeyRole.ADMIN: "dga_"}
@@ -88,11 +99,12 @@ class CreatedKey(Struct, frozen=True):
 
 
 class Grant(Struct, frozen=True):
-    """What a new key may do, and until when, in Unix seconds."""
+    """What a new key may do, until when, in Unix seconds, and what is set for its requests."""
 
     role: KeyRole = KeyRole.CLIENT
     scopes: frozenset[Scope] = frozenset()
     expires_at: int | None = None
+    default_thinking: DefaultThinking | None = None
 
 
 CLIENT_GRANT = Grant()
@@ -123,7 +135,7 @@ class Keyring:
             self._fixed[digest] = ENVIRONMENT_KEY
             self._environment_tenant = f"{ENVIRONMENT_KEY}:{_digest(TENANT_SALT + digest).hex()[:32]}"
         self._live: dict[bytes, tuple[bytes, KeyId, int | None]] = {}  # digest, id, time of expiry
-        self._access: dict[KeyId, Access] = {}  # of keys that are not plain client keys
+        self._access: dict[KeyId, Access] = {}  # of keys that are not plain client keys without settings
         self._used: set[KeyId] = set()
         self._publish(())
 
@@ -269,7 +281,7 @@ class Keyring:
         fixed = {} if self.environment_key_revoked else self._fixed
         live = {one.digest: (one.digest, one.id, one.expires_at) for one in stored}
         self._live = live | {digest: (digest, key, None) for digest, key in fixed.items()}
-        special = {one.id: parse_access(one.role, one.scopes) for one in stored if one.role != KeyRole.CLIENT}
+        special = {one.id: _find_access(one) for one in stored if one.role != KeyRole.CLIENT or one.default_thinking}
         self._access = special | {ENVIRONMENT_KEY: OWNER}
 
     def _make(self, name: str, grant: Grant) -> tuple[CreatedKey, bytes]:
@@ -288,6 +300,7 @@ class Keyring:
             role=grant.role.value,
             scopes=" ".join(sorted(grant.scopes)),
             expires_at=grant.expires_at,
+            default_thinking=None if grant.default_thinking is None else str(grant.default_thinking),
         )
         return CreatedKey(row, secret), _digest(text.encode())
 
@@ -295,6 +308,11 @@ class Keyring:
         if self._store is None:
             raise StoreError("there is no store to keep client keys in")
         return self._store
+
+
+def _find_access(key: LiveKey) -> Access:
+    access, default = parse_access(key.role, key.scopes), read_thinking(key.default_thinking)
+    return access if default is None else replace(access, default_thinking=default)
 
 
 def _make_secret(role: KeyRole) -> Secret:

@@ -176,12 +176,14 @@ class RemoteKeys(Struct, frozen=True):
     gateway: GatewayClient
 
     async def create(self, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey:
-        body = {
+        body: dict[str, object] = {
             "name": name,
             "role": grant.role.value,
             "scopes": sorted(grant.scopes),
             "expires_at": grant.expires_at,
         }
+        if grant.default_thinking is not None:  # which older gateways do not know
+            body["default_thinking"] = grant.default_thinking
         return _parse_created(await self.gateway.write("POST", PATH, body))
 
     async def list(self) -> tuple[KeyRow, ...]:
@@ -259,6 +261,7 @@ class _Key(Struct):
     scopes: list[str] = field(default_factory=list)
     expires_at: int | None = None
     old_secret_until: int | None = None
+    default_thinking: str | int | None = None
     secret: str = ""
 
     @property
@@ -267,6 +270,7 @@ class _Key(Struct):
             KeyId(self.id),
             *(self.name, self.prefix, self.last4, self.created_at, self.revoked_at, self.last_used_at),
             *(self.role, " ".join(self.scopes), self.expires_at, self.old_secret_until, self.version),
+            None if self.default_thinking is None else str(self.default_thinking),
         )
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 import click
 import msgspec
 
-from dragoman.accounts.keys import CreatedKey, Grant, KeyRole, KeyRow, Scope
+from dragoman.accounts.keys import CreatedKey, Grant, KeyRole, KeyRow, Scope, read_thinking
 from dragoman.admin.configuration import KEY_VARIABLE, client_key_variable
 from dragoman.admin.keys import (
     KeyAcceptance,
@@ -28,8 +28,9 @@ from dragoman.cli.completion import complete_keys
 from dragoman.cli.screen import print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings, url_option
 from dragoman.config import Config, Secret
+from dragoman.config.settings import DefaultThinking, parse_thinking
 
-HEADINGS = ("ID", "NAME", "KEY", "ROLE", "CREATED", "LAST USED", "STATE")
+HEADINGS = ("ID", "NAME", "KEY", "ROLE", "THINKING", "CREATED", "LAST USED", "STATE")
 DURATION = re.compile(r"(\d{1,6})([smhdw])?")
 UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -42,6 +43,15 @@ def parse_duration(context: click.Context, parameter: click.Parameter, text: str
     if found is None:
         raise click.BadParameter("use a duration such as 90m, 24h or 7d")
     return int(found[1]) * UNIT_S[found[2] or "s"]
+
+
+def parse_default_thinking(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> DefaultThinking | None:
+    try:
+        return None if text is None else parse_thinking(text)
+    except ValueError as wrong:
+        raise click.BadParameter(str(wrong)) from None
 
 
 @click.group("keys")
@@ -64,6 +74,12 @@ def command() -> None:
     callback=parse_duration,
     help="How long it is valid, for example 30d or 12h. [default: for ever]",
 )
+@click.option(
+    "--default-thinking",
+    metavar="EFFORT",
+    callback=parse_default_thinking,
+    help="low, medium, high or a number of tokens: requested of models that can think if a request asks for nothing.",
+)
 @url_option
 @config_option
 @json_option
@@ -71,14 +87,17 @@ def create(
     name: str | None,
     scopes: tuple[str, ...],
     expires: int | None,
+    default_thinking: DefaultThinking | None,
     url: str | None,
     config_file: str | None,
     as_json: bool,
 ) -> None:
     """Create a client key. It is shown only once: the store keeps only a digest of it."""
+    if scopes and default_thinking is not None:
+        raise click.UsageError("An admin token makes no model requests: use --default-thinking without --scope.")
     role = KeyRole.ADMIN if scopes else KeyRole.CLIENT
     expires_at = None if expires is None else int(time.time()) + expires
-    grant = Grant(role, frozenset(Scope(scope) for scope in scopes), expires_at)
+    grant = Grant(role, frozenset(Scope(scope) for scope in scopes), expires_at, default_thinking)
     created, acceptance = asyncio.run(_create(read_settings(config_file), url, name, grant))
     _show_created(created, acceptance, as_json)
 
@@ -204,7 +223,7 @@ async def _describe_environment_key(config: Config, secret: Secret) -> str:
 
 
 def _fields(row: KeyRow) -> dict[str, object]:
-    return msgspec.structs.asdict(row)
+    return msgspec.structs.asdict(row) | {"default_thinking": read_thinking(row.default_thinking)}
 
 
 def _format_row(row: KeyRow) -> tuple[str, ...]:
@@ -213,7 +232,7 @@ def _format_row(row: KeyRow) -> tuple[str, ...]:
         verb = "expired" if row.expires_at <= time.time() else "expires"
         state = f"{verb} {_format_time(row.expires_at)}"
     times = _format_time(row.created_at), _format_time(row.last_used_at)
-    return (row.id, row.name, f"{row.prefix}…{row.last4}", row.role, *times, state)
+    return (row.id, row.name, f"{row.prefix}…{row.last4}", row.role, row.default_thinking or "-", *times, state)
 
 
 def _format_time(seconds: int | None) -> str:

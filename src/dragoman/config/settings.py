@@ -4,10 +4,11 @@ import ipaddress
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
+from dragoman.config.problems import quote_choices, suggest
 from dragoman.config.secret import Secret, SecretSource
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -65,7 +66,24 @@ PathName = Literal[
     "audio/transcriptions",
     "audio/translations",
 ]
+ThinkingEffort = Literal["low", "medium", "high"]
+MAX_BUDGET = 1_000_000
+DefaultThinking = ThinkingEffort | Annotated[int, Meta(ge=1, le=MAX_BUDGET)]  # an effort, or a budget in tokens
 ServerName = Literal["llama-cpp-python", "ollama", "deepseek", "mistral"]  # known to providers/api_key.py
+
+
+THINKING_EFFORTS: tuple[ThinkingEffort, ...] = get_args(ThinkingEffort)
+
+
+def parse_thinking(value: str | int) -> DefaultThinking:
+    """Return an effort or a budget that is not from the file; raises ValueError with what is right."""
+    text = str(value)[:80]
+    if text in THINKING_EFFORTS:
+        return THINKING_EFFORTS[THINKING_EFFORTS.index(text)]
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_BUDGET:
+        return int(text)
+    right = f"one of {quote_choices(THINKING_EFFORTS)}, or a budget of 1 to {MAX_BUDGET} tokens"
+    raise ValueError(f"expected {right}, got {text!r}{suggest(text, THINKING_EFFORTS)}")
 
 
 class Server(Struct, frozen=True):
@@ -239,6 +257,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     list_models: bool = True
     models_endpoint: Address = None  # None: `endpoint`, then /models
     context_window: Count | None = None  # in tokens, of models whose window is not known otherwise
+    default_thinking: DefaultThinking | None = None  # requested where a client requests none
     model_cache_ttl_s: Wait = 3600.0
     first_token_timeout_s: Seconds | None = None  # None: that of the kind, else that of [server]
     proxy: Annotated[SecretSource | None, HttpRule.ADDRESS] = None

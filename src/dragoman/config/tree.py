@@ -7,7 +7,8 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Annotated, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -296,7 +297,7 @@ def _explain(message: str, value: object, expected: object) -> str:
     for item in _list_choosing(value, expected) if choices else ():
         if item not in choices:
             likely = suggest(item, choices) if isinstance(item, str) else ""
-            return f"expected one of {quote_choices(choices)}, got {_show(item)}{likely}"
+            return f"expected one of {quote_choices(choices)}{_describe_number(expected)}, got {_show(item)}{likely}"
     message, _, where = message.partition(" - at `$")
     for name, words in READABLE.items():
         message = message.replace(f"`{name}`", words)
@@ -330,7 +331,16 @@ def _choices(expected: object) -> tuple[str, ...]:
     inner = get_args(expected)
     if get_origin(expected) in (tuple, dict):
         return _choices(inner[0])
+    if get_origin(expected) in (Union, UnionType):
+        return tuple(word for one in inner for word in _choices(one))
     return tuple(str(word) for word in inner) if inner and all(isinstance(word, str) for word in inner) else ()
+
+
+def _describe_number(expected: object) -> str:
+    """Return what to add to the choices of a type that also allows a number."""
+    numbers = [one for one in get_args(expected) if get_origin(one) is Annotated and get_args(one)[0] is int]
+    bounds = [(meta.ge, meta.le) for one in numbers for meta in get_args(one)[1:] if isinstance(meta, msgspec.Meta)]
+    return f", or a whole number from {bounds[0][0]} to {bounds[0][1]}" if bounds else ""
 
 
 def _list_choosing(value: object, expected: object) -> Iterable[object]:

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import msgspec
 
-from dragoman.accounts.keys import ENVIRONMENT_KEY
+from dragoman.accounts.keys import ENVIRONMENT_KEY, Access
 from dragoman.flow.ports import CallState
 from dragoman.flow.reply_bounds import charge_bytes
 from dragoman.flow.request_record import RequestRecord
@@ -28,6 +28,8 @@ class Caller(typing.Protocol):
     def request_id(self) -> str: ...
     @property
     def key(self) -> str: ...  # the id of its client key
+    @property
+    def access(self) -> Access: ...  # of its client key
     @property
     def tenant(self) -> str: ...  # whose state it may read and change: that of its client key
     @property
@@ -65,6 +67,7 @@ class Call:
         self.id = caller.request_id
         self.tenant = caller.tenant
         self.is_owner = caller.key == ENVIRONMENT_KEY  # the environment's key belongs to the gateway's owner
+        self.default_thinking = caller.access.default_thinking
         self.strict = headers.get(b"x-dragoman-strict") == b"1"
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
         # The client's choice for models that do not exist here: some clients ask for their vendor's by name.

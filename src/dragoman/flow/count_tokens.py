@@ -40,6 +40,7 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
         from dragoman.flow.capture.recording_runtime import record_runtime
 
         runtime = record_runtime(runtime, recording, call)
+        recording.default_thinking = call.default_thinking
     routes = await find_targets(runtime, call.model, call.fallback_model)
     if recording is not None:
         recording.routes = routes

@@ -76,6 +76,7 @@ class Gateway:
 
             if call.state is not None:
                 record_state(call.state, recording)
+            recording.default_thinking = call.default_thinking
             runtime, memory = record_runtime(runtime, recording, call), RecordingMemory(memory, recording)
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
         routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model, call.fallback_model)

@@ -24,6 +24,7 @@ from dragoman.net.headers import CREDENTIAL_FIELDS, JSON, Header, Headers, Lasti
 from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.passes.adapt_turns import find_links, inline_links
+from dragoman.passes.default_thinking import add_default_thinking
 from dragoman.passes.server_tools import ServerTools
 from dragoman.protocols import ACCOUNT_CHOICES, KEY_PLACES
 from dragoman.providers.provider import Attempt, Pass, Provider, keep_body, no_options
@@ -178,6 +179,15 @@ async def prepare(
     )
 
 
+def _with_default_thinking(
+    request: Request, call: Call, provider: Provider, profile: Profile, ledger: Ledger
+) -> Request:
+    """Ask for the thinking that is set for the client's key, else for the provider."""
+    of_key, of_provider = call.default_thinking, provider.requests.default_thinking
+    default = of_provider if of_key is None else of_key
+    return request if default is None else add_default_thinking(request, default, profile, ledger)
+
+
 class _Message(Struct, frozen=True):
     """What is sent, before it is addressed."""
 
@@ -235,6 +245,7 @@ async def _translate(
     if "no_custom_tools" in quirks:
         limits = replace(limits, custom=False)
     target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options)
+    offered = _with_default_thinking(offered, call, provider, fitting.profile, ledger)
     if size <= LARGE_BYTES and fitting.fetcher is None:
         request, tools = adapt_tools(offered, limits, ledger)
         request = _apply_changes(request, (*changes, *rules.passes), ledger)

@@ -196,7 +196,13 @@ class BackgroundApi:
             await self._gateway.answer(exchange, call)
 
         routed = RoutedRequest(
-            exchange, request.path, request.request_id, key, tenant=run.row.owner, received_at=time.time()
+            exchange,
+            request.path,
+            request.request_id,
+            key,
+            access=self._keyring.access(key),
+            tenant=run.row.owner,
+            received_at=time.time(),
         )
         try:
             await infer(NAME, answer, routed)

@@ -27,13 +27,14 @@ class Ledger:
     A path that is dropped is not listed as approximated as well, in whichever order the two were noted.
     """
 
-    __slots__ = ("_counted", "_locate", "_losses")
+    __slots__ = ("_counted", "_default", "_locate", "_losses")
 
     def __init__(self, locate: Callable[[str], str] | None = None) -> None:
         """`locate`: translates the paths, where the request was rebuilt from a shorter one of the client."""
         self._locate = locate
         self._losses: dict[tuple[str, LossKind], Loss] = {}
         self._counted: dict[LossKind, set[int]] = {}  # hashes of the paths beyond those that are listed
+        self._default: str | None = None  # path of the value that `note_default` has noted
 
     def note_dropped(self, path: str, why: str) -> None:
         self._add(path, LossKind.DROPPED, why)
@@ -44,9 +45,21 @@ class Ledger:
     def note_invented(self, path: str, why: str) -> None:
         self._add(path, LossKind.INVENTED, why)
 
+    def note_default(self, path: str, why: str) -> None:
+        """Note a value of the configuration as invented.
+
+        What becomes of it later is no loss of the client's: if it is dropped, nothing was invented.
+        """
+        self.note_invented(path, why)
+        self._default = path if self._locate is None else self._locate(path)
+
     def _add(self, path: str, how: LossKind, why: str) -> None:
         if self._locate is not None:
             path = self._locate(path)
+        if path == self._default:
+            if how is LossKind.DROPPED:
+                self._losses.pop((path, LossKind.INVENTED), None)
+            return
         if len(path) > LONGEST_PATH:
             path = path[:LONGEST_PATH] + "…"
         if how is LossKind.DROPPED:
@@ -71,6 +84,7 @@ class Ledger:
     def copy(self) -> "Ledger":
         copied = Ledger(self._locate)
         copied._losses = self._losses.copy()
+        copied._default = self._default
         if self._counted:
             copied._counted = {how: paths.copy() for how, paths in self._counted.items()}
         return copied

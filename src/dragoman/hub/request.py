@@ -286,6 +286,7 @@ class Reasoning(Struct, frozen=True):
         None  # how much reasoning to show, in the client's spelling: auto concise detailed summarized omitted updates
     )
     show_at: str = ""
+    is_default: bool = False  # of the configuration: the client asks for nothing
 
 
 class Shape(Enum):

@@ -152,6 +152,7 @@ class RequestRules(Struct, frozen=True):
     hosted_tools: frozenset[str] = frozenset()  # of web_search, web_fetch: those that the upstream runs itself
     mixes_tools: Callable[[Profile], bool] | None = None  # whether those work beside functions; None: with every model
     adjust: Callable[[Failure], Adjustment | None] = lambda failure: None  # whether a refused request is sent again
+    default_thinking: str | int | None = None  # effort or budget that is requested where a client requests none
 
 
 class ReplyRules(Struct, frozen=True):

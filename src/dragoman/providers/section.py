@@ -31,9 +31,7 @@ def make_provider(
     config: ProviderConfig, send: SendRequest, environ: Mapping[str, str], old: Provider | None = None
 ) -> Provider:
     """Make a provider; take over the state of credentials that stay from `old`, which it replaces."""
-    members = tuple(
-        _with_window(KINDS[config.kind](section, send, environ), config) for section in split_by_credential(config)
-    )
+    members = tuple(make_member(section, send, environ) for section in split_by_credential(config))
     labels = credential_labels(config)
     ids = [_id(credential) for credential in list_credentials(config)] or [""]
     pool = Pool(tuple(Member(id, label) for id, label in zip(ids, labels, strict=True)))
@@ -50,8 +48,14 @@ def make_provider(
     return replace(pooled[0], catalogue=catalogue, members=pooled)
 
 
-def _with_window(provider: Provider, config: ProviderConfig) -> Provider:
-    return replace(provider, catalogue=replace(provider.catalogue, default_window=config.context_window))
+def make_member(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+    """Make the provider of a section with one credential, with the settings that all kinds have."""
+    provider = KINDS[config.kind](config, send, environ)
+    return replace(
+        provider,
+        catalogue=replace(provider.catalogue, default_window=config.context_window),
+        requests=replace(provider.requests, default_thinking=config.default_thinking),
+    )
 
 
 def credential_labels(config: ProviderConfig) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ class KeyRow(Struct, frozen=True):
     expires_at: int | None = None
     old_secret_until: int | None = None  # the secret before the last rotation is valid until then
     version: int = 1  # grows with every change
+    default_thinking: str | None = None  # an effort, or a budget in tokens as digits
 
 
 class LiveKey(Struct, frozen=True):
@@ -39,6 +40,7 @@ class LiveKey(Struct, frozen=True):
     role: str
     scopes: str
     expires_at: int | None
+    default_thinking: str | None = None
 
 
 class Rotation(Struct, frozen=True):
@@ -53,9 +55,10 @@ class Rotation(Struct, frozen=True):
 COLUMNS = ", ".join(field.name for field in fields(KeyRow))
 SELECT_KEYS = f"SELECT {COLUMNS} FROM dragoman.client_keys"  # noqa: S608 - names of our own fields
 SELECT_LIVE_KEYS = """
-    SELECT digest, id, role, scopes, expires_at FROM dragoman.client_keys WHERE revoked_at IS NULL
+    SELECT digest, id, role, scopes, expires_at, default_thinking FROM dragoman.client_keys WHERE revoked_at IS NULL
     UNION ALL
-    SELECT old_digest, id, role, scopes, least(old_secret_until, coalesce(expires_at, old_secret_until))
+    SELECT old_digest, id, role, scopes, least(old_secret_until, coalesce(expires_at, old_secret_until)),
+        default_thinking
     FROM dragoman.client_keys WHERE revoked_at IS NULL AND old_digest IS NOT NULL
 """
 CHOSEN_KEY = f"""

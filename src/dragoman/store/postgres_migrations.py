@@ -318,4 +318,8 @@ MIGRATIONS: tuple[str, ...] = (
     + count_conversations("dragoman.")
     + "INSERT INTO dragoman.stored_totals"
     + select_totals("dragoman."),
+    # What is requested of models that can think, in requests of this key that ask for nothing.
+    """
+    ALTER TABLE dragoman.client_keys ADD COLUMN default_thinking TEXT;
+    """,
 )

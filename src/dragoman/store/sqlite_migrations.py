@@ -296,4 +296,8 @@ MIGRATIONS: tuple[str, ...] = (
     + count_conversations("")
     + "INSERT INTO stored_totals"
     + select_totals(""),
+    # What is requested of models that can think, in requests of this key that ask for nothing.
+    """
+    ALTER TABLE client_keys ADD COLUMN default_thinking TEXT;
+    """,
 )

@@ -19,11 +19,12 @@ from urllib.parse import unquote
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.accounts.keys import KeyId, Keyring
+from dragoman.accounts.keys import Access, KeyId, Keyring
 from dragoman.admin import AdminError
 from dragoman.admin.replay.recorded_services import RecordedUpstream, encode_headers
 from dragoman.admin.replay.runtime import Lookups, ReplayedMemory, make_runtime, restore_state
 from dragoman.config.secret import Secret
+from dragoman.config.settings import parse_thinking
 from dragoman.flow.call import Call
 from dragoman.flow.capture.files import to_json
 from dragoman.flow.capture.format import (
@@ -31,6 +32,7 @@ from dragoman.flow.capture.format import (
     Capture,
     Chunk,
     ClientResponse,
+    Settings,
     TimedEvent,
     UpstreamRequest,
 )
@@ -92,7 +94,7 @@ async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     gateway.created = int(capture.started_at)
     collector = _Collector()
     gateway.captures = RequestCapture(sink=collector)
-    keyring = _Keyring(capture.settings.owner)
+    keyring = _Keyring(capture.settings)
     handler = make_handler(gateway, keyring, partial(restore_state, lookups), capture.request_id)
     exchange = Exchange(_make_head(capture), NoConnection(HOST), ByteBudget(UNLIMITED_BYTES))
     exchange.set_body(capture.request.body)
@@ -138,9 +140,14 @@ class _Gateway(Gateway):
 class _Keyring(Keyring):
     """Accepts the one key of replayed requests, as the owner's key or as a stored one."""
 
-    def __init__(self, owner: bool) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__(None, Secret(KEY))
-        self._owner = owner
+        self._owner = settings.owner
+        self._default_thinking = settings.default_thinking
+
+    def access(self, key: KeyId) -> Access:
+        default = self._default_thinking
+        return replace(super().access(key), default_thinking=None if default is None else parse_thinking(default))
 
     def check(self, presented: bytes | None) -> KeyId | None:
         key = super().check(presented)

@@ -36,6 +36,7 @@ from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.providers import KINDS
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, ModelInfo, Provider
+from dragoman.providers.section import make_member
 from dragoman.responses.context import Context, ContextItem
 from dragoman.responses.kept_call import KeptCall, Terms
 from dragoman.store.response_rows import ItemRow
@@ -251,7 +252,7 @@ def _make_provider(
     requested = capture.requested_model.removeprefix(f"{name}/")
     routes = capture.settings.routes
     renamed = next((route.partition("/")[2] for route in routes if route.startswith(f"{name}/")), requested)
-    current = KINDS[kind](_make_section(kind, described.section), upstream.send, {})
+    current = make_member(_make_section(kind, described.section), upstream.send, {})
     endpoint = replace(
         current.endpoint,
         send=upstream.send,

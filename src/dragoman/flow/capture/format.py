@@ -131,6 +131,7 @@ class Settings(Struct, frozen=True):
     tools: dict[str, Json] = {}  # of web search and web fetch, without addresses and commands
     tool_backends: dict[str, dict[str, str]] = {}  # provider -> tool -> backend that the gateway ran it with
     owner: bool = True  # whether the request came with the key of the environment, not with a stored one
+    default_thinking: str | int | None = None  # of the client's key
 
 
 class Capture(Struct, frozen=True, kw_only=True):

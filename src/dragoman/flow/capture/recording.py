@@ -147,6 +147,7 @@ class Recording:
         self.lookups: list[capture_format.Lookup] = []
         self.routes: tuple[Route, ...] = ()
         self.owner = True  # the request came with the key of the environment
+        self.default_thinking: str | int | None = None  # of the client's key
         self.secrets: set[bytes] = set()
 
     # Calls of the client's exchange
@@ -376,6 +377,7 @@ class Recording:
             tools=self._tools,
             tool_backends={name: self._tool_backends[name] for name in self._providers if name in self._tool_backends},
             owner=self.owner,
+            default_thinking=self.default_thinking,
         )
 
 

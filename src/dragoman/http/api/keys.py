@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from dragoman.accounts.keys import CreatedKey, Grant, Keyring, KeyRole, KeyRow, Scope, parse_access
+from dragoman.accounts.keys import CreatedKey, Grant, Keyring, KeyRole, KeyRow, Scope, parse_access, read_thinking
 from dragoman.admin.keys import (
     DEFAULT_GRACE_S,
     VersionMismatch,
@@ -18,6 +18,7 @@ from dragoman.admin.keys import (
     revoke_key,
     rotate_key,
 )
+from dragoman.config.settings import DefaultThinking, parse_thinking
 from dragoman.http.api.operations import AuditLog, EveryWorker
 from dragoman.http.api.wire import (
     CURSOR,
@@ -44,6 +45,7 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
     role: Literal["client", "admin"] = "client"
     scopes: tuple[Scope, ...] = ()
     expires_at: int | None = None  # Unix seconds
+    default_thinking: str | int | None = None  # low, medium, high, or a budget in tokens
 
 
 class RotationRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,7 +83,12 @@ class KeysApi:
     async def create_key(self, request: RoutedRequest) -> None:
         new = await read_body(request, NewKey)
         grant = await self._check_grant(request, new)
-        detail = {"role": grant.role, "scopes": sorted(grant.scopes), "expires_at": grant.expires_at}
+        detail = {
+            "role": grant.role,
+            "scopes": sorted(grant.scopes),
+            "expires_at": grant.expires_at,
+            "default_thinking": grant.default_thinking,
+        }
         with _convert_errors("name"):
             name = new.name if new.name is not None else await choose_name(self._keyring)
         async with self._audit.recording(request, "keys.create", name, detail):
@@ -130,7 +137,7 @@ class KeysApi:
             raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at="/scopes"))
         if request.access.role is KeyRole.ADMIN:
             await self._check_expiry(request, new)
-        return Grant(KeyRole(new.role), frozenset(new.scopes), new.expires_at)
+        return Grant(KeyRole(new.role), frozenset(new.scopes), new.expires_at, _check_thinking(new))
 
     async def _check_expiry(self, request: RoutedRequest, new: NewKey) -> None:
         own = await self._find(request.key)
@@ -148,6 +155,17 @@ class KeysApi:
             raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at="/id"))
 
 
+def _check_thinking(new: NewKey) -> DefaultThinking | None:
+    if new.default_thinking is None:
+        return None
+    if new.role == "admin":
+        raise BadRequest("/default_thinking", "An admin token makes no model requests: leave default_thinking out.")
+    try:
+        return parse_thinking(new.default_thinking)
+    except ValueError as wrong:
+        raise BadRequest("/default_thinking", f"default_thinking: {wrong}") from wrong
+
+
 def _find_next(rows: Sequence[KeyRow], position: bytes) -> int:
     """Return the index after the key that a cursor names: keys are listed as they were made, and never removed."""
     found = [index for index, row in enumerate(rows) if row.id.encode() == position]
@@ -157,7 +175,7 @@ def _find_next(rows: Sequence[KeyRow], position: bytes) -> int:
 
 
 def describe_key(row: KeyRow) -> dict[str, object]:
-    return asdict(row) | {"scopes": row.scopes.split()}
+    return asdict(row) | {"scopes": row.scopes.split(), "default_thinking": read_thinking(row.default_thinking)}
 
 
 def _respond_with_secret(request: RoutedRequest, created: CreatedKey, status: int) -> None:

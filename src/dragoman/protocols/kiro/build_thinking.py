@@ -219,6 +219,8 @@ class _NativePlan:
     def _note_differences(self, is_requested: bool | None, fields: Fields) -> None:
         """Record how the fields differ from the client's settings."""
         reasoning, ledger = self._reasoning, self._ledger
+        if reasoning.is_default:
+            return
         output, thinking, gpt = (
             dict(value) if isinstance(value := fields.get(key), dict) else {}
             for key in ("output_config", "thinking", "reasoning")

@@ -137,16 +137,20 @@ class _Planner:
             self._ledger.note_dropped(at, why)
             if self._reasoning.show is not None and not self._same_protocol:
                 self._ledger.note_dropped(self._reasoning.show_at, "without thinking there is nothing to show")
-            return ThinkingPlan(effort=self._choose_effort())
+            return self._plan_without_budget()
         fitting = max(MIN_BUDGET, min(budget, self._max_tokens - 1))
         if fitting >= self._max_tokens:
             self._ledger.note_dropped(at, f"thinking needs {MIN_BUDGET} tokens, more than max_tokens allows")
-            return ThinkingPlan(effort=self._choose_effort())
+            return self._plan_without_budget()
         if fitting != budget:
             self._ledger.note_approximated(at, f"the thinking budget must be below max_tokens; set to {fitting}")
         return ThinkingPlan(
             self._add_display({"type": "enabled", "budget_tokens": fitting}), self._choose_effort(), on=True
         )
+
+    def _plan_without_budget(self) -> ThinkingPlan:
+        """Keep the client's effort; a default is for thinking alone."""
+        return ThinkingPlan(effort=None if self._reasoning.is_default else self._choose_effort())
 
     def _add_display(self, thinking: Wire) -> Wire:
         show = self._reasoning.show

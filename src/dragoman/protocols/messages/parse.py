@@ -217,6 +217,7 @@ def _find_pointers(top: Fields, format: Format | None) -> dict[str, str]:
     where = {_NAMES[key]: top.pointer(key) for key in top.names() if key in _NAMES}
     where["parallel"] = "/tool_choice/disable_parallel_tool_use"
     where["user"] = "/metadata/user_id"
+    where["reasoning"] = "/thinking"
     if format is not None:
         where["format"] = format.at
     return where
