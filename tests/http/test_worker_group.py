@@ -185,6 +185,16 @@ def test_a_client_that_leaves_through_the_other_worker_is_missed_there(workers: 
     wait_until(lambda: len(fake.closed) == 4)  # half a second later no client has come back
 
 
+def test_a_client_may_leave_through_the_other_worker_after_the_last_byte(workers: Workers, fake: FakeUpstream) -> None:
+    content = [{"role": "user", "content": "x" * 1_000_000}]  # more than the socket between the workers holds
+    body = json.dumps({"model": "up/m", "stream": True, "messages": content}).encode()
+    for number in range(20):
+        with dial(workers[number % 2].port) as client:
+            client.sendall(request_bytes(CHAT, body, f"idempotency-key: left-{number}"))
+    wait_until(lambda: len(fake.calls) == 20)
+    assert {len(call.body) for call in fake.calls} == {len(body) - len("up/")}
+
+
 def test_a_client_that_reads_slowly_through_the_other_worker_slows_down_the_upstream(
     workers: Workers, fake: FakeUpstream
 ) -> None:

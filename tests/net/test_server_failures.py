@@ -111,7 +111,8 @@ async def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, m
         try:
             if moment == "in the body":
                 await exchange.body()
-            elif moment == "in the stream":
+            exchange.allow_leaving()
+            if moment == "in the stream":
                 exchange.start(200, [])
                 await exchange.send(b"first")
             await asyncio.sleep(2 * PATIENCE_S)
@@ -134,6 +135,31 @@ async def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, m
                 client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             client.writer.transport.abort()
         await asyncio.wait_for(cancelled.wait(), PATIENCE_S / 2)
+        await wait_until_async(lambda: server.connections == 0)
+
+
+@on_both_loops
+async def test_a_client_that_leaves_after_its_body_is_only_noted_until_the_handler_allows_it() -> None:
+    ended: list[str] = []
+
+    async def handler(exchange: Exchange) -> None:
+        assert await exchange.body() == b"body"
+        await wait_until_async(lambda: exchange.gone)
+        if exchange.path == "/kept":
+            exchange.when_gone(lambda: ended.append("told"))
+            exchange.allow_leaving()
+        try:
+            await asyncio.sleep(0)
+            exchange.allow_leaving()
+            ended.append("went on")
+        except ClientDisconnected:
+            ended.append("ended")
+
+    async with serving(handler) as server:
+        for path in (b"/first", b"/kept"):
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.sendall(POST.replace(b"/first", path) + b"Content-Length: 4\r\n\r\nbody")
+        await wait_until_async(lambda: sorted(ended) == ["ended", "told", "went on"])
         await wait_until_async(lambda: server.connections == 0)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from dragoman.responses.service import remove_old_events
 from fakes.upstream import Gate
+from raw_http import dial, request_bytes
 from scripting import write_error, write_reply
 from scripting.replies import ScriptedReply, Stop, Text
 from state.state_rig import (
@@ -83,6 +84,18 @@ def test_a_streamed_background_response_can_be_left_and_followed_again(rig: Stat
     assert whole.body.endswith(b"data: [DONE]\n\n")
     assert rig.http("GET", f"/responses/{id}?stream=true&starting_after={len(events)}").events == []
     assert rig.http("GET", f"/responses/{id}").json["output"] == events[-1]["response"]["output"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_response_is_run_though_its_client_leaves_after_the_last_byte(rig: StateRig, stream: bool) -> None:
+    fake = rig.play("chat", HELLO, stream=True)
+    body = {"model": "chat/m", "input": "Hi", "background": True, "stream": stream}
+    request = request_bytes("/v1/responses", json.dumps(body).encode(), key=rig.gateway.keys["alice"])
+    for _ in range(200):
+        with dial(rig.port) as client:
+            client.sendall(request)
+    wait_until(lambda: len(fake.calls) == 200)
+    wait_until(lambda: not rig.gateway.app.server.connections)
 
 
 def test_several_followers_get_the_same_events_while_it_runs(rig: StateRig) -> None:

@@ -7,7 +7,9 @@ import openai
 import pytest
 
 from fakes.upstream import Answer, ReceivedRequest
+from raw_http import dial, request_bytes
 from state.state_rig import HELLO, StateRig, state_rigged
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -84,6 +86,16 @@ def test_a_keeper_runs_background_responses_itself(rig: StateRig) -> None:
     assert rig.calls("openai")[-1].json["background"] is True
     assert rig.http("POST", "/responses/resp_up/cancel").json["how"] == "POST /v1/responses/resp_up/cancel"
     assert rig.http("GET", "/responses/resp_up?stream=true").json["how"] == "GET /v1/responses/resp_up?stream=true"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_keeper_gets_a_background_response_whose_client_has_left(rig: StateRig, stream: bool) -> None:
+    rig.fakes["openai"].intercept = answer_kept
+    body = json.dumps({"model": "openai/m", "input": "Hi", "background": True, "stream": stream}).encode()
+    for _ in range(50):
+        with dial(rig.port) as client:
+            client.sendall(request_bytes("/v1/responses", body, key=rig.gateway.keys["alice"]))
+    wait_until(lambda: len(rig.calls("openai")) == 50)
 
 
 def test_a_response_that_its_keeper_could_not_delete_is_still_known(rig: StateRig) -> None:

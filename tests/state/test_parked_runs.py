@@ -13,7 +13,7 @@ import pytest
 from bench.resume.replies import whole_part, without_signs
 
 from fakes.upstream import Answer, End, Gate
-from raw_http import Answered
+from raw_http import Answered, dial
 from scripting import write_reply
 from state.parked_rig import DIALECTS, Parking, parking
 from waiting import wait_until
@@ -111,6 +111,37 @@ def test_a_client_that_does_not_come_back_has_its_request_cancelled(tmp_path: Pa
 
 def test_without_parking_a_client_that_leaves_ends_its_request_and_gets_no_run(rig: Parking) -> None:
     assert rig.send("chat").get("x-dragoman-run") is None
+
+
+LEFT = 50  # clients that leave after the last byte of their request
+
+
+def leave_at_once(port: int, request: bytes) -> None:
+    with dial(port) as client:
+        client.sendall(request)
+
+
+@pytest.mark.parametrize("asked", [PARK, "x-dragoman-park: drain", "idempotency-key: left-{}"])
+def test_a_request_runs_though_its_client_leaves_after_the_last_byte(rig: Parking, asked: str) -> None:
+    calls, large = rig.calls("chat"), "x" * 100_000  # which is read in a thread
+    for number in range(LEFT):
+        leave_at_once(rig.gateway.port, rig.request("chat", "", asked.format(number), user=large))
+    wait_until(lambda: rig.calls("chat") == calls + LEFT)
+    if "{}" in asked:
+        assert rig.send("chat", "", asked.format(0), user=large).body == DIALECTS["chat"].stream
+        assert rig.calls("chat") == calls + LEFT
+
+
+def test_an_ordinary_request_ends_though_its_client_leaves_after_the_last_byte(tmp_path: Path) -> None:
+    with parking(tmp_path) as rig:
+        chat = rig.upstreams["chat"]
+        chat.choose = lambda request: Answer(DIALECTS["chat"].stream[:1500], end=End.HANG)
+        for _ in range(LEFT):
+            leave_at_once(rig.gateway.port, rig.request("chat"))
+            leave_at_once(rig.gateway.port, rig.request("chat", "", "x-dragoman-park: 0", "idempotency-key: one"))
+        wait_until(lambda: len(rig.gateway.outcomes) == 2 * LEFT)
+        assert {outcome.outcome for outcome in rig.gateway.outcomes} == {"client_gone"}
+        wait_until(lambda: len(chat.closed) >= rig.calls("chat"))
 
 
 @clients

@@ -68,6 +68,7 @@ class Gateway:
 
     async def answer(self, exchange: Exchange, call: Call) -> None:
         """Answer a call. Raises RequestError if every target failed and nothing was sent to the client."""
+        exchange.allow_leaving()
         runtime, memory, recording = self.runtime, self._memory, call.record.recording
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         on_guard_trip: Callable[[str], None] = self._note_guard_trip

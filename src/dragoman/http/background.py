@@ -81,6 +81,7 @@ class BackgroundApi:
         finally:
             await state.release()  # the queued response itself locks its conversation
         call.record.rounds = 0
+        exchange.allow_leaving()
         if call.stream:
             await self._send_events(exchange, row, -1, id_headers(call.client, call.id, []))
         else:

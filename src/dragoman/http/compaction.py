@@ -102,6 +102,7 @@ class Compactor:
     async def _summarise(self) -> Summary:
         """Have the model of the request summarise its context. Raises RequestError if it does not."""
         call, context = self._call, self._state.context
+        self._exchange.allow_leaving()
         note_state(call, self._state)
         if context.keeper:
             message = f"Provider {context.keeper!r} keeps this response, so its context cannot be compacted here."

@@ -134,7 +134,7 @@ class RequestHandler:
             client = protocol.client
             for path in () if client is None else client.paths:
                 answer = self._with_state(name, self._gateway.answer)
-                yield Route("POST", path, Role.CLIENT, partial(infer, name, answer))
+                yield Route("POST", path, Role.CLIENT, partial(infer, name, answer), decides_leaving=True)
             for path in () if client is None or client.counting is None else client.counting.paths:
                 yield Route("POST", path, Role.CLIENT, partial(self._count, name))
             for path in () if protocol.models is None else protocol.models.paths:
@@ -155,15 +155,19 @@ class RequestHandler:
         exchange.echoed_id = find_client_request_id(exchange.headers).encode()
         tasks.request_id.set(request_id)
         path = plain_path(exchange.path)
+        found = self.routes.find(exchange.method, path)
         try:
+            if found is None or not found.route.decides_leaving:
+                exchange.allow_leaving()
             if sender is None:
-                await self._dispatch(exchange, path, request_id)
+                await self._dispatch(exchange, path, request_id, found)
             else:
-                await self._dispatch_forwarded(exchange, path, request_id, sender)
+                await self._dispatch_forwarded(exchange, path, request_id, found, sender)
         except RequestError as refused:
             self._gateway.refused += 1
             if not refused.observed:
                 log.info("%s refused: %s", redact_path(path), refused.failure.kind.value)
+            exchange.allow_leaving()
             await self.unknown_models.hold_back(refused, exchange, self._key)
             self._refuse(exchange, path, refused, request_id)
         except ClientDisconnected:
@@ -185,14 +189,13 @@ class RequestHandler:
         private = PRIVATE if path.startswith(OF_CONSOLE) else ()
         respond_with_failure(exchange, self._client(exchange, path), refused, request_id, private)
 
-    def _dispatch(self, exchange: Exchange, path: str, request_id: str) -> Awaitable[None]:
+    def _dispatch(self, exchange: Exchange, path: str, request_id: str, found: RouteMatch | None) -> Awaitable[None]:
         """Return what handles a request. Raises RequestError if its key may not do this."""
         host_error = self.host_check.find_error(exchange.headers)
         if host_error is not None:
             return self._respond_with_status(exchange, path, request_id, *host_error)
         if exchange.method == "GET" and path != SOCKET_PATH and asks_for_websocket(exchange.headers):
             return self._respond_with_status(exchange, path, request_id, 426, NO_SOCKET)
-        found = self.routes.find(exchange.method, path)
         if found is not None and found.route.role in (Role.PUBLIC, Role.SESSION):
             return found.route.handler(RoutedRequest(exchange, path, request_id, NO_KEY, found.rest))
         key = self._key(exchange)
@@ -238,8 +241,9 @@ class RequestHandler:
         body = client.render_error(failure, request_id).body
         exchange.respond(status, [JSON, *fields, *id_headers(client, request_id, [])], body)
 
-    async def _dispatch_forwarded(self, exchange: Exchange, path: str, request_id: str, sender: Sender) -> None:
-        found = self.routes.find(exchange.method, path)
+    async def _dispatch_forwarded(
+        self, exchange: Exchange, path: str, request_id: str, found: RouteMatch | None, sender: Sender
+    ) -> None:
         if not self._keyring.is_valid(sender.key):  # it may be so new that this worker does not know it yet
             await self._keyring.refresh()
         if found is None or not self._keyring.is_valid(sender.key):

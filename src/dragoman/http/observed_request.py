@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.flow.request_record import ObserverQueue, RequestRecord
 from dragoman.hub.failure import RequestError
+from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class ObservedRequest:
                 cause = self._live.find_cause(fault, self._exchange)
         if cause is not None:
             cause = self._note_fault(cause)
-        if recording is not None and isinstance(cause, asyncio.CancelledError):
+        if recording is not None and isinstance(cause, asyncio.CancelledError | ClientDisconnected):
             recording.note_interruption(self._exchange.gone)
         if self._observers is None:
             record.end()

@@ -175,10 +175,10 @@ class ParkedRuns:
         assert task is not None
         inner = _open_inner(exchange)
         inner.listener = tee = Tee(run, exchange, self._note_growth)
-        run.stop = partial(_stop, inner, task)
-        exchange.on_gone = partial(self._leave, run)
+        run.stop = partial(inner.lose_client, task.cancel)  # `gone`, so that the reply ends without an error event
         call.record.run = run.id
         self._index.add(run)
+        exchange.when_gone(partial(self._leave, run))
         try:
             await answer(inner, call)
         except BaseException as fault:
@@ -222,6 +222,7 @@ class ParkedRuns:
         self, run: Run, exchange: Exchange, cursor: Cursor, request_id: str, record: RequestRecord, how: str
     ) -> None:
         """Send what a client does not have yet, then what is still written."""
+        exchange.allow_leaving()
         self.joined[how] += 1
         record.note_joined(run.id, run.model)
         run.clients += 1
@@ -334,11 +335,6 @@ def _open_inner(exchange: Exchange) -> Exchange:
         query=exchange.query,
     )
     return Exchange(head, RunConnection(exchange), exchange.buffered.budget)
-
-
-def _stop(inner: Exchange, task: "asyncio.Task[object]") -> None:
-    inner.gone = True  # so that the reply ends without an error event
-    task.cancel()
 
 
 async def _digest(exchange: Exchange) -> bytes:

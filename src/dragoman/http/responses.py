@@ -65,7 +65,8 @@ class ResponsesApi:
         """Yield the routes; `infer` runs what answers a request with a model, `infer_here` not on another worker."""
         self.background.infer = infer_here
         yield Route("GET", PATH, Role.CLIENT, partial(self._open_socket, infer_here), refuses=True)
-        yield Route("POST", f"{PATH}/compact", Role.CLIENT, partial(infer, NAME, self.compact))
+        compact = partial(infer, NAME, self.compact)
+        yield Route("POST", f"{PATH}/compact", Role.CLIENT, compact, decides_leaving=True)
         yield from self._conversations.routes()
         yield Route("GET", f"{PATH}/*", Role.CLIENT, self._get)
         yield Route("DELETE", f"{PATH}/*", Role.CLIENT, self._delete)
@@ -89,9 +90,11 @@ class ResponsesApi:
         state = await self._open(call, raw)
         async with CallScope(state, exchange):
             call.hold_context(state.context.stored_bytes)
-            if raw.get("background") and not await self.background.is_left_to_upstream(call, state):
-                await self.background.accept(exchange, call, state, raw)
-                return
+            if raw.get("background"):
+                if not await self.background.is_left_to_upstream(call, state):
+                    await self.background.accept(exchange, call, state, raw)
+                    return
+                exchange.when_gone(_do_nothing)  # the upstream gets the request, whether its client waits or not
             if check_trigger(raw):
                 await Compactor(self._gateway, exchange, call, state, raw).answer_trigger()
             else:
@@ -212,6 +215,10 @@ def _read_cursor(parameters: list[tuple[str, str]]) -> int | None:
     if stream not in ("true", "false", "1", "0"):
         raise BadRequest("/stream", f"stream must be true or false, got {stream[:80]!r}.")
     return max(-1, int(after)) if stream in ("true", "1") else None
+
+
+def _do_nothing() -> None:
+    return
 
 
 def _record_storing(call: Call, state: KeptCall) -> None:

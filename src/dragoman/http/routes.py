@@ -79,6 +79,7 @@ class Route(Struct, frozen=True):
     handler: Handler
     refuses: bool = False  # it only says why there is nothing, so that no other request is advised to go there
     scope: Scope | None = None  # of an admin token that may use it
+    decides_leaving: bool = False  # its handler says from when on a client that leaves cancels the request
 
 
 def respond_json(request: RoutedRequest, body: bytes, status: int = 200) -> None:

@@ -9,7 +9,7 @@ import hmac
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from urllib.parse import parse_qsl, quote, urlencode
@@ -132,7 +132,8 @@ class WorkerGroup:
         The other worker does not check it again, and logs and counts it. Raises RequestError if it cannot be reached.
         """
         exchange = request.exchange
-        out = _describe_request(request, await exchange.body(), self._member.secret)
+        body = _ForwardedBody(exchange, await exchange.body())
+        out = _describe_request(request, body, self._member.secret)
         try:
             response = await self._send(worker, out)
         except ConnectionLost as lost:
@@ -172,6 +173,7 @@ class WorkerGroup:
         exchange.mark_authenticated()
         key = exchange.headers.get(KEY)
         if key is None:
+            exchange.allow_leaving()
             await self._answer_question(exchange)
             return
         request_id = (exchange.headers.get(REQUEST_ID) or b"").decode("latin-1")
@@ -187,7 +189,27 @@ class WorkerGroup:
         exchange.respond(200, [], await answer(dict(parse_qsl(exchange.query, keep_blank_values=True))))
 
 
-def _describe_request(request: RoutedRequest, body: bytes, secret: bytes) -> OutgoingRequest:
+class _ForwardedBody:
+    """The body of a request that is passed on.
+
+    Once the other worker has all of it, a client that leaves ends the connection to that worker, which decides what
+    becomes of the request.
+    """
+
+    def __init__(self, exchange: Exchange, body: bytes) -> None:
+        self._exchange = exchange
+        self._body = body
+
+    @property
+    def length(self) -> int:
+        return len(self._body)
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        yield self._body
+        self._exchange.allow_leaving()  # it is sent
+
+
+def _describe_request(request: RoutedRequest, body: _ForwardedBody, secret: bytes) -> OutgoingRequest:
     """Return a client's request as it is sent to another worker."""
     exchange = request.exchange
     own = [(SECRET, secret), (KEY, request.key.encode("latin-1")), (REQUEST_ID, request.request_id.encode())]
@@ -203,7 +225,7 @@ def _describe_request(request: RoutedRequest, body: bytes, secret: bytes) -> Out
     target = quote(exchange.raw_path, safe=_PATH_CHARACTERS)
     if exchange.query:
         target += "?" + quote(exchange.query, safe=_PATH_CHARACTERS, encoding="latin-1")
-    return OutgoingRequest(exchange.method, f"http://worker{target}", (*own, *fields), body)
+    return OutgoingRequest(exchange.method, f"http://worker{target}", (*own, *fields), upload=body)
 
 
 def _restore_headers(headers: Headers) -> Headers:

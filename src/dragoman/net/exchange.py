@@ -80,7 +80,8 @@ class Exchange:
     """A request and its response. The handler owns it until the response has ended.
 
     A client that closes its connection, or only its sending half (no client known to us half-closes and still reads),
-    has given up: the handler's task is cancelled at once.
+    has given up: the handler's task is cancelled. From the last byte of the body on, that waits for `allow_leaving`:
+    only the handler knows whether the request is one that is answered without its client, too.
     """
 
     __slots__ = (
@@ -88,6 +89,7 @@ class Exchange:
         "_body",
         "_chunked",
         "_held",
+        "_may_leave",
         "_wire",
         "body_open",
         "buffered",
@@ -118,7 +120,8 @@ class Exchange:
         self.headers = Headers(head.fields, head.lasting, head.by_name)
         self.started = False  # the head of the response was sent: no other response is possible
         self.gone = False  # the client has disconnected
-        self.on_gone: Callable[[], None] | None = None  # called then; None: the handler is cancelled
+        self.on_gone: Callable[[], None] | None = None  # called then, instead of cancelling the handler
+        self._may_leave = False  # the handler is cancelled then, even if the body is complete
         self.modern = head.modern
         self.keep_alive = head.keep_alive
         self.expects_continue = head.expects_continue
@@ -172,6 +175,29 @@ class Exchange:
     def mark_authenticated(self) -> None:
         """Note that a request of this connection had a valid key: if connections run out, others are closed first."""
         self._wire.mark_authenticated()
+
+    def allow_leaving(self) -> None:
+        """Let the handler be cancelled from now on if the client leaves. Raises ClientDisconnected if it has left.
+
+        Until then, a client that leaves after the last byte of the body is only noted.
+        """
+        self._may_leave = True
+        if self.gone and self.on_gone is None:
+            raise ClientDisconnected
+
+    def when_gone(self, callback: Callable[[], None]) -> None:
+        """Call this if the client leaves, instead of cancelling the handler; at once if it has left."""
+        self.on_gone = callback
+        if self.gone:
+            callback()
+
+    def lose_client(self, cancel: Callable[[], object]) -> None:
+        """Note that the client has left; call `cancel` if that ends the handler."""
+        self.gone = True
+        if self.on_gone is not None:
+            self.on_gone()
+        elif self._may_leave or self.body_open:
+            cancel()
 
     def listen(self, listener: ResponseListener) -> None:
         """Pass a copy of the response to this listener too."""

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from functools import partial
 from typing import cast
 
 from dragoman.net.bodies import UNCOUNTED_BYTES, ChunkedBody, SizedBody
@@ -348,11 +349,7 @@ class ClientConnection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             return
-        exchange.gone = True
-        if exchange.on_gone is not None:
-            exchange.on_gone()
-        elif exchange.task is not None:
-            self._service.cancel(exchange)
+        exchange.lose_client(partial(self._service.cancel, exchange))
 
     @property
     def is_idle(self) -> bool:

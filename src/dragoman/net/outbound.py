@@ -120,9 +120,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.writelines(unsent)
 
     async def send_more(self, data: bytes, timeout_s: float) -> bool:
-        """Send more of the body and wait until the server takes more; False if it answers or breaks off already."""
+        """Send more of the body and wait until it is sent; False if the server answers or breaks off already."""
         self.send_now()
         if self._transport is not None and not self._transport.is_closing():
+            self._transport.set_write_buffer_limits(high=0)
             self._transport.write(data)
         self._awaits_room = True
         while self._is_full and self.phase is HEAD:

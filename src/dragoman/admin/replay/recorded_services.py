@@ -137,6 +137,7 @@ class UpstreamServer:
 
     async def __call__(self, exchange: Exchange) -> None:
         await exchange.body()
+        exchange.allow_leaving()
         if exchange.method != "POST" or _last_part(exchange.path) not in self._names:
             exchange.respond(404, [JSON], b'{"error":{"message":"The capture has no request to this path."}}')
             return
