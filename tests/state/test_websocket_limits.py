@@ -19,6 +19,7 @@ from scripting import write_reply
 from state.socket_rig import ASK, error, events, receive, response, run, socket
 from state.state_rig import AGAIN, HELLO, StateRig, endless, state_rigged
 from waiting import wait_until
+from wire_json import JsonObject
 
 
 def close_code(opened: ClientConnection) -> int | None:
@@ -94,6 +95,33 @@ def test_a_connection_ends_after_its_time_with_an_error_that_makes_clients_retur
             "Create a new websocket connection to continue."
         )
         assert close_code(opened) == 1001
+
+
+def test_a_connection_that_is_too_old_lets_its_responses_end_and_takes_no_more(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    times = "[responses]\nsocket_max_s = 1.0\nsocket_ping_s = 0.1\n"
+    with state_rigged(tmp_path_factory.mktemp("late"), times) as rig, socket(rig) as opened:
+        is_old = threading.Event()
+        end = write_reply("chat", HELLO).body.index(b'"stop"')
+        rig.play("chat", write_reply("chat", HELLO, cut=200, gate=Gate(is_old, at=end)))
+        opened.send(json.dumps(ASK))
+        opened.send(json.dumps({**ASK, "stream_id": "other"}))
+        assert receive(opened)["type"] == "response.created"
+        while (refused := run(opened, stream_id="later", generate=False)[-1])["type"] != "error":
+            continue  # until it is too old
+        assert (refused["status"], refused["stream_id"]) == (400, "later")
+        assert error([refused])["code"] == "websocket_connection_limit_reached"
+        assert len(rig.calls("chat")) == 2
+        is_old.set()
+        rest: list[JsonObject] = []
+        with suppress(ConnectionClosed):
+            while True:
+                rest.append(receive(opened))
+        assert [event["type"] for event in rest].count("response.completed") == 2
+        assert error(rest)["code"] == "websocket_connection_limit_reached"
+        assert "stream_id" not in rest[-1]
+        assert opened.close_code == 1001
 
 
 def test_an_idle_connection_does_not_delay_a_gateway_that_stops(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -152,6 +152,7 @@ class ResponsesSocket:
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = asyncio.Semaphore(MAX_RUNNING)
         self._waiting = 0
+        self._ends_at = time.monotonic() + self._settings.socket_max_s  # after which it takes no more requests
         self.is_retired = False  # the connection is closed once no request is under way
         self._number = 0
 
@@ -178,8 +179,26 @@ class ResponsesSocket:
     def retire(self) -> None:
         """Close the connection once no request is under way, with a code that makes clients connect again."""
         self.is_retired = True
-        if not self._waiting:
+        self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        """Close a connection that is retired or too old, unless a request is under way."""
+        if self._waiting:
+            return
+        if self.is_retired:
             self._socket.close(RESTARTING, "the gateway restarts")
+        elif self._is_too_old:
+            self._refuse(self._limit_reached(), DEFAULT_LANE)
+            self._socket.close(GOING_AWAY)
+
+    @property
+    def _is_too_old(self) -> bool:
+        return time.monotonic() >= self._ends_at
+
+    def _limit_reached(self) -> BadRequest:
+        limit = f"Responses websocket connection limit reached ({self._settings.socket_max_s / 60:g} minutes)."
+        message = f"{limit} Create a new websocket connection to continue."
+        return BadRequest("", message, code="websocket_connection_limit_reached")
 
     def _start(self, work: Coroutine[object, object, None]) -> None:
         task = spawn(work, name="requests of a WebSocket")
@@ -217,19 +236,13 @@ class ResponsesSocket:
 
     async def _watch(self) -> None:
         """Send pings, and end a connection that is too old or whose client is silent."""
-        started, settings = time.monotonic(), self._settings
+        settings = self._settings
         while True:
-            left = started + settings.socket_max_s - time.monotonic()
-            await asyncio.sleep(max(0.0, min(settings.socket_ping_s, left)))
+            left = self._ends_at - time.monotonic()
+            await asyncio.sleep(min(settings.socket_ping_s, left) if left > 0 else settings.socket_ping_s)
             if time.monotonic() - self._socket.received_at > settings.socket_silence_s:
                 self._socket.close(GOING_AWAY, f"nothing received from the client for {settings.socket_silence_s:g} s")
-            elif time.monotonic() - started >= settings.socket_max_s:
-                limit = f"Responses websocket connection limit reached ({settings.socket_max_s / 60:g} minutes)."
-                message = f"{limit} Create a new websocket connection to continue."
-                refused = BadRequest("", message, code="websocket_connection_limit_reached")
-                self._refuse(refused, DEFAULT_LANE)
-                self._socket.close(GOING_AWAY)
-                return
+            self._close_if_idle()
             self._socket.ping()
 
     async def _take(self, message: Message) -> None:
@@ -256,6 +269,8 @@ class ResponsesSocket:
         if fields.get("type") != "response.create":
             shown = msgspec.json.encode(fields.get("type")).decode()[:80]
             raise BadRequest("/type", f"type must be response.create, got {shown}.")
+        if self._is_too_old:
+            raise self._limit_reached()
         if not self._services.is_authorised(self._request.exchange):
             raise RequestError(key_failure(self._request.exchange))
         if fields.get("background"):
@@ -288,8 +303,7 @@ class ResponsesSocket:
                 async with self._running:
                     await self._run(lane, self._lanes[lane].popleft())
                 self._waiting -= 1
-                if self.is_retired:
-                    self.retire()
+                self._close_if_idle()
         except ClientDisconnected:
             self._socket.close(GOING_AWAY)
         finally:
