@@ -209,6 +209,37 @@ def test_the_sdk_raises_the_right_class(
         assert [detail["retryDelay"] for detail in details if "retryDelay" in detail] == ["20s"]
 
 
+TYPE = "type.googleapis.com/google.rpc."
+DAILY = (
+    b'{"error": {"code": 429, "message": "Quota exceeded.", "status": "RESOURCE_EXHAUSTED", "details": ['
+    b'{"@type": "%bQuotaFailure", "violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]},'
+    b' {"@type": "%bHelp", "links": []}, {"@type": "%bRetryInfo", "retryDelay": "7s"}]}}' % ((TYPE.encode(),) * 3)
+)
+
+
+@pytest.mark.parametrize("form", [b"%b", b"[%b]", b"[%b\n]\n", b" [ %b ] "])
+def test_an_error_of_google_keeps_its_details_alone_or_in_a_list(rig: Rig, sdk: genai.Client, form: bytes) -> None:
+    rig.play("gemini", Answer(form % DAILY, 429, "application/json; charset=UTF-8"))
+    for path in (f"gemini/m:{GENERATE}", f"gemini/m:{STREAM}?alt=sse", f"gemini/m:{STREAM}"):
+        answer = generate(rig, f"/v1beta/models/{path}")
+        assert (answer.status, answer.body, answer.get("retry-after")) == (429, DAILY, "7")
+    with pytest.raises(genai.errors.ClientError, match="Quota exceeded") as caught:
+        list(sdk.models.generate_content_stream(model="gemini/m", contents="x"))
+    assert "PerDay" in str(caught.value.details)
+    asked = b'{"model": "gemini/m", "messages": [{"role": "user", "content": "hi"}]}'
+    translated = post(rig.port, "/v1/chat/completions", asked)
+    assert (translated.status, translated.get("retry-after")) == (429, "7")
+
+
+def test_an_error_in_a_list_is_read_by_clients_of_chat(rig: Rig) -> None:
+    """Google's compatible endpoint writes it so."""
+    error = b'{"error":{"code":429,"message":"Slow down.","status":"RESOURCE_EXHAUSTED"}}'
+    rig.play("chat", Answer(b"[%b\n]" % error, 429, JSON))
+    asked = b'{"model": "chat/m", "messages": [{"role": "user", "content": "hi"}]}'
+    answer = post(rig.port, "/v1/chat/completions", asked)
+    assert (answer.status, answer.body) == (429, error)
+
+
 def test_a_loss_is_counted_explained_and_refused_in_strict_mode(rig: Rig) -> None:
     rig.play("chat", TEXT, stream=False)
     answer = generate(rig, f"/v1beta/models/chat/m:{GENERATE}", BODY, "x-dragoman-explain: 1")

@@ -58,34 +58,30 @@ def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoRep
     _log_refusal(prepared, failure)
     failure = attribute_failure(prepared, adjust_reset_time(failure, answer.headers, now))
     failure = add_retry_advice(failure, answer.headers, now, prepared.provider.account.exhausted_until)
-    if (
-        isinstance(prepared, Passthrough)
-        and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN)
-        and _is_error_body(prepared, body)
-    ):
-        headers = answer.headers if prepared.owner else drop_account_headers(answer.headers)
-        return NoReply(
-            failure, ErrorReply(answer.status, Headers(redact_known_in_fields(list(headers), prepared.secrets)), body)
-        )
-    return NoReply(failure)
+    if not isinstance(prepared, Passthrough) or failure.kind in (Kind.CREDENTIAL, Kind.FORBIDDEN):
+        return NoReply(failure)
+    own = _find_error_body(prepared, body)
+    if own is None:
+        return NoReply(failure)
+    headers = answer.headers if prepared.owner else drop_account_headers(answer.headers)
+    redacted = Headers(redact_known_in_fields(list(headers), prepared.secrets))
+    return NoReply(failure, ErrorReply(answer.status, redacted, own))
 
 
-def _log_refusal(prepared: Prepared, failure: Failure) -> None:
-    """Log what the upstream says and the figures of the request, with `--verbose`: the log's usual line has neither."""
-    if log.isEnabledFor(logging.DEBUG):
-        what = f"HTTP {failure.status} {failure.code}" if failure.code else f"HTTP {failure.status}"
-        message, request = failure.message.rstrip("."), prepared.upstream.describe_request(prepared.out.body)
-        log.debug("provider %s: %s: %s. The request: %s", prepared.provider.name, what, message, request)
+def _find_error_body(prepared: Prepared, body: bytes) -> bytes | None:
+    """Return the upstream's error as a client's SDK reads it: not in a list of one, as Google writes it at times.
 
-
-def _is_error_body(prepared: Prepared, body: bytes) -> bool:
-    """Whether a client's SDK can read this; anything else is rendered in the protocol's own shape instead."""
+    None: the failure is rendered in the protocol's own shape instead.
+    """
     client = prepared.protocol.client
     try:
+        if body.lstrip()[:1] == b"[":
+            [only] = msgspec.json.decode(body, type=list[msgspec.Raw])
+            body = bytes(only)
         msgspec.json.decode(body, type=client.error_shape if client is not None else ErrorShape)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
+    except (ValueError, RecursionError):
+        return None
+    return body
 
 
 def stalled_failure(provider: Provider, silence_s: float, total_s: float) -> Failure:
