@@ -140,6 +140,15 @@ def test_a_rejected_signature_is_replaced_by_the_placeholder_once(rig: Rig, clie
     assert (getattr(raised.value, "status_code", None), len(rig.fakes["gemini"].calls)) == (400, 2)
 
 
+@modes
+@pytest.mark.parametrize("declared", ["Bash", "default_api:Bash"])
+def test_a_call_has_the_name_that_the_client_declared(rig: Rig, stream: bool, declared: str) -> None:
+    rig.play("gemini", reply(stream, chunk({"functionCall": {"name": "default_api:Bash"}}, finish="STOP")))
+    answer = ask(rig, "chat", stream, tools=[{"type": "function", "function": {"name": declared}}])
+    assert isinstance(answer, SdkReply), answer
+    assert [name for _, name, _ in answer.calls] == [declared]
+
+
 @pytest.fixture(scope="module")
 def retrying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     settings = "[retry]\nattempts = 2\nbase_s = 0.01\n"

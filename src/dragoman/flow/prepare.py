@@ -17,7 +17,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
-from dragoman.hub.request import Hosted, Request
+from dragoman.hub.request import Hosted, Request, Tool
 from dragoman.hub.server_tools import ServerToolUse
 from dragoman.net.client import OutgoingRequest, join_fields
 from dragoman.net.headers import CREDENTIAL_FIELDS, JSON, Header, Headers, LastingFields, names_in_connection
@@ -61,12 +61,16 @@ class Outbound(Struct, frozen=True, kw_only=True):
     def issuer(self) -> Issuer:
         provider, model = self.provider, self.route.model
         window, quirks = provider.catalogue.context_window(model), provider.requests.quirks
-        return Issuer(provider.issuer, model, window, self.options, quirks, self.answers)
+        return Issuer(provider.issuer, model, window, self.options, quirks, self.answers, self.sent_tools)
 
     @property
     def answers(self) -> int:
         """How many answers to one request are read; of bytes that pass unchanged, the first."""
         return 1
+
+    @property
+    def sent_tools(self) -> tuple[Tool, ...]:
+        return ()
 
     @property
     def streams(self) -> bool:
@@ -98,6 +102,10 @@ class Translated(Outbound, frozen=True, kw_only=True):
     @property
     def answers(self) -> int:
         return self.request.n or 1
+
+    @property
+    def sent_tools(self) -> tuple[Tool, ...]:
+        return self.request.tools
 
 
 Prepared = Passthrough | Translated

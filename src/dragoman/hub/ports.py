@@ -13,7 +13,7 @@ from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.profile import Profile, Target
-from dragoman.hub.request import Json, Part, Request
+from dragoman.hub.request import Json, Part, Request, Tool
 from dragoman.hub.server_tools import ServerToolUse
 
 In = TypeVar("In", contravariant=True)
@@ -229,6 +229,7 @@ class Issuer(Struct, frozen=True):
     options: object = None  # settings that only this provider's protocol uses
     quirks: frozenset[str] = frozenset()  # oddities of a compatible server, by name
     answers: int = 1  # how many the request asks for
+    tools: tuple[Tool, ...] = ()  # as they were sent; none where a client's bytes pass unchanged
 
 
 class ErrorResponse(Struct, frozen=True):

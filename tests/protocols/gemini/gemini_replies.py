@@ -8,13 +8,14 @@ from dragoman.hub.events import Ended, Event, Failed, Reply, collect
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
+from dragoman.hub.request import Function
 from dragoman.protocols import PROTOCOLS
 from laws import run
 from wire_json import JsonObject
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "gemini"
 STREAMS = sorted(FIXTURES.glob("*.sse"))
-ISSUER = Issuer("gemini", "gemini-3.5-flash")
+ISSUER = Issuer("gemini", "gemini-3.5-flash", tools=(Function("clock"),))
 UPSTREAM = PROTOCOLS["gemini"].upstream
 assert UPSTREAM is not None
 

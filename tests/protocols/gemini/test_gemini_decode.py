@@ -9,7 +9,8 @@ from dragoman.hub.events import CallBlock, HostedBlock, Stop, TextBlock, Thinkin
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
-from dragoman.hub.request import Citation
+from dragoman.hub.ports import Issuer
+from dragoman.hub.request import Citation, Function
 from dragoman.hub.usage import Usage
 from laws import assert_any_cut_agrees, assert_total
 from protocols.gemini.gemini_replies import (
@@ -65,6 +66,28 @@ def test_calls_thoughts_and_every_count() -> None:
     assert [piece.opaque for piece in reply.pieces if piece.opaque] == [make_signature("QUIr", of_call=True)]
     assert end_of(reply).stop is Stop.TOOL
     assert reply.usage == Usage(input=24, output=16, cache_read=8, reasoning=9)
+
+
+@each_row(
+    ("declared", "called", "name"),
+    [
+        (["Bash"], "default_api:Bash", "Bash"),
+        (["Bash"], "default_api:default_api:Bash", "default_api:default_api:Bash"),
+        (["default_api:Bash"], "default_api:Bash", "default_api:Bash"),
+        (["default_api:Bash", "Bash"], "default_api:Bash", "default_api:Bash"),
+        (["Read"], "default_api:Bash", "default_api:Bash"),
+        ([], "default_api:Bash", "default_api:Bash"),
+    ],
+)
+def test_a_models_namespace_is_cut_off_where_that_leaves_a_declared_tool(
+    declared: list[str], called: str, name: str
+) -> None:
+    assert UPSTREAM is not None
+    issuer = Issuer("gemini", MODEL, tools=tuple(map(Function, declared)))
+    body = msgspec.json.encode(chunk({"functionCall": {"name": called}}, finish="STOP"))
+    [call] = collect(UPSTREAM.decode_whole(body, issuer, Ledger())).pieces
+    assert isinstance(call.what, CallBlock)
+    assert call.what.name == name
 
 
 def test_a_signature_stands_before_the_text_that_it_signs() -> None:

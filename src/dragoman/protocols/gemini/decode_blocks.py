@@ -28,7 +28,7 @@ from dragoman.hub.events import (
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
-from dragoman.hub.request import Citation
+from dragoman.hub.request import Citation, Function
 from dragoman.protocols.gemini.wire import (
     NAME_PREFIX,
     PLACEHOLDERS,
@@ -81,8 +81,8 @@ class ReplyBlocks:
     """The blocks of one reply so far."""
 
     __slots__ = (
-        "_block", "_bytes_before", "_code", "_issuer", "_ledger", "_open_kind", "_texts", "_used_ids", "acts", "calls",
-        "count", "reply_id",
+        "_block", "_bytes_before", "_code", "_declared", "_issuer", "_ledger", "_open_kind", "_texts", "_used_ids",
+        "calls", "count", "reply_id",
     )  # fmt: skip
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
@@ -95,6 +95,7 @@ class ReplyBlocks:
         self._open_kind: Block | None = None  # the kind of the open text or thinking block, and its number
         self._block = 0
         self._used_ids: set[str] = set()
+        self._declared: set[str] | None = None  # the names of tools, once one is looked for
         self._code = ""  # that Google runs, until its result arrives
         self._texts: list[str] = []  # of the open text block
         self._bytes_before = 0  # of text, in the blocks before it
@@ -195,10 +196,17 @@ class ReplyBlocks:
         if signature:
             self._add_signature(signature, events, of_call=True)
         self.close_block(events)
-        name = call.name.removeprefix(NAME_PREFIX)
+        name = self._find_name(call.name) if call.name.startswith(NAME_PREFIX) else call.name
         block = self._add_block(CallBlock(self._make_id(call.id), name), events)
         self.calls += 1
         events += (Delta(block, _read_arguments(call)), Closed(block))
+
+    def _find_name(self, name: str) -> str:
+        """Return a name without the model's internal namespace if that leaves the name of a tool."""
+        if self._declared is None:
+            self._declared = {tool.name for tool in self._issuer.tools if isinstance(tool, Function)}
+        plain = name.removeprefix(NAME_PREFIX)
+        return plain if plain in self._declared and name not in self._declared else name
 
     def _make_id(self, id: str | None) -> str:
         """Return an id that no other call of the reply has; models before Gemini 3 give none."""
