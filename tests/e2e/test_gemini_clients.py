@@ -240,6 +240,25 @@ def test_an_error_in_a_list_is_read_by_clients_of_chat(rig: Rig) -> None:
     assert (answer.status, answer.body) == (429, error)
 
 
+@pytest.mark.parametrize("upstream", ["chat", "messages", "responses"])
+def test_two_calls_with_one_id_reach_the_upstream_as_two_with_their_own_results(rig: Rig, upstream: str) -> None:
+    calls = [{"functionCall": {"id": "same", "name": "weather", "args": {"city": city}}} for city in ("Oslo", "Ulm")]
+    results = [
+        {"functionResponse": {"id": "same", "name": "weather", "response": {"output": f"It {what}s."}}}
+        for what in ("snow", "rain")
+    ]
+    contents = [{"parts": [{"text": "hi"}]}, {"role": "model", "parts": calls}, {"parts": results}]
+    rig.play(upstream, TEXT, stream=False)
+    body = msgspec.json.encode({"contents": contents})
+    answer = generate(rig, f"/v1beta/models/{upstream}/m:{GENERATE}", body, "x-dragoman-explain: 1")
+    assert answer.status == 200
+    assert "/contents/1/parts/1/functionCall/id" in str(answer.headers)
+    sent = str(rig.calls(upstream)[-1].json)
+    assert (sent.count("'same'"), sent.count("'call_1'")) == (2, 2)
+    places = [sent.index(word) for word in ("Oslo", "Ulm", "It snows.", "It rains.")]
+    assert places == sorted(places)
+
+
 def test_a_loss_is_counted_explained_and_refused_in_strict_mode(rig: Rig) -> None:
     rig.play("chat", TEXT, stream=False)
     answer = generate(rig, f"/v1beta/models/chat/m:{GENERATE}", BODY, "x-dragoman-explain: 1")

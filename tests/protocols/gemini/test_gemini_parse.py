@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dragoman.hub.failure import RequestError
-from dragoman.hub.loss import Ledger
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.ports import EVENT_STREAM
 from dragoman.hub.request import (
     Audio,
@@ -155,6 +155,52 @@ def test_calls_and_responses_without_ids_belong_together_by_order_and_name() -> 
     ids = [part.id for part in called if isinstance(part, ToolCall)]
     assert len(set(ids)) == 3
     assert [part.call_id for part in results if isinstance(part, ToolResult)] == [ids[1], ids[0], ids[2]]
+
+
+def make_call(id: str | None, name: str = "f") -> JsonObject:
+    return {"functionCall": {"name": name} | ({"id": id} if id else {})}
+
+
+def make_response(id: str | None, text: str, name: str = "f") -> JsonObject:
+    return {"functionResponse": {"name": name, "response": {"output": text}} | ({"id": id} if id else {})}
+
+
+@each_row(
+    ("calls", "responses", "invented"),
+    [
+        ([make_call("x"), make_call("x")], [make_response("x", "0"), make_response("x", "1")], [1]),
+        ([make_call("x", "a"), make_call("x", "b")], [make_response("x", "1", "b"), make_response("x", "0", "a")], [1]),
+        ([make_call("x"), make_call("x")], [make_response(None, "0"), make_response(None, "1")], [1]),
+        ([make_call(None), make_call("call_0")], [make_response("call_0", "1"), make_response(None, "0")], [1]),
+        ([make_call("x")] * 3, [make_response("x", str(number)) for number in range(3)], [1, 2]),
+        ([make_call("x"), make_call("y")], [make_response("y", "1"), make_response("x", "0")], []),
+    ],
+)
+def test_calls_with_one_id_get_others_and_their_responses_in_order(
+    calls: list[Json], responses: list[Json], invented: list[int]
+) -> None:
+    contents: list[Json] = [{"parts": [{"text": "x"}]}, {"role": "model", "parts": calls}, {"parts": responses}]
+    ledger = Ledger()
+    _, called, answered = parse(msgspec.json.encode({"contents": contents}), ledger).turns
+    ids = [expect(ToolCall, part).id for part in called.parts]
+    assert len(set(ids)) == len(calls)
+    results = {
+        part.call_id: expect(Text, part.content[0]).text for part in answered.parts if isinstance(part, ToolResult)
+    }
+    assert [results[id] for id in ids] == [str(number) for number in range(len(calls))]
+    assert [(loss.path, loss.how) for loss in ledger] == [
+        (f"/contents/1/parts/{number}/functionCall/id", LossKind.INVENTED) for number in invented
+    ]
+
+
+def test_ids_that_begin_anew_in_each_turn_become_unique() -> None:
+    turn: list[Json] = [{"role": "model", "parts": [make_call("call_0")]}, {"parts": [make_response("call_0", "done")]}]
+    left: Json = {"role": "model", "parts": [make_call("call_0")]}  # by a user who went on without its response
+    found = turns({"parts": [{"text": "x"}]}, *turn, left, {"parts": [{"text": "y"}]}, *turn)
+    calls = [part for _, parts in found for part in parts if isinstance(part, ToolCall)]
+    results = [part for _, parts in found for part in parts if isinstance(part, ToolResult)]
+    assert [calls[0].id, calls[2].id] == [result.call_id for result in results]
+    assert len({call.id for call in calls}) == 3
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def read_call(path: str, query: str, body: bytes) -> CallHead:
 def parse(body: bytes, ledger: Ledger) -> Request:
     try:
         raw = read_body(body)
-        return _parse_request(ProtoFields(raw), raw)
+        return _parse_request(ProtoFields(raw), raw, ledger)
     except BadField as bad:
         raise BadRequest(bad.at, bad.message) from bad
 
@@ -105,12 +105,12 @@ def parse_for_count(body: bytes, ledger: Ledger) -> Request:
     try:
         raw = read_body(body)
         top = ProtoFields(raw)
-        return _parse_request(top.obj("generateContentRequest") or top, raw)
+        return _parse_request(top.obj("generateContentRequest") or top, raw, ledger)
     except BadField as bad:
         raise BadRequest(bad.at, bad.message) from bad
 
 
-def _parse_request(top: ProtoFields, raw: dict[str, Json]) -> Request:
+def _parse_request(top: ProtoFields, raw: dict[str, Json], ledger: Ledger) -> Request:
     _refuse_server_state(top)
     top.text("model")  # the path's counts
     settings = top.obj("generationConfig") or ProtoFields({}, top.pointer("generationConfig"))
@@ -123,7 +123,7 @@ def _parse_request(top: ProtoFields, raw: dict[str, Json]) -> Request:
     return Request(
         protocol=NAME,
         model="",
-        turns=_parse_turns(top),
+        turns=_parse_turns(top, ledger),
         tools=tools,
         tool_choice=choice,
         max_tokens=settings.integer("maxOutputTokens"),
@@ -154,11 +154,11 @@ def _refuse_server_state(top: ProtoFields) -> None:
             raise BadField(top.pointer(key), why)
 
 
-def _parse_turns(top: ProtoFields) -> tuple[Turn, ...]:
+def _parse_turns(top: ProtoFields, ledger: Ledger) -> tuple[Turn, ...]:
     contents = top.list_of("contents")
     if not contents:
         raise BadField(top.pointer("contents"), "is required: send at least one content")
-    turns = parse_contents(contents)
+    turns = parse_contents(contents, ledger)
     if not turns:
         raise BadField(top.pointer("contents"), "has no content: every part of it is empty")
     parts = [part for turn in turns for part in turn.parts]

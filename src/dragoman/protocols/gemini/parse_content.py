@@ -9,9 +9,11 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.framing.fields import BadField
+from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque, Thought, decode_base64, unseal_thoughts
 from dragoman.hub.request import (
     Audio,
@@ -45,9 +47,9 @@ _GOOGLES_OWN = re.compile(r"gs://|files/|https://[a-z0-9.-]*googleapis\.com/", r
 ResultPart = Text | Image | Document | Foreign
 
 
-def parse_contents(contents: Sequence[ProtoFields]) -> tuple[Turn, ...]:
-    """Return the turns; raises BadField for a response to a call that is not there."""
-    reader = _ContentReader()
+def parse_contents(contents: Sequence[ProtoFields], ledger: Ledger) -> tuple[Turn, ...]:
+    """Return the turns; no two calls have one id. Raises BadField for a response to a call that is not there."""
+    reader = _ContentReader(ledger)
     for content in contents:
         reader.read(content)
     return reader.finish()
@@ -70,7 +72,8 @@ def parse_instructions(content: ProtoFields) -> Turn | None:
 class _ContentReader:
     """Reads contents in order, and remembers which calls still lack their response."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._turns: list[Turn] = []  # that are complete
         self._turn: Turn | None = None  # the last one, whose parts are still being read
         self._parts: list[Part] = []  # of the last turn
@@ -213,20 +216,26 @@ class _ContentReader:
         arguments = call.raw("args")
         if arguments is not None and not isinstance(arguments, dict):
             raise call.bad("args", "must be an object")
-        id = call.text("id")
+        id = call.text("id") or ""
         read = ToolCall(
-            id=id or self._mint_id(),
+            id=self._choose_id(id, call),
             name=call.need_text("name"),
             arguments=msgspec.json.encode(arguments or {}).decode(),
             at=part.at,
             ext=unread_fields(part, call),
         )
         self._ids.add(read.id)
-        self._calls.add(read, has_id=bool(id))
+        self._calls.add(_ReadCall(read, id, len(self._turns)))
         return read
 
+    def _choose_id(self, id: str, call: ProtoFields) -> str:
+        if id not in self._ids:
+            return id or self._mint_id()
+        self._ledger.note_invented(call.pointer("id"), f"an earlier call has the id {id!r}, so this one gets another")
+        return self._mint_id()
+
     def _mint_id(self) -> str:
-        """Return an id for a call without one; equal requests get equal ids, so that prompt caches work."""
+        """Return an id that no call has; equal requests get equal ids, so that prompt caches work."""
         number = max(len(self._ids), self._next_number)
         while f"call_{number}" in self._ids:
             number += 1
@@ -270,47 +279,60 @@ class _ContentReader:
         return found
 
 
+class _ReadCall(Struct):
+    call: ToolCall
+    id: str  # the client's, which several calls may have; "": none
+    turn: int
+    is_answered: bool = False
+
+
 class _OpenCalls:
-    """The calls of a request, found by id or name in constant time; those that have a response are known by id only."""
+    """The calls of a request, found by id or name in constant time; those that have a response are known by id only.
+
+    A client may use the same ids again in a later turn: a response belongs to the latest turn.
+    """
 
     def __init__(self) -> None:
-        self._calls: list[ToolCall] = []
-        self._is_answered: list[bool] = []
-        self._by_id: defaultdict[str, deque[int]] = defaultdict(deque)
-        self._by_name: defaultdict[str, deque[int]] = defaultdict(deque)
-        self._without_id: defaultdict[str, deque[int]] = defaultdict(deque)  # by name
-        self._answered: dict[str, ToolCall] = {}  # the first of each id that got its response
+        self._by_id: defaultdict[str, deque[_ReadCall]] = defaultdict(deque)
+        self._by_both: defaultdict[tuple[str, str], deque[_ReadCall]] = defaultdict(deque)  # id and name
+        self._by_name: defaultdict[str, deque[_ReadCall]] = defaultdict(deque)
+        self._without_id: defaultdict[str, deque[_ReadCall]] = defaultdict(deque)  # by name
+        self._answered: dict[str, ToolCall] = {}  # the last of each id that got its response
 
-    def add(self, call: ToolCall, *, has_id: bool) -> None:
-        number = len(self._calls)
-        self._calls.append(call)
-        self._is_answered.append(False)
-        self._by_id[call.id].append(number)
-        self._by_name[call.name].append(number)
-        if not has_id:
-            self._without_id[call.name].append(number)
+    def add(self, read: _ReadCall) -> None:
+        name = read.call.name
+        self._by_name[name].append(read)
+        if not read.id:
+            self._without_id[name].append(read)
+            return
+        for calls in (self._by_id[read.id], self._by_both[read.id, name]):
+            if calls and calls[-1].turn != read.turn:
+                calls.clear()
+            calls.append(read)
 
     def take(self, name: str, id: str | None) -> ToolCall | None:
         """Return the call of this id, even one that has a response, or else the first open one of this name.
 
-        Where there is an id, only calls without one are found by their name.
+        Of several calls with one id, those of this name come first. Where there is an id, only calls without one are
+        found by their name alone.
         """
-        number = self._first_open(self._by_id[id]) if id else None
-        if number is None and id and id in self._answered:
-            return self._answered[id]
-        if number is None:
-            number = self._first_open((self._without_id if id else self._by_name)[name])
-        if number is None:
+        found: _ReadCall | None = None
+        if id:
+            found = _first_open(self._by_both[id, name]) or _first_open(self._by_id[id])
+            if found is None and id in self._answered:
+                return self._answered[id]
+        found = found or _first_open((self._without_id if id else self._by_name)[name])
+        if found is None:
             return None
-        call = self._calls[number]
-        self._is_answered[number] = True
-        self._answered.setdefault(call.id, call)
-        return call
+        found.is_answered = True
+        self._answered[found.id] = found.call
+        return found.call
 
-    def _first_open(self, numbers: deque[int]) -> int | None:
-        while numbers and self._is_answered[numbers[0]]:
-            numbers.popleft()
-        return numbers[0] if numbers else None
+
+def _first_open(calls: deque[_ReadCall]) -> _ReadCall | None:
+    while calls and calls[0].is_answered:
+        calls.popleft()
+    return calls[0] if calls else None
 
 
 def _is_unsigned(part: Part) -> bool:
