@@ -256,7 +256,37 @@ def test_googles_search_serves_every_client(rig: Rig) -> None:
         messages=[{"role": "user", "content": "Weather?"}],
         tools=[{"type": "web_search_20250305", "name": "web_search"}],
     )
-    assert [block.type for block in message.content] == ["text", "server_tool_use", "web_search_tool_result"]
+    assert [block.type for block in message.content] == ["text", "text", "server_tool_use", "web_search_tool_result"]
     assert message.usage.server_tool_use is not None
     assert message.usage.server_tool_use.web_search_requests == 1
     assert [call.json["tools"] for call in fake.calls] == [[{"googleSearch": {}}]] * 3
+
+
+SEARCH: JsonObject = {"type": "web_search_20250305", "name": "web_search"}
+
+
+def test_a_messages_client_sees_which_words_of_a_whole_reply_are_cited(rig: Rig) -> None:
+    """Also where it streams and the upstream does not."""
+    sources = [{"web": {"uri": f"https://{name}.example", "title": name}} for name in ("a", "b")]
+    places = ((0, 7, [0]), (8, 17, [0, 1]))
+    supports = [
+        {"segment": {"startIndex": start, "endIndex": end}, "groundingChunkIndices": which}
+        for start, end, which in places
+    ]
+    grounding = {"webSearchQueries": ["w"], "groundingChunks": sources, "groundingSupports": supports}
+    whole = reply(False, chunk({"text": "Zürich is sunny. So they say."}, finish="STOP", grounding=grounding))
+    rig.play("gemini", whole, whole)
+    user: anthropic.types.MessageParam = {"role": "user", "content": "Weather?"}
+    request: JsonObject = {"model": rig.model("gemini"), "max_tokens": 99, "messages": [user], "tools": [SEARCH]}
+    answered = rig.sdk.anthropic.messages.with_raw_response.create(**request)
+    message = answered.parse()
+    cited = [
+        (block.text, [one.url for one in block.citations or ()]) for block in message.content if block.type == "text"
+    ]
+    a, b = "https://a.example", "https://b.example"
+    assert cited == [("Zürich ", [a]), ("is sunny.", [a, b]), (" So they say.", [])]
+    with rig.sdk.anthropic.messages.stream(**request) as stream:
+        streamed = stream.get_final_message()
+    assert [block.to_dict() for block in streamed.content if block.type == "text"] == [
+        block.to_dict() for block in message.content if block.type == "text"
+    ]

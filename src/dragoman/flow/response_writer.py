@@ -21,6 +21,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.routing import Route
+from dragoman.stages.split_citations import split_citations
 
 UNBUFFERED: tuple[Header, ...] = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 APART_S = 0.05  # between two writes that a client should read one by one
@@ -366,7 +367,10 @@ class WholeWriter:
         else:
             self.encoding.finish()
             ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
-            fields, body = [JSON], self._encode(self._collector.last.events, ledger)
+            events: Sequence[Event] = self._collector.last.events
+            if self._call.client.cites_apart:
+                events = split_citations(events)
+            fields, body = [JSON], self._encode(events, ledger)
         state = self._call.state
         if state is not None and self._unchanged is not None:
             state.observe(body, whole=True)

@@ -45,6 +45,7 @@ from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import IncomingResponse
 from dragoman.stages.cite_links import find_earlier_sources
+from dragoman.stages.split_citations import split_citations
 
 log = logging.getLogger(__name__)
 
@@ -325,8 +326,10 @@ class Turn:
             events = read_events(prepared, body, ledger, streamed)
         else:
             events = await run_off_loop(size, partial(read_events, prepared, body, ledger, streamed))
+        splits = self._writer.streams and self._around.call.client.cites_apart  # what is sent whole is split at its end
+        known = split_citations(events) if splits else events
         self.pipe = pipe = self._make_translation(prepared, ledger, None)
-        held = pipe.push_document(events, are_clean=redact_known(body, prepared.secrets) is body)
+        self._held = pipe.push_document(known, are_clean=redact_known(body, prepared.secrets) is body)
         if pipe.watch.failure is not None:
             return NoReply(attribute_failure(prepared, pipe.watch.failure))
         await self._accept(prepared, answer, held)

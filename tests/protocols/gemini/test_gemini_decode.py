@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.hub.events import CallBlock, HostedBlock, Stop, TextBlock, ThinkingBlock, collect
 from dragoman.hub.failure import Kind
-from dragoman.hub.loss import Ledger
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation, Function
@@ -98,6 +98,20 @@ def test_a_signature_stands_before_the_text_that_it_signs() -> None:
         (TextBlock(), "Yes, indeed.", None),
     ]
     assert [loss.path for loss in ledger] == ["/candidates/0/content/parts/thoughtSignature"]
+
+
+@pytest.mark.parametrize("last", [{"text": "Ulm is not."}, {"functionCall": {"name": "clock"}}])
+def test_a_source_of_text_in_an_earlier_block_is_noted_as_lost(last: JsonObject) -> None:
+    support = {"segment": {"endIndex": 17}, "groundingChunkIndices": [0]}
+    grounding = {"groundingChunks": [{"web": {"uri": "https://a.example"}}], "groundingSupports": [support]}
+    thought = {"text": "Hm.", "thought": True}
+    parts = ({"text": "Zürich is sunny."}, thought, last)
+    ledger = Ledger()
+    reply = read(chunk(*parts, finish="STOP", groundingMetadata=grounding), ledger=ledger)
+    assert not any(piece.citations for piece in reply.pieces)
+    assert [(loss.path, loss.how) for loss in ledger] == [
+        ("/candidates/0/groundingMetadata/groundingSupports", LossKind.DROPPED)
+    ]
 
 
 def test_sources_are_cited_in_characters() -> None:

@@ -248,6 +248,9 @@ class ReplyBlocks:
 
     def add_grounding(self, grounding: Grounding, events: list[Event]) -> None:
         """Cite the sources on the text, which is still open, and report the search after it."""
+        if any(self._is_past(support) for support in grounding.grounding_supports or ()):
+            where = "/candidates/0/groundingMetadata/groundingSupports"
+            self._ledger.note_dropped(where, "the block of the text that is cited ended before its sources came")
         if self._open_kind is _TEXT:
             citations = _locate_citations(grounding, "".join(self._texts), self._bytes_before)
             events += [CitationAdded(self._block, citation) for citation in citations]
@@ -257,6 +260,11 @@ class ReplyBlocks:
             self.close_block(events)
             found = HostedBlock(self._make_id(None), "web_search", {"query": "; ".join(queries)}, sources)
             events.append(Closed(self._add_block(found, events)))
+
+    def _is_past(self, support: _Support) -> bool:
+        """Whether the text that a source supports is in a block that has ended."""
+        end = None if support.segment is None else support.segment.end_index
+        return self._open_kind is not _TEXT or (end is not None and end <= self._bytes_before)
 
 
 def _is_set(raw: msgspec.Raw) -> bool:
