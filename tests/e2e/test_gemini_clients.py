@@ -226,8 +226,8 @@ def test_an_error_of_google_keeps_its_details_alone_or_in_a_list(rig: Rig, sdk: 
     with pytest.raises(genai.errors.ClientError, match="Quota exceeded") as caught:
         list(sdk.models.generate_content_stream(model="gemini/m", contents="x"))
     assert "PerDay" in str(caught.value.details)
-    asked = b'{"model": "gemini/m", "messages": [{"role": "user", "content": "hi"}]}'
-    translated = post(rig.port, "/v1/chat/completions", asked)
+    chat = b'{"model": "gemini/m", "messages": [{"role": "user", "content": "hi"}]}'
+    translated = post(rig.port, "/v1/chat/completions", chat)
     assert (translated.status, translated.get("retry-after")) == (429, "7")
 
 
@@ -235,8 +235,8 @@ def test_an_error_in_a_list_is_read_by_clients_of_chat(rig: Rig) -> None:
     """Google's compatible endpoint writes it so."""
     error = b'{"error":{"code":429,"message":"Slow down.","status":"RESOURCE_EXHAUSTED"}}'
     rig.play("chat", Answer(b"[%b\n]" % error, 429, JSON))
-    asked = b'{"model": "chat/m", "messages": [{"role": "user", "content": "hi"}]}'
-    answer = post(rig.port, "/v1/chat/completions", asked)
+    chat = b'{"model": "chat/m", "messages": [{"role": "user", "content": "hi"}]}'
+    answer = post(rig.port, "/v1/chat/completions", chat)
     assert (answer.status, answer.body) == (429, error)
 
 

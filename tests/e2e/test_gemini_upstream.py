@@ -7,11 +7,13 @@ import anthropic
 import msgspec
 import openai
 import pytest
+from anthropic.types import CitationsWebSearchResultLocation
 from openai.types.chat import ChatCompletionMessageParam
 
 from e2e.cases import CASES, request_for
 from e2e.test_opaque import TURNS, ask_again
 from fakes.upstream import Answer
+from narrowing import expect
 from rig import PROTOCOLS, Rig, run_rig
 from scripting import JSON
 from sdk_replies import STREAMS, WHOLE, Broke, Halted, Reply, SdkReply, status_error
@@ -278,15 +280,14 @@ def test_a_messages_client_sees_which_words_of_a_whole_reply_are_cited(rig: Rig)
     rig.play("gemini", whole, whole)
     user: anthropic.types.MessageParam = {"role": "user", "content": "Weather?"}
     request: JsonObject = {"model": rig.model("gemini"), "max_tokens": 99, "messages": [user], "tools": [SEARCH]}
-    answered = rig.sdk.anthropic.messages.with_raw_response.create(**request)
-    message = answered.parse()
+    message = rig.sdk.anthropic.messages.create(**request)
+    texts = [block for block in message.content if block.type == "text"]
     cited = [
-        (block.text, [one.url for one in block.citations or ()]) for block in message.content if block.type == "text"
+        (text.text, [expect(CitationsWebSearchResultLocation, one).url for one in text.citations or ()])
+        for text in texts
     ]
     a, b = "https://a.example", "https://b.example"
     assert cited == [("Zürich ", [a]), ("is sunny.", [a, b]), (" So they say.", [])]
     with rig.sdk.anthropic.messages.stream(**request) as stream:
         streamed = stream.get_final_message()
-    assert [block.to_dict() for block in streamed.content if block.type == "text"] == [
-        block.to_dict() for block in message.content if block.type == "text"
-    ]
+    assert [block.to_dict() for block in streamed.content if block.type == "text"] == [text.to_dict() for text in texts]

@@ -121,14 +121,14 @@ def leave_at_once(port: int, request: bytes) -> None:
         client.sendall(request)
 
 
-@pytest.mark.parametrize("asked", [PARK, "x-dragoman-park: drain", "idempotency-key: left-{}"])
-def test_a_request_runs_though_its_client_leaves_after_the_last_byte(rig: Parking, asked: str) -> None:
+@pytest.mark.parametrize("header", [PARK, "x-dragoman-park: drain", "idempotency-key: left-{}"])
+def test_a_request_runs_though_its_client_leaves_after_the_last_byte(rig: Parking, header: str) -> None:
     calls, large = rig.calls("chat"), "x" * 100_000  # which is read in a thread
     for number in range(LEFT):
-        leave_at_once(rig.gateway.port, rig.request("chat", "", asked.format(number), user=large))
+        leave_at_once(rig.gateway.port, rig.request("chat", "", header.format(number), user=large))
     wait_until(lambda: rig.calls("chat") == calls + LEFT)
-    if "{}" in asked:
-        assert rig.send("chat", "", asked.format(0), user=large).body == DIALECTS["chat"].stream
+    if "{}" in header:
+        assert rig.send("chat", "", header.format(0), user=large).body == DIALECTS["chat"].stream
         assert rig.calls("chat") == calls + LEFT
 
 
