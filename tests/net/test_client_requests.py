@@ -1,10 +1,16 @@
 """A request is sent as exactly the expected bytes, and one that would break out of its line is not sent at all."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
 import pytest
 
 from dragoman.net.client import DialOptions, HttpClient, OutgoingRequest
+from dragoman.net.errors import ClientDisconnected
 from fakes.loops import on_both_loops
 from fakes.raw import Hold, RawServer, Request
+from waiting import wait_until_async
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
@@ -49,6 +55,42 @@ async def test_a_large_body_arrives_whole(client: HttpClient) -> None:
         answer = await client.send(OutgoingRequest("POST", server.url, (), body), head_timeout_s=60)
         assert await answer.read(1, 60) == b""
         assert server.requests[0].endswith(b"\r\n\r\n" + body)
+
+
+class Abandoned:
+    """A body that its sender gives up once it is sent."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        yield bytes(self.length)
+        raise ClientDisconnected
+
+
+@on_both_loops
+async def test_another_worker_has_all_of_an_upload_once_it_is_sent(client: HttpClient, tmp_path: Path) -> None:
+    received: list[int] = []
+
+    async def read_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        size = 0
+        while piece := await reader.read(3000):
+            size += len(piece)
+            await asyncio.sleep(0)
+        received.append(size)
+        writer.close()
+
+    path = str(tmp_path / "worker")
+    server = await asyncio.start_unix_server(read_slowly, path, limit=4096)
+    sizes = [*range(150_000, 450_000, 8_000)]  # of some, a short rest does not fit into the socket at first
+    for size in sizes:
+        out = OutgoingRequest("POST", "http://worker/", (), upload=Abandoned(size))
+        with pytest.raises(ClientDisconnected):
+            await client.send(out, DialOptions(socket_path=path), head_timeout_s=60)
+    await wait_until_async(lambda: len(received) == len(sizes))
+    assert sorted(received) == sizes
+    server.close()
 
 
 @pytest.mark.parametrize("evil", [b"a\r\nx-evil: 1", b"a\nb", b"a\rb", b"a\0b"])

@@ -155,8 +155,8 @@ class RequestHandler:
         exchange.echoed_id = find_client_request_id(exchange.headers).encode()
         tasks.request_id.set(request_id)
         path = plain_path(exchange.path)
-        found = self.routes.find(exchange.method, path)
         try:
+            found = self.routes.find(exchange.method, path)
             if found is None or not found.route.decides_leaving:
                 exchange.allow_leaving()
             if sender is None:

@@ -120,10 +120,9 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.writelines(unsent)
 
     async def send_more(self, data: bytes, timeout_s: float) -> bool:
-        """Send more of the body and wait until it is sent; False if the server answers or breaks off already."""
+        """Send more of the body and wait until the server takes more; False if it answers or breaks off already."""
         self.send_now()
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.set_write_buffer_limits(high=0)
             self._transport.write(data)
         self._awaits_room = True
         while self._is_full and self.phase is HEAD:
@@ -210,6 +209,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._socket = transport.get_extra_info("socket")
         self._arrivals.register(self._socket.fileno(), select.POLLIN)
+        if self._socket.family == socket.AF_UNIX:  # another worker: it has all of an upload once there is room for more
+            self._transport.set_write_buffer_limits(high=0)
 
     def data_received(self, data: bytes) -> None:
         if self.phase is not HEAD and self.phase is not BODY:
