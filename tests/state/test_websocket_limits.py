@@ -12,6 +12,7 @@ from websockets.sync.client import ClientConnection
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Request, TextMessage
 
+from dragoman.http.responses import ResponsesApi
 from e2e.test_stalled_readers import split, wait_until_quiet
 from fakes.upstream import Answer, End, Gate
 from rig import ONCE
@@ -100,25 +101,25 @@ def test_a_connection_ends_after_its_time_with_an_error_that_makes_clients_retur
 def test_a_connection_that_is_too_old_lets_its_responses_end_and_takes_no_more(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    times = "[responses]\nsocket_max_s = 1.0\nsocket_ping_s = 0.1\n"
-    with state_rigged(tmp_path_factory.mktemp("late"), times) as rig, socket(rig) as opened:
+    with state_rigged(tmp_path_factory.mktemp("late")) as rig, socket(rig) as opened:
         is_old = threading.Event()
         end = write_reply("chat", HELLO).body.index(b'"stop"')
         rig.play("chat", write_reply("chat", HELLO, cut=200, gate=Gate(is_old, at=end)))
         opened.send(json.dumps(ASK))
         opened.send(json.dumps({**ASK, "stream_id": "other"}))
-        assert receive(opened)["type"] == "response.created"
-        while (refused := run(opened, stream_id="later", generate=False)[-1])["type"] != "error":
-            continue  # until it is too old
+        wait_until(lambda: len(rig.calls("chat")) == 2)
+        assert isinstance(rig.gateway.app.site.responses, ResponsesApi)
+        [served] = rig.gateway.app.site.responses._sockets
+        served._ends_at = 0.0
+        refused = run(opened, stream_id="later")[-1]
         assert (refused["status"], refused["stream_id"]) == (400, "later")
         assert error([refused])["code"] == "websocket_connection_limit_reached"
-        assert len(rig.calls("chat")) == 2
         is_old.set()
         rest: list[JsonObject] = []
         with suppress(ConnectionClosed):
             while True:
                 rest.append(receive(opened))
-        assert [event["type"] for event in rest].count("response.completed") == 2
+        assert [event["type"] for event in rest].count("response.completed") == len(rig.calls("chat")) == 2
         assert error(rest)["code"] == "websocket_connection_limit_reached"
         assert "stream_id" not in rest[-1]
         assert opened.close_code == 1001
