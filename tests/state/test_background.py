@@ -87,15 +87,16 @@ def test_a_streamed_background_response_can_be_left_and_followed_again(rig: Stat
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_a_response_is_run_though_its_client_leaves_after_the_last_byte(rig: StateRig, stream: bool) -> None:
-    fake = rig.play("chat", HELLO, stream=True)
-    body = {"model": "chat/m", "input": "Hi", "background": True, "stream": stream}
-    request = request_bytes("/v1/responses", json.dumps(body).encode(), key=rig.gateway.keys["alice"])
-    for _ in range(200):
-        with dial(rig.port) as client:
-            client.sendall(request)
-    wait_until(lambda: len(fake.calls) == 200)
-    wait_until(lambda: not rig.gateway.app.server.connections)
+def test_a_response_is_run_though_its_client_leaves_after_the_last_byte(tmp_path: Path, stream: bool) -> None:
+    with state_rigged(tmp_path, BACKGROUND_SETTINGS) as rig:
+        fake = rig.play("chat", HELLO, stream=True)
+        body = {"model": "chat/m", "input": "Hi", "background": True, "stream": stream}
+        request = request_bytes("/v1/responses", json.dumps(body).encode(), key=rig.gateway.keys["alice"])
+        for _ in range(200):
+            with dial(rig.port) as client:
+                client.sendall(request)
+        wait_until(lambda: len(fake.calls) == 200)
+        wait_until(lambda: not rig.gateway.app.server.connections)
 
 
 def test_several_followers_get_the_same_events_while_it_runs(rig: StateRig) -> None:
