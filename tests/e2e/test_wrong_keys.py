@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asking import send
-from dragoman.http.rejections import FREE_FAILURES, INTERVAL_S
+from dragoman.http.rejections import FREE_FAILURES, INTERVAL_S, MAX_DELAY_S
 from gateway import running
 from raw_http import dial, request_bytes
 from waiting import wait_until
@@ -38,3 +38,18 @@ def test_a_right_key_from_the_same_address_is_served_while_wrong_ones_wait(tmp_p
         wait_until(lambda: len(select.select(crowd, [], [], 0)[0]) >= FREE_FAILURES)
         assert send(gateway, "GET", "/v1/models").status == 200
         assert len(select.select(crowd, [], [], 0)[0]) < len(crowd)
+
+
+@pytest.mark.alone
+def test_nothing_waits_for_a_client_with_a_wrong_key_that_has_left(tmp_path: Path) -> None:
+    with running("", tmp_path) as gateway, ExitStack() as stack:
+        crowd = [stack.enter_context(dial(gateway.port)) for _ in range(FREE_FAILURES + 30)]
+        for number, sock in enumerate(crowd):
+            sock.sendall(request_bytes("/v1/messages", b"{}", key=f"dgm_fake-wrong-{number}"))
+        exchanges = gateway.app.server._service.exchanges
+        wait_until(lambda: len(select.select(crowd, [], [], 0)[0]) >= FREE_FAILURES)
+        began = time.monotonic()
+        for sock in crowd:
+            sock.close()
+        wait_until(lambda: not exchanges)
+        assert time.monotonic() - began < MAX_DELAY_S / 2

@@ -229,6 +229,7 @@ class RequestHandler:
         if key is not None:
             await self._dispatch_with_key(exchange, path, request_id, found, key, via_console=True)
             return
+        exchange.allow_leaving()
         had_key = bool(find_keys(exchange))
         await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
         raise RequestError(key_failure(exchange), observed=True)  # by the backoff, which logs many in one line
