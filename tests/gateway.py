@@ -20,6 +20,7 @@ from dragoman.flow.capture.format import Capture
 from dragoman.http.worker_group import GroupMember
 from dragoman.hub.outcome import Outcome
 from dragoman.store import open_store
+from dragoman.store.usage_rows import UsageRow
 from waiting import wait_until
 
 KEY = "dgm_fake-client-key-for-tests-only"
@@ -126,6 +127,11 @@ class Running:
 
         wait_until(is_written)
         return found[0]
+
+    def store_usage(self, rows: Sequence[UsageRow]) -> None:
+        """Adds rows of requests to the store, as an earlier run of the gateway would have left them."""
+        assert self._store is not None
+        asyncio.run_coroutine_threadsafe(self._store.append_usage(rows), self.loop).result(60)
 
     def make_console_link(self) -> str:
         """Returns the token of a link that signs in to the console once."""

@@ -44,6 +44,25 @@ def test_days_are_those_of_the_zone_even_where_the_clock_is_changed(zone: str, s
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("month_and_day", [(3, 29), (10, 25)], ids=["ahead", "back"])
+def test_a_day_begins_at_midnight_though_all_its_requests_follow_the_change_of_the_clock(
+    month_and_day: tuple[int, int], store_url: str
+) -> None:
+    midnight = datetime(2026, *month_and_day, tzinfo=BERLIN)
+    morning, noon = midnight.replace(hour=9), midnight.replace(hour=12)
+
+    async def scenario() -> None:
+        store = await open_store(store_url)
+        await store.append_usage([at(noon, 0)])
+        for since in (midnight - timedelta(days=9), morning):
+            span = UsageSpan(int(since.timestamp() * 1000), 10**17)
+            [day] = await read_series(store, span, "all", "day", BERLIN, NOW)
+            assert day.slot * SLOT_MS == midnight.timestamp() * 1000, since
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_time_is_split_where_the_clock_is_changed() -> None:
     since, until = (int(datetime(2026, month, 1, tzinfo=UTC).timestamp() * 1000) for month in (10, 12))
     first, second = split_at_offsets(since, until, BERLIN, NOW + timedelta(days=30))

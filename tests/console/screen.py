@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, ViewportSize
 
 from console.traffic import own_id
 from gateway import KEY, Running
@@ -105,9 +105,10 @@ class Screen:
         assert self.requests == []
 
 
-def open_context(chromium: Browser) -> BrowserContext:
+def open_context(chromium: Browser, zone: str | None = None) -> BrowserContext:
     permissions = ["clipboard-read", "clipboard-write"]
-    context = chromium.new_context(viewport={"width": 1280, "height": 800}, permissions=permissions)
+    size = ViewportSize(width=1280, height=800)
+    context = chromium.new_context(viewport=size, permissions=permissions, timezone_id=zone)
     context.set_default_timeout(60_000)
     return context
 

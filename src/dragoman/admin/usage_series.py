@@ -1,6 +1,6 @@
 """Usage over time, in hours or days of a time zone, and the speed of each route."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -51,16 +51,22 @@ async def read_series(
     query = make_query(span, by, STEP_MS[step])
     if step in ("quarter", "all"):
         return await store.read_usage_sums(query)
-    first, *others = split_at_offsets(span.since_ms, span.until_ms, zone, now)
-    if not others:
-        return await store.read_usage_sums(_restrict(query, first))
-    starts: dict[int, int] = {}  # local step -> the slot where it begins: a day may have two offsets
     parts: list[UsageSum] = []
-    for part in (first, *others):
-        for found in await store.read_usage_sums(_restrict(query, part)):
-            local = (found.slot * SLOT_MS + part.offset_ms) // query.step_ms if step == "day" else found.slot
-            parts.append(replace(found, slot=starts.setdefault(local, found.slot)))
+    for part in split_at_offsets(span.since_ms, span.until_ms, zone, now):
+        found = await store.read_usage_sums(_restrict(query, part))
+        parts += found if step == "hour" else _begin_at_midnight(found, part.offset_ms, zone)
     return merge(parts)
+
+
+def _begin_at_midnight(days: Iterable[UsageSum], offset_ms: int, zone: ZoneInfo) -> Iterator[UsageSum]:
+    """Yield days that begin when they really did: on the day of a change, the clock had another offset before it."""
+    starts: dict[int, int] = {}
+    for found in days:
+        if found.slot not in starts:
+            moment = datetime.fromtimestamp((found.slot * SLOT_MS + offset_ms) / 1000, UTC)
+            midnight = datetime(moment.year, moment.month, moment.day, tzinfo=zone)
+            starts[found.slot] = int(midnight.timestamp() * 1000) // SLOT_MS
+        yield replace(found, slot=starts[found.slot])
 
 
 async def read_speed(store: Store, span: UsageSpan) -> list[RouteSpeed]:

@@ -10,11 +10,15 @@ import { plain } from "../text.js";
 import { planWindows } from "./accounts.js";
 
 export const title = "Usage";
-const SLOT_S = 900;
-/** @type {Record<string, [string, number, number]>} name -> title, seconds, seconds of one bar */
-const SPANS = { "24h": ["Last 24 hours", 86_400, 3600], "7d": ["Last 7 days", 7 * 86_400, 6 * 3600], "30d": ["Last 30 days", 30 * 86_400, 86_400] };
-/** @type {Record<string, string>} the sums that a chart needs */
-const steps = { "24h": "hour", "7d": "hour", "30d": "day" };
+const SLOT_MS = 900_000;
+const HOUR_MS = 3_600_000;
+const DAY_MS = 24 * HOUR_MS;
+/** @type {Record<string, [string, number, number, string, Intl.DateTimeFormatOptions]>} name -> title, its time, hours of one bar, the sums it needs, its labels */
+const SPANS = {
+  "24h": ["Last 24 hours", DAY_MS, 1, "hour", { hour: "2-digit", minute: "2-digit" }],
+  "7d": ["Last 7 days", 7 * DAY_MS, 6, "hour", { weekday: "short", hour: "2-digit" }],
+  "30d": ["Last 30 days", 30 * DAY_MS, 24, "day", { day: "numeric", month: "short" }],
+};
 /** @type {Record<string, string>} */
 const GROUPS = { model: "Model", key: "Key", client: "Client", provider: "Provider" };
 
@@ -26,14 +30,15 @@ export function open({ query }) {
   const place = h("div");
   const draw = () => {
     keepInAddress({ span: span.value, by: by.value, chart: what.value });
-    const [, seconds] = SPANS[span.value] || SPANS["24h"];
-    const since_ms = Date.now() - seconds * 1000;
+    const [, passed, , step] = SPANS[span.value];
+    const now = Date.now();
+    const since_ms = now - passed;
     const load = async () => {
-      const [sums, speed] = await Promise.all([get("/api/v1/usage", { by: by.value, since_ms, step: steps[span.value], time_zone: ZONE }), get("/api/v1/usage/speed", { since_ms })]);
+      const [sums, speed] = await Promise.all([get("/api/v1/usage", { by: by.value, since_ms, step, time_zone: ZONE }), get("/api/v1/usage/speed", { since_ms })]);
       const accounts = session.may("accounts:read") ? (await get("/api/v1/accounts")).accounts : [];
       return { ...sums, speed: speed.routes, accounts };
     };
-    void fill(place, load, (data) => report(data, span.value, by.value, what.value));
+    void fill(place, load, (data) => report(data, { span: span.value, now }, by.value, what.value));
   };
   for (const one of [span, by, what]) one.node.addEventListener("change", draw);
   draw();
@@ -46,13 +51,13 @@ function choice(label, options, chosen) {
   return { node: h("label.check", null, label, select), get value() { return /** @type {string} */ (select.value); } };
 }
 
-/** @param {any} data @param {string} span @param {string} by @param {string} what */
-function report(data, span, by, what) {
+/** @param {any} data @param {{span: string, now: number}} time @param {string} by @param {string} what */
+function report(data, time, by, what) {
   if (!data.sums.length) return empty("Nothing was used in this time", "Choose a longer time, or ", h("a", { href: "/console/connect" }, "point a client at this gateway"), ".");
   const groups = group(data.sums);
   const all = sum(data.sums);
   return h("div", null, data.whole ? null : h("p.notice", null, "This key sees its own usage only."), figures(all),
-    chart(data.sums, span, what), h("h2", null, `By ${GROUPS[by].toLowerCase()}`), table(groups, all, by, data.names), speedTable(data.speed), plans(data.accounts));
+    chart(data.sums, time, what), h("h2", null, `By ${GROUPS[by].toLowerCase()}`), table(groups, all, by, data.names), speedTable(data.speed), plans(data.accounts));
 }
 
 /** @param {any[]} sums @returns {any} */
@@ -102,13 +107,27 @@ function figures(all) {
   return h("dl.figures", null, shown.map(([name, value, note]) => h("div", null, h("dt", null, name), h("dd", null, value, " ", h("small", null, note)))));
 }
 
-/** @param {any[]} sums @param {string} span @param {string} what */
-function chart(sums, span, what) {
-  const [, seconds, step] = SPANS[span] || SPANS["24h"];
-  const first = Math.floor((Date.now() / 1000 - seconds) / step) * step;
-  const bars = Array.from({ length: Math.ceil(seconds / step) + 1 }, (_, index) => ({ at: first + index * step, rows: /** @type {any[]} */ ([]) }));
-  for (const one of sums) bars[Math.min(bars.length - 1, Math.max(0, Math.floor((one.slot * SLOT_S - first) / step)))].rows.push(one);
-  const label = new Intl.DateTimeFormat("en-GB", step >= 86_400 ? { day: "numeric", month: "short" } : step > 3600 ? { weekday: "short", hour: "2-digit" } : { hour: "2-digit", minute: "2-digit" });
+/**
+ * Where the bars begin: at hours and days of the viewer's clock, of which a day may have 23 or 25.
+ * @param {string} span @param {number} now
+ */
+function barStarts(span, now) {
+  const [, passed, hours] = SPANS[span];
+  const since = new Date(now - passed);
+  const hour = since.getTime() - (since.getMinutes() * 60 + since.getSeconds()) * 1000 - since.getMilliseconds();
+  const first = since.getHours() - (since.getHours() % hours);
+  /** @param {number} index */
+  const start = (index) => (hours === 1 ? hour + index * HOUR_MS : new Date(since.getFullYear(), since.getMonth(), since.getDate(), first + index * hours).getTime());
+  const starts = [];
+  for (let index = 0; start(index) <= now; index++) starts.push(start(index));
+  return starts;
+}
+
+/** @param {any[]} sums @param {{span: string, now: number}} time @param {string} what */
+function chart(sums, time, what) {
+  const bars = barStarts(time.span, time.now).map((at) => ({ at, rows: /** @type {any[]} */ ([]) }));
+  for (const one of sums) (bars.findLast((bar) => bar.at <= one.slot * SLOT_MS) || bars[0]).rows.push(one);
+  const label = new Intl.DateTimeFormat("en-GB", SPANS[time.span][4]);
   /** @type {Record<string, [string[], (one: any) => number[], (value: number) => string]>} */
   const kinds = {
     cost: [["US dollars"], (one) => [(one.cost_nano_usd || 0) / 1e9], money],
@@ -116,7 +135,7 @@ function chart(sums, span, what) {
     requests: [["ok", "failed"], (one) => [(one.requests || 0) - (one.failed || 0), one.failed || 0], number],
   };
   const [parts, values, format] = kinds[what] || kinds.cost;
-  return barChart(`${what[0].toUpperCase()}${what.slice(1)} over time`, bars.map((bar) => ({ label: label.format(bar.at * 1000), values: values(sum(bar.rows)) })), parts, format);
+  return barChart(`${what[0].toUpperCase()}${what.slice(1)} over time`, bars.map((bar) => ({ label: label.format(bar.at), values: values(sum(bar.rows)) })), parts, format);
 }
 
 /** @param {[string, any][]} groups @param {any} all @param {string} by @param {Record<string, string>} names */
