@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import io
+import time
 import urllib.request
 from datetime import date, datetime
 from decimal import Decimal
@@ -66,6 +67,18 @@ def send_request(gateway: Running, key: str = KEY) -> None:
 )
 def test_a_span_begins_where_the_user_says(since: str, begin: datetime) -> None:
     assert parse_span(since, None, NOW).since_ms == int(begin.timestamp() * 1000)
+
+
+def test_hours_are_counted_where_the_clock_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        for moment in (datetime(2026, 3, 29, 12), datetime(2026, 10, 25, 12), datetime(2026, 10, 25, 2, 30, fold=1)):
+            span, now_ms = parse_span("24h", None, moment), int(moment.timestamp() * 1000)
+            assert (span.since_ms, span.until_ms) == (now_ms - 24 * 3_600_000, now_ms + 1), moment
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_the_last_day_is_part_of_the_span() -> None:

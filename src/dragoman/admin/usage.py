@@ -24,7 +24,7 @@ from dragoman.net.client import ConnectionLost, HttpClient, SizeLimitExceeded, U
 from dragoman.providers import KINDS
 from dragoman.providers.account_state import Quota
 from dragoman.store import Store, open_store
-from dragoman.store.rollup import SumQuery
+from dragoman.store.rollup import HOUR_MS, SumQuery
 from dragoman.store.store import SQLITE
 from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSpan, UsageSum, sum_by_day
 
@@ -76,11 +76,13 @@ class TooMuchUsage(AdminError):
 
 def parse_span(since: str, until: str | None, now: datetime) -> UsageSpan:
     """Return the span from `since` to the end of the day `until`, in the days of this machine's time zone."""
-    end = now + timedelta(milliseconds=1) if until is None else _to_midnight(_parse_day(until) + timedelta(days=1))
-    begin = _parse_begin(since, now)
+    end = _milliseconds(now) + 1
+    if until is not None:
+        end = _milliseconds(_to_midnight(_parse_day(until) + timedelta(days=1)))
+    begin = max(0, _parse_begin(since, now))
     if begin >= end:
         raise InvalidArgument("--since is not before --until.")
-    return UsageSpan(max(0, _milliseconds(begin)), _milliseconds(end))
+    return UsageSpan(begin, end)
 
 
 async def read_usage(store: Store, span: UsageSpan, by: str, *, limited: bool) -> UsageReport:
@@ -191,17 +193,18 @@ def _too_much(limit: int) -> TooMuchUsage:
     return TooMuchUsage(f"The response would have more than {limit} lines: request a shorter time.")
 
 
-def _parse_begin(since: str, now: datetime) -> datetime:
+def _parse_begin(since: str, now: datetime) -> int:
+    """Return milliseconds since the epoch. Hours are counted, whatever the clock shows where it is changed."""
     if since == ALWAYS:
-        return datetime.fromtimestamp(0)
+        return 0
     relative = RELATIVE_TIME.fullmatch(since)
     if relative is None:
-        return _to_midnight(_parse_day(since))
+        return _milliseconds(_to_midnight(_parse_day(since)))
     number = int(relative[1])
     if relative[2] == "h":
-        return now - timedelta(hours=number)
+        return _milliseconds(now) - number * HOUR_MS
     days = number * (7 if relative[2] == "w" else 1)
-    return _to_midnight(now.date() - timedelta(days=max(0, days - 1)))  # today is one of them
+    return _milliseconds(_to_midnight(now.date() - timedelta(days=max(0, days - 1))))  # today is one of them
 
 
 def _parse_day(text: str) -> date:
