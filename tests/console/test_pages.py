@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Download, Request, expect
+from playwright.sync_api import Browser, Download, Request, Route, expect
 
 from console.screen import SETTLED, Screen, screen
 from console.traffic import ECHO, ask, make_capturing_config
@@ -131,6 +131,20 @@ def test_what_was_loaded_before_stays_and_is_called_stale(tab: Screen) -> None:
     tab.page.get_by_role("button", name="Try again").click()
     expect(tab.page.get_by_role("table", name="Usage by client")).to_be_visible()
     expect(tab.page.get_by_role("alert")).to_have_count(0)
+
+
+def test_an_answer_that_comes_too_late_does_not_replace_a_newer_one(tab: Screen) -> None:
+    held: list[Route] = []
+    tab.page.route(re.compile("/usage[?].*by=key"), lambda route: held.append(route))
+    tab.open("usage")
+    expect(tab.page.get_by_role("table", name="Usage by model")).to_be_visible()
+    tab.page.get_by_label("By").select_option("key")
+    tab.page.get_by_label("By").select_option("client")
+    expect(tab.page.get_by_role("table", name="Usage by client")).to_be_visible()
+    with tab.page.expect_response("**/api/v1/accounts"):  # which is the last that it asks for
+        held[0].continue_()
+    tab.page.evaluate("new Promise(done => setTimeout(done))")
+    expect(tab.page.get_by_role("table", name="Usage by client")).to_contain_text("claude-cli")
 
 
 def test_requests_are_filtered_by_the_address_and_exported(tab: Screen) -> None:

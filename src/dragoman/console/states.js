@@ -54,6 +54,8 @@ export function stale(error, since, retry) {
 
 /** @type {WeakMap<Element, Date>} when the content of a place was loaded */
 const loaded = new WeakMap();
+/** @type {WeakMap<Element, () => Promise<any>>} what is loaded into a place: an earlier request may be answered later */
+const newest = new WeakMap();
 
 /**
  * Show something while it is loaded, then the result or what went wrong. What was loaded before stays, and is called stale.
@@ -64,18 +66,21 @@ const loaded = new WeakMap();
 export async function fill(place, load, draw) {
   if (!place.firstChild) place.replaceChildren(loading());
   place.setAttribute("aria-busy", "true");
+  newest.set(place, load);
   const retry = () => void fill(place, load, draw);
   try {
-    const drawn = draw(await load());
+    const data = await load();
+    if (newest.get(place) !== load) return;
+    const drawn = draw(data);
     place.replaceChildren(...[drawn].flat());
     loaded.set(place, new Date());
   } catch (error) {
-    if (error instanceof DOMException && error.name === "AbortError") return;
+    if (newest.get(place) !== load || (error instanceof DOMException && error.name === "AbortError")) return;
     const since = loaded.get(place);
     place.querySelector(":scope > .stale")?.remove();
     if (since && !(error instanceof ApiError && [400, 403].includes(error.status))) place.prepend(stale(error, since, retry));
     else place.replaceChildren(failed(error, retry));
   } finally {
-    place.removeAttribute("aria-busy");
+    if (newest.get(place) === load) place.removeAttribute("aria-busy");
   }
 }
