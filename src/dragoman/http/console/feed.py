@@ -18,11 +18,12 @@ from dragoman.http.api.wire import PREFIX, Parameters, respond, respond_bytes, r
 from dragoman.http.console.gateway_rows import GatewayRows, Watcher, read_position
 from dragoman.http.console.live_frames import MAX_ENTRIES, LiveTimeline, RingTimeline, describe_recording, hide_content
 from dragoman.http.console.live_requests import TICK_S, LiveRequest, LiveRequests
+from dragoman.http.console.stored_hour import HourReader
 from dragoman.http.routes import Role, Route, RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
-from dragoman.store import StoreError
+from dragoman.store import Store, StoreError
 from dragoman.store.console_sessions import SessionRow
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ class FeedApi:
         sessions: ConsoleSessions,
         keyring: Keyring,
         audit: AuditLog | None,
+        store: Store | None,
     ) -> None:
+        self._store = store
         self._live = live
         self._group = group
         self._rows = GatewayRows(live, group)
@@ -110,7 +113,8 @@ class FeedApi:
         last_id = (request.exchange.headers.get(b"last-event-id") or b"").decode("latin-1")
         async with self._rows.watch(key, read_position(last_id)) as watcher:
             frames = None if inspected is None else InspectedFrames(self._live, inspected, key, reads_content)
-            stream = FeedStream(request.exchange, watcher, frames, await self._describe_gateway(request))
+            about = await self._describe_gateway(request)
+            stream = FeedStream(request.exchange, watcher, frames, about, HourReader(self._store, key))
             try:
                 await stream.send_all()
                 if query.text("watch") is not None:
@@ -250,8 +254,14 @@ class FeedStream:
     """Writes a feed: at most four times a second, and no more bytes than BYTES_PER_S."""
 
     def __init__(
-        self, exchange: Exchange, watcher: Watcher, frames: InspectedFrames | None, about: dict[str, object]
+        self,
+        exchange: Exchange,
+        watcher: Watcher,
+        frames: InspectedFrames | None,
+        about: dict[str, object],
+        hour: HourReader,
     ) -> None:
+        self._hour = hour
         self._exchange = exchange
         self._watcher = watcher
         self._frames = frames
@@ -261,6 +271,7 @@ class FeedStream:
 
     async def send_all(self) -> None:
         """Send what there is now, or what changed since the last event that the reader has."""
+        await self._count_stored()
         await self._exchange.send(self._changes() + self._render_frames())
 
     def close(self) -> None:
@@ -278,6 +289,7 @@ class FeedStream:
             if not await check.is_open():
                 await self._exchange.send(self._event("ended", {"why": "The session has ended. Sign in again."}))
                 return
+            await self._count_stored()
             data = self._changes() + self._render_frames()
             if not data and time.monotonic() - sent_at >= KEEP_ALIVE_S:
                 data = b": still here\n\n"
@@ -285,6 +297,10 @@ class FeedStream:
                 await self._exchange.send(data)
                 sent_at = time.monotonic()
             await asyncio.sleep(max(0.0, started + TICK_S - time.monotonic()))
+
+    async def _count_stored(self) -> None:
+        self._watcher.stored = await self._hour.read()
+        self._watcher.wake_if_changed()
 
     async def _wait(self) -> None:
         """Wait until something changed, but not longer than until the next check."""

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.http.console.live_requests import ENDED_ROWS, MANY, SLOW_TICK_S, TICK_S, Change, LiveRequests, Row, RowLog
+from dragoman.http.console.stored_hour import StoredHour
 from dragoman.net.tasks import spawn
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Watcher:
     def __init__(self, rows: "GatewayRows", key: str | None, position: Position) -> None:
         self.key = key
         self.totals: Row = {}
+        self.stored = StoredHour()
         self.woken = asyncio.Event()
         self._rows = rows
         self._seen = position
@@ -86,7 +88,7 @@ class Watcher:
         return pending
 
     def wake_if_changed(self) -> None:
-        totals = self._rows.count_totals(self.key)
+        totals = self.stored.complete(self._rows.count_totals(self.key))
         if totals != self.totals or {log.epoch: log.number for log in self._rows.logs} != self._seen:
             self.totals = totals
             self.woken.set()
@@ -170,7 +172,7 @@ class GatewayRows:
             await self._poll_others(position)  # the reader may have seen more of other workers than this one has
             if self._following is None:
                 self._following = spawn(self._follow(), name="live feed")
-            watcher.totals = self.count_totals(key)
+            watcher.wake_if_changed()
             watcher.woken.set()
             yield watcher
         finally:

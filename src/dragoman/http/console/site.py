@@ -145,6 +145,7 @@ class Console:
         group: "WorkerGroup | None",
         audit: AuditLog | None,
         gateway: Gateway,
+        store: Store | None,
     ) -> None:
         self._gateway = gateway
         self.sessions = sessions
@@ -154,7 +155,7 @@ class Console:
         self._keyring = keyring
         self._backoff = backoff
         self._audit = audit
-        self._feed = FeedApi(live, group, self.find_session, sessions, keyring, audit)
+        self._feed = FeedApi(live, group, self.find_session, sessions, keyring, audit, store)
 
     def adopt(self, config: Config) -> None:
         """Use a changed configuration from the next request on."""
@@ -370,4 +371,4 @@ def make_console(
     live = LiveRequests(gateway.captures, cost_of, count + number, count)
     gateway.observers.on_end = live.note_outcome
     sessions = ConsoleSessions(MemorySessions() if store is None else store, keyring)
-    return Console(sessions, keyring, backoff, live, group, audit, gateway)
+    return Console(sessions, keyring, backoff, live, group, audit, gateway, store)
