@@ -3,6 +3,7 @@
 const TOKEN = "dragoman-token";
 const channel = "BroadcastChannel" in window ? new BroadcastChannel("dragoman") : null;
 const ASK_TABS_MS = 150;
+const ANSWER_MS = 30_000; // within which the gateway begins to answer whatever is only read
 let isAsking = false;
 
 export class ApiError extends Error {
@@ -20,6 +21,11 @@ export class ApiError extends Error {
 
 /** The gateway did not answer at all. */
 export class Unreachable extends Error {}
+
+/** Fail if the gateway has not begun to answer in time: one that is frozen ends no connection. @returns {Promise<never>} */
+export function answerLate() {
+  return new Promise((_, fail) => setTimeout(() => fail(new Unreachable(`The gateway has not answered for ${ANSWER_MS / 1000} s. Is it running?`)), ANSWER_MS));
+}
 
 export const session = {
   /** @type {any} */
@@ -82,14 +88,15 @@ export async function send(method, path, body, options = {}) {
   const headers = { ...options.headers };
   if (session.token) headers["x-dragoman-console"] = session.token;
   if (body !== undefined) headers["content-type"] = "application/json";
+  const answer = fetch(path, {
+    method, headers, signal: options.signal, redirect: "error", credentials: "same-origin", cache: "no-store",
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
   let response;
   try {
-    response = await fetch(path, {
-      method, headers, signal: options.signal, redirect: "error", credentials: "same-origin", cache: "no-store",
-      body: body === undefined ? undefined : JSON.stringify(body),
-    });
+    response = await (method === "GET" ? Promise.race([answer, answerLate()]) : answer);
   } catch (problem) {
-    if (options.signal?.aborted) throw problem;
+    if (options.signal?.aborted || problem instanceof Unreachable) throw problem;
     throw new Unreachable("The gateway does not answer. Is it running?");
   }
   if (response.ok) return response;

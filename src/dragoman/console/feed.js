@@ -1,8 +1,10 @@
 // The live feed: one stream for everything that this tab watches, read with fetch because it needs a header.
 
 import { send } from "./api.js";
+import { readChunk } from "./lines.js";
 
 const HIDDEN_MS = 30_000;
+const SILENT_MS = 30_000; // without a sign of life, which the gateway gives every 15 s
 const RETRY_MS = [500, 1000, 2000, 5000, 10_000];
 
 export class Feed extends EventTarget {
@@ -18,6 +20,8 @@ export class Feed extends EventTarget {
     this.control = null;
     /** @type {number | undefined} */
     this.timer = undefined;
+    /** @type {number | undefined} */
+    this.silence = undefined;
     document.addEventListener("visibilitychange", () => this.#visibility());
   }
 
@@ -33,15 +37,19 @@ export class Feed extends EventTarget {
 
   stop() {
     this.query = "";
-    clearTimeout(this.timer);
-    this.control?.abort();
-    this.control = null;
+    this.#disconnect();
     this.#set("idle");
   }
 
-  #restart() {
+  #disconnect() {
     clearTimeout(this.timer);
+    clearTimeout(this.silence);
     this.control?.abort();
+    this.control = null;
+  }
+
+  #restart() {
+    this.#disconnect();
     if (!this.query) return this.#set("idle");
     this.control = new AbortController();
     void this.#run(this.control);
@@ -50,13 +58,14 @@ export class Feed extends EventTarget {
   #visibility() {
     clearTimeout(this.timer);
     if (document.hidden && this.query) {
-      this.timer = setTimeout(() => { this.control?.abort(); this.control = null; this.#set("paused"); }, HIDDEN_MS);
+      this.timer = setTimeout(() => { this.#disconnect(); this.#set("paused"); }, HIDDEN_MS);
     } else if (this.query && !this.control) this.#restart();
   }
 
   /** @param {AbortController} control */
   async #run(control) {
     this.#set(this.failures ? "stale" : "connecting");
+    this.#hearSign();
     try {
       /** @type {Record<string, string>} */
       const headers = this.lastId ? { "last-event-id": this.lastId } : {};
@@ -67,6 +76,7 @@ export class Feed extends EventTarget {
       throw new Error("The gateway ended the feed.");
     } catch (error) {
       if (control.signal.aborted || control !== this.control) return;
+      clearTimeout(this.silence);
       const status = /** @type {any} */ (error).status || 0;
       this.problem = /** @type {Error} */ (error).message;
       if (status === 401 || status === 403 || status === 404) {
@@ -79,14 +89,26 @@ export class Feed extends EventTarget {
     }
   }
 
+  /** Wait for the next sign of life. A gateway that is frozen, or unreachable, ends no connection. */
+  #hearSign() {
+    clearTimeout(this.silence);
+    this.silence = setTimeout(() => {
+      this.problem = `The gateway has sent nothing for ${SILENT_MS / 1000} s.`;
+      this.failures++;
+      this.#set("stale");
+      this.#restart();
+    }, SILENT_MS);
+  }
+
   /** @param {ReadableStream<Uint8Array>} body */
   async #read(body) {
     const reader = body.getReader();
     const decoder = new TextDecoder();
     let rest = "";
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await readChunk(reader);
       if (done) return;
+      this.#hearSign();
       const events = (rest + decoder.decode(value, { stream: true })).split("\n\n");
       rest = events.pop() || "";
       for (const event of events) this.#event(event);

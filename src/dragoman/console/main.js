@@ -1,7 +1,7 @@
 // Start the console: sign in, find the page of the address, draw it, and handle the keyboard.
 
 import { PAGES, go, singleKeys } from "./address.js";
-import { get, resume, session, signIn, signOut } from "./api.js";
+import { Unreachable, answerLate, get, resume, session, signIn, signOut } from "./api.js";
 import { h, show } from "./dom.js";
 import { feed } from "./feed.js";
 import { failed, loading } from "./states.js";
@@ -15,6 +15,8 @@ import { plain } from "./text.js";
  */
 
 const OTHERS = ["inspect", "help"];
+const RELOADED = "dragoman-reloaded";
+const RELOAD_MS = 10_000; // within which a page is not reloaded once more
 
 const main = /** @type {HTMLElement} */ (document.getElementById("main"));
 const header = /** @type {HTMLElement} */ (document.getElementById("top"));
@@ -37,7 +39,7 @@ async function draw(moved = true) {
   }
   show(main, loading());
   try {
-    const module = await import(`./pages/${name}.js`);
+    const module = await importPage(name);
     const made = await module.open({ rest, query: new URLSearchParams(location.search) });
     if (mine !== visit) return made.close?.();
     page = made;
@@ -47,6 +49,20 @@ async function draw(moved = true) {
     if (moved) main.focus({ preventScroll: true });
   } catch (error) {
     if (mine === visit) show(main, failed(error, () => void draw()));
+  }
+}
+
+/** Load the file of a page. Raises what a person can do about it where that fails. @param {string} name */
+async function importPage(name) {
+  try {
+    return await Promise.race([import(`./pages/${name}.js`), answerLate()]);
+  } catch (error) {
+    if (error instanceof Unreachable) throw error;
+    await get("/console/session"); // raises Unreachable if the gateway has stopped
+    if (Date.now() - Number(sessionStorage.getItem(RELOADED)) < RELOAD_MS) throw new Error("A file of this page cannot be loaded, though the gateway runs. Reload the page, or restart the gateway.");
+    sessionStorage.setItem(RELOADED, String(Date.now()));
+    location.reload(); // it may be another version by now: its page names the files that it has
+    return new Promise(() => {});
   }
 }
 
