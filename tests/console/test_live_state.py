@@ -9,14 +9,23 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from console.screen import Screen, screen
-from console.traffic import ECHO, PRICED, ask
-from gateway import Running, running
+from console.traffic import ECHO, PRICED, ask, write_words
+from fakes.upstream import Answer, FakeUpstream, Gate, ReceivedRequest
+from gateway import Running, provider_section, running
+
+MODELS = ("first", "second", "third")
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def fake() -> Iterator[FakeUpstream]:
+    with FakeUpstream(keep_alive=False) as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, fake: FakeUpstream) -> Iterator[Running]:
     directory = Path(tmp_path_factory.mktemp("live"))
-    with running(ECHO, directory, stored=["someone"]) as started:
+    with running(ECHO + provider_section("chat", fake.url), directory, stored=["someone"]) as started:
         yield started
 
 
@@ -93,3 +102,43 @@ def test_a_page_whose_gateway_is_frozen_does_not_load_for_ever(tab: Screen, gate
         expect(tab.page.locator("main .failed")).to_contain_text("The gateway has not answered for 30 s")
     tab.page.get_by_role("button", name="Try again").click()
     expect(tab.page.locator("main .failed")).to_have_count(0)
+
+
+@contextmanager
+def streaming(gateway: Running, fake: FakeUpstream) -> Iterator[dict[str, threading.Event]]:
+    """Begin a stream of each model, one after the other, that ends with its event."""
+    opened = {model: threading.Event() for model in MODELS}
+
+    def choose(request: ReceivedRequest) -> Answer:
+        return write_words(40, Gate(opened[str(request.json["model"])], at=2000))
+
+    fake.choose = choose
+    clients = [threading.Thread(target=ask, args=(gateway, "Hi", f"up/{model}", model)) for model in MODELS]
+    for number, client in enumerate(clients, 1):
+        client.start()
+        while len(fake.calls) % len(MODELS) != number % len(MODELS):
+            client.join(0.005)
+    yield opened
+    for model in MODELS:
+        opened[model].set()
+    for client in clients:
+        client.join(60)
+
+
+def test_the_focus_stays_on_its_row_while_others_end(tab: Screen, gateway: Running, fake: FakeUpstream) -> None:
+    tab.open("live")
+    rows = tab.page.locator("tbody tr")
+    with streaming(gateway, fake) as opened:
+        expect(rows.filter(has_text="streaming")).to_have_count(3)
+        expect(rows.first).to_contain_text("up/third")
+        focused = rows.filter(has_text="up/second")
+        focused.focus()
+        for ended, left in (("third", 2), ("first", 1)):
+            opened[ended].set()
+            expect(rows.filter(has_text="streaming")).to_have_count(left)
+            expect(focused).to_be_focused()
+        expect(rows.first).to_contain_text("up/second")
+        focused.get_by_role("button", name="End").focus()
+        opened["second"].set()
+        expect(rows.filter(has_text="streaming")).to_have_count(0)
+        expect(focused).to_be_focused()  # its button is gone

@@ -30,9 +30,17 @@ export class Table {
         this.body));
   }
 
+  /** The row that has the focus, or a button in it. @returns {HTMLTableRowElement | null} */
+  get focused() {
+    const line = document.activeElement?.closest("tr") || null;
+    return line && this.body.contains(line) ? line : null;
+  }
+
   /** @param {any[]} rows in order */
   set(rows) {
     const current = new Set();
+    const focused = this.focused;
+    const place = focused ? [...this.body.children].indexOf(focused) : -1;
     /** @type {HTMLTableRowElement | null} */
     let after = null;
     for (const [index, row] of rows.entries()) {
@@ -40,8 +48,9 @@ export class Table {
       current.add(key);
       const line = this.update(key, row);
       /** @type {ChildNode | null} */
-      const place = after ? after.nextSibling : this.body.firstChild;
-      if (place !== line) this.body.insertBefore(line, place);
+      const next = after ? after.nextSibling : this.body.firstChild;
+      // A row that is moved loses the focus, so the others are moved around the one that has it.
+      if (next !== line && line !== focused) this.body.insertBefore(line, next);
       after = line;
     }
     for (const [key, { line }] of this.lines) {
@@ -50,6 +59,13 @@ export class Table {
         this.lines.delete(key);
       }
     }
+    if (focused && !this.focused) this.#refocus(focused, place);
+  }
+
+  /** The row with the focus is gone, or the button in it. @param {HTMLTableRowElement} line @param {number} place */
+  #refocus(line, place) {
+    const next = line.isConnected ? line : this.body.children[Math.min(place, this.body.children.length - 1)];
+    (next instanceof HTMLElement ? next : this.node).focus({ preventScroll: true });
   }
 
   /** @param {string} key @param {any} row */
@@ -57,7 +73,7 @@ export class Table {
     let known = this.lines.get(key);
     if (!known) {
       const cells = this.columns.map((column) => h(`td.${column.kind || "text"}`));
-      const line = h("tr", null, cells);
+      const line = h("tr", { "data-key": key }, cells);
       if (this.options.open) {
         line.tabIndex = 0;
         line.addEventListener("click", (/** @type {MouseEvent} */ event) => {
