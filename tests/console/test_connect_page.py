@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+import asking
 from console.screen import Screen
 from console.traffic import ECHO, ask
 from gateway import KEY, Running, running
@@ -48,6 +49,27 @@ def test_the_light_waits_for_the_chosen_key(tab: Screen, gateway: Running) -> No
     expect(tab.page.locator("main")).not_to_contain_text("other is connected")
     tab.page.reload()
     expect(tab.page.locator("main")).to_contain_text("Waiting for the first request with the key laptop")
+
+
+def test_without_a_choice_the_light_waits_for_the_key_of_the_environment(tab: Screen, gateway: Running) -> None:
+    tab.open("connect?client=aider")
+    expect(tab.page.locator("main")).to_contain_text("Waiting for the first request with the key in $DRAGOMAN_API_KEY")
+    expect(tab.page.get_by_role("banner")).to_contain_text("Live")
+    ask(gateway, key=gateway.keys["someone"], agent="other/1.0")
+    ask_until_connected(tab, gateway)  # the page shows the first request that counts
+    expect(tab.page.locator("main")).not_to_contain_text("other is connected")
+
+
+def test_without_a_key_the_light_asks_for_one(tab: Screen, gateway: Running) -> None:
+    keys = {**asking.send(gateway, "GET", "/api/v1/keys").json, "environment_key": False}
+    tab.page.route("**/api/v1/keys", lambda route: route.fulfill(json=keys))
+    tab.open("connect?client=aider")
+    expect(tab.page.locator("main")).to_contain_text("Choose the key of your client")
+    expect(tab.page.get_by_role("banner")).to_contain_text("Live")
+    ask(gateway, key=gateway.keys["someone"], agent="other/1.0")
+    ask(gateway, key=gateway.keys["laptop"], agent="aider/1.0")
+    tab.page.get_by_label("Key").select_option(label=option(gateway, "laptop"))
+    expect(tab.page.locator("main")).to_contain_text("aider is connected")
 
 
 def option(gateway: Running, name: str) -> str:

@@ -9,18 +9,26 @@ import { copyButton, lines, plain } from "../text.js";
 
 export const title = "Connect";
 const VARIABLE = "$DRAGOMAN_API_KEY";
+const ENVIRONMENT = "environment"; // the id of the key in the gateway's own variable
+const SEEN = 50;
 
 /** @param {{query: URLSearchParams}} address @returns {import("../main.js").Page} */
 export function open({ query }) {
   const view = new Connect(query.get("client") || "", query.get("key") || "");
+  feed.addEventListener("hello", view.greet);
   feed.addEventListener("rows", view.hear);
   feed.watch({ watch: "live" });
   void fill(view.place, async () => {
-    const keys = session.may("keys:read") ? (await getAll("/api/v1/keys", "keys")).keys : [];
-    return { ...(await get("/api/v1/connect")), keys };
+    const listed = session.may("keys:read") ? await getAll("/api/v1/keys", "keys") : { keys: [], environment_key: false };
+    return { ...(await get("/api/v1/connect")), ...listed };
   }, (data) => view.draw(data));
   return { node: h("div", null, h("p", null, "Choose your client and its key, paste the lines, and send it something."), view.light, view.place),
-    close: () => { feed.removeEventListener("rows", view.hear); feed.stop(); } };
+    close: () => { feed.removeEventListener("hello", view.greet); feed.removeEventListener("rows", view.hear); feed.stop(); } };
+}
+
+/** Whether this session gets the requests of its own key and no others. */
+function seesOwnOnly() {
+  return session.about.role === "client";
 }
 
 class Connect {
@@ -30,32 +38,40 @@ class Connect {
     this.key = key;
     /** @type {any} the key that was made here, with its secret */
     this.made = null;
-    this.newest = -1;
+    this.since = Infinity; // when this page was opened, by the gateway's clock
+    /** @type {any[]} the newest requests since then */
+    this.seen = [];
     /** @type {any} */
     this.data = null;
     this.light = h("p.notice", { role: "status" });
     this.place = h("div");
     this.keyPlace = h("div");
     this.panel = h("div", { role: "tabpanel", id: "recipe", tabindex: "0" });
+    this.greet = /** @type {EventListener} */ ((/** @type {CustomEvent} */ event) => { this.since = Math.min(this.since, event.detail.time); });
     this.hear = /** @type {EventListener} */ ((/** @type {CustomEvent} */ event) => this.onRows(event.detail.rows));
     this.wait();
   }
 
   wait() {
     this.light.className = "notice";
-    const key = this.data?.keys.find((/** @type {any} */ one) => one.id === this.key);
-    show(this.light, `○ Waiting for the first request ${key ? `with the key ${plain(key.name)}` : "of your client"}…`);
+    this.light.hidden = session.about.role === "admin" && !session.may("requests:read");
+    const known = this.data?.keys.find((/** @type {any} */ one) => one.id === this.key);
+    const key = this.key === ENVIRONMENT ? `key in ${VARIABLE}` : known ? `key ${plain(known.name)}` : "";
+    if (key || !this.data || seesOwnOnly()) show(this.light, `○ Waiting for the first request ${key ? `with the ${key}` : "of your client"}…`);
+    else show(this.light, session.may("keys:read") ? "○ Choose the key of your client: its first request is shown here." : "○ The first request of your client is shown on Live: this token may not list keys.");
   }
 
   /** @param {any[]} rows */
   onRows(rows) {
-    const newest = rows.filter((row) => row.request_id && (!this.key || row.key === this.key)).reduce((best, row) => (row.number > (best?.number ?? -1) ? row : best), null);
-    if (this.newest < 0) {
-      this.newest = Math.max(0, ...rows.map((row) => row.number));
-      return;
-    }
-    if (!newest || newest.number <= this.newest) return;
-    this.newest = newest.number;
+    this.seen.push(...rows.filter((row) => row.request_id && row.time > this.since));
+    this.seen.splice(0, this.seen.length - SEEN);
+    this.look();
+  }
+
+  /** Show the newest request of the key, if there is one. */
+  look() {
+    const newest = this.data && this.seen.findLast((row) => seesOwnOnly() || row.key === this.key);
+    if (!newest) return;
     this.light.className = "notice good";
     show(this.light, `● ${plain(newest.client || "A client")} is connected: it requested ${plain(newest.requested_model || "a model")}. `, h("a", { href: "/console/live" }, "See it live"));
     announce("A client is connected.");
@@ -65,9 +81,10 @@ class Connect {
   draw(data) {
     this.data = data;
     const valid = data.keys.filter((/** @type {any} */ key) => key.revoked_at === null && key.role !== "admin");
-    if (!valid.some((/** @type {any} */ key) => key.id === this.key)) this.key = "";
+    const ids = [...(data.environment_key ? [ENVIRONMENT] : []), ...valid.map((/** @type {any} */ key) => key.id)];
+    if (!ids.includes(this.key)) this.key = data.environment_key || ids.length === 1 ? ids[0] : "";
     const choose = h("select", { id: "key", onchange: () => { this.key = choose.value; this.update(); } },
-      h("option", { value: "" }, `The one in ${VARIABLE}`), valid.map((/** @type {any} */ key) => h("option", { value: key.id, selected: key.id === this.key }, `${plain(key.name)} (${plain(key.prefix)}…${plain(key.last4)})`)));
+      data.environment_key ? h("option", { value: ENVIRONMENT, selected: this.key === ENVIRONMENT }, `The one in ${VARIABLE}`) : h("option", { value: "" }, "Not chosen"), valid.map((/** @type {any} */ key) => h("option", { value: key.id, selected: key.id === this.key }, `${plain(key.name)} (${plain(key.prefix)}…${plain(key.last4)})`)));
     const create = h("button", { type: "button", onclick: () => void this.create() }, "Create a key for this client");
     const list = this.tabs();
     this.update();
@@ -121,6 +138,7 @@ class Connect {
   update() {
     keepInAddress({ client: this.client, key: this.key });
     this.wait();
+    this.look();
     const client = this.data.clients.find((/** @type {any} */ one) => one.name === this.client);
     const secret = this.made?.id === this.key ? this.made.secret : "";
     show(this.keyPlace, this.explainKey(secret));
