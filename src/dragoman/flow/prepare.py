@@ -213,6 +213,8 @@ async def _pass_unchanged(
     """Return a request of the client's own bytes, with the upstream's name of the model."""
     upstream = protocol.upstream
     assert upstream is not None
+    if call.record.recording is not None:
+        call.record.recording.note_built(None)
     body = passing
     if route.model != call.model:
         if len(passing) <= LARGE_BYTES:

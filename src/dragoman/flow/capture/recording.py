@@ -188,9 +188,9 @@ class Recording:
         self._tools, self._tool_backends = settings, backends
 
     @contain_errors
-    def note_built(self, ledger: Ledger) -> None:
-        """Note that a request for an upstream was built, with the losses so far."""
-        self._ledger, self._request_losses = ledger, len(ledger)
+    def note_built(self, ledger: Ledger | None) -> None:
+        """Note that a request for an upstream was built, with the losses so far; None: the client's bytes pass."""
+        self._ledger, self._request_losses = ledger, 0 if ledger is None else len(ledger)
 
     def make_monitor(self) -> ReplyMonitor:
         return RecordingMonitor(self)
