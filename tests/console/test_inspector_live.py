@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Browser, Locator, expect
 
-from console.screen import Screen
-from console.traffic import ask, make_capturing_config
+from console.screen import Screen, screen
+from console.traffic import ask, make_capturing_config, own_id, write_words
 from fakes.upstream import Answer, FakeUpstream, Gate
 from gateway import Running, provider_section, running
 from scripting import write_reply
@@ -68,3 +68,56 @@ def test_the_losses_are_those_of_the_attempt_that_was_answered(
     assert gateway.capture("attempts-1").losses == ()
     assert gateway.outcome("attempts-1").losses == 0
     tab.keep("inspect-failover")
+
+
+def test_the_clock_runs_during_a_stall_and_a_replay_is_offered_at_the_end(
+    tab: Screen, gateway: Running, fake: FakeUpstream
+) -> None:
+    goes_on = threading.Event()
+    fake.answers = [write_words(40, Gate(goes_on, at=2000))]
+    tab.page.clock.install()
+    tab.open("live")
+    client = threading.Thread(target=ask, args=(gateway, "Hi", "up/m", "stalled-1"))
+    client.start()
+    tab.open("inspect/stalled-1")
+    expect(fact(tab, "State")).to_contain_text("streaming")
+    tab.page.clock.fast_forward(120_000)
+    expect(fact(tab, "Duration")).to_contain_text("2 min ")
+    expect(fact(tab, "Duration")).to_contain_text("waiting for the rest of the reply of up/m")
+    tab.keep("inspect-stalled")
+    goes_on.set()
+    client.join(60)
+    expect(fact(tab, "State")).to_contain_text("ok")
+    expect(fact(tab, "Duration")).not_to_contain_text("waiting")
+    tab.page.clock.run_for(10_000)
+    tab.page.get_by_role("button", name="Replay").click()
+    expect(tab.page.get_by_role("heading", name="Replay: same")).to_be_visible()
+
+
+def test_a_request_that_has_just_ended_can_be_replayed(tab: Screen, gateway: Running, fake: FakeUpstream) -> None:
+    fake.answers = [write_reply("chat", [Text("Hello")])]
+    tab.open("live")
+    expect(tab.page.get_by_role("banner")).to_contain_text("Live")
+    ask(gateway, model="up/fresh", request_id="ended-1")
+    tab.page.get_by_role("row").filter(has_text="up/fresh").press("Enter")
+    expect(tab.page).to_have_url(f"{gateway.url}/console/inspect/{own_id(gateway, 'ended-1')}")
+    tab.page.get_by_role("button", name="Replay").click()
+    expect(tab.page.get_by_role("heading", name="Replay: same")).to_be_visible()
+
+
+def test_a_client_key_reads_why_it_sees_no_stream(chromium: Browser, gateway: Running, fake: FakeUpstream) -> None:
+    fake.answers = [write_reply("chat", [Text("Hello")])]
+    own, other = gateway.keys["someone"], "foreign-1"
+    ask(gateway, model="up/m", request_id="own-1", key=own)
+    ask(gateway, model="up/m", request_id=other)
+    gateway.capture("own-1")
+    with screen(chromium, gateway, key=own) as tab:
+        main = tab.page.locator("main")
+        tab.open("inspect/own-1")
+        expect(main).to_contain_text("This request is captured, and this key may not read captures")
+        expect(main).not_to_contain_text("not captured")
+        tab.keep("inspect-no-right")
+        for id in (own_id(gateway, other), "req_unknown"):
+            tab.page.goto(f"{gateway.url}/console/inspect/{id}")
+            expect(main).to_contain_text("No request with this id is known")
+            expect(main).not_to_contain_text("up/m")

@@ -1,7 +1,7 @@
 // Inspector: why did this reply look so? For a request under way, or one that was captured.
 
 import { get, send, session } from "../api.js";
-import { announce, h, show } from "../dom.js";
+import { announce, h, setText, show } from "../dom.js";
 import { feed } from "../feed.js";
 import { ago, bytes, duration, exactTime } from "../format.js";
 import { diffView, jsonView } from "../json.js";
@@ -12,6 +12,12 @@ import { costText, outcomeMark, protocols, stateMark, tokenText } from "../words
 
 export const title = "Inspector";
 const NOT_CAPTURED = "This request was not captured. Set debug.capture to errors or all, and send it again.";
+const NO_RIGHT = "This request is captured, and this key may not read captures: they hold what was asked and answered. Sign in with the owner's key, or with an admin token that has the scope captures:read.";
+const UNKNOWN = "No request with this id is known to this key: it is another key's, its row was removed, or the address is not complete.";
+/** @type {Record<string, string>} state -> what a request in it waits for */
+const WAITS = { waiting: "the first token of", "running tools": "the tools that were called by" };
+const STALL_MS = 5000; // without a frame
+const CAPTURE_MS = [0, 250, 500, 1000, 2000, 4000]; // a capture is written a moment after the end
 const LATE = "This request was not recorded when it began. Its stream is shown from the moment in which you opened this page.";
 const SECRET_HEADER = /^(authorization|x-api-key|x-goog-api-key|cookie|host|content-length|connection)$/i;
 
@@ -33,6 +39,10 @@ class Inspector {
     /** @type {any} */
     this.description = null;
     this.isLive = false;
+    this.isClosed = false;
+    this.clock = h("span");
+    /** @type {number | undefined} */
+    this.timer = undefined;
     /** @type {Record<string, string>} names of keys by their ids */
     this.names = {};
     this.head = h("div", null, loading());
@@ -57,18 +67,23 @@ class Inspector {
 
   /** Show a request that has ended; false if there is none. */
   async loadPast() {
-    const page = await get("/api/v1/requests", { q: `request_id:"${this.id.replaceAll('"', "")}"`, limit: 1 });
-    const [past] = page.requests;
+    const past = await this.findRow();
     if (!past) return false;
     this.row = { ...past, time: Date.parse(past.time), state: "ended", failed_attempts: [] };
-    this.names = page.names;
     if (past.captured && session.may("captures:read")) {
       this.description = await get(`/api/v1/captures/${encodeURIComponent(this.id)}`);
       this.timeline.add(this.description.timeline);
       await this.loadRest();
-    } else this.explain(NOT_CAPTURED);
+    } else this.explain(past.captured ? NO_RIGHT : NOT_CAPTURED);
     this.draw();
     return true;
+  }
+
+  /** The stored row of the request; undefined if there is none. */
+  async findRow() {
+    const page = await get("/api/v1/requests", { q: `request_id:"${this.id.replaceAll('"', "")}"`, limit: 1 });
+    this.names = { ...this.names, ...page.names };
+    return page.requests[0];
   }
 
   /** @param {string} why */
@@ -95,6 +110,7 @@ class Inspector {
     this.hear("rows", (event) => this.onRows(event.detail.rows));
     this.hear("state", () => this.onState());
     feed.watch({ watch: "live", frames: this.id });
+    this.timer = setInterval(() => this.drawClock(), 1000);
     this.draw();
   }
 
@@ -106,6 +122,8 @@ class Inspector {
   }
 
   close() {
+    this.isClosed = true;
+    clearInterval(this.timer);
     for (const [name, listener] of this.heard) feed.removeEventListener(name, listener);
     if (this.isLive) feed.stop();
   }
@@ -114,7 +132,7 @@ class Inspector {
   onFrames(frames) {
     if (frames.request_id !== this.id) return;
     if (frames.problem) {
-      this.explain(frames.problem);
+      this.explain(this.row || this.description ? frames.problem : UNKNOWN);
       return;
     }
     this.timeline.node.hidden = false;
@@ -139,18 +157,40 @@ class Inspector {
   onRows(rows) {
     for (const row of rows) {
       if (this.row ? row.number !== this.row.number : row.request_id !== this.id) continue;
-      const ended = row.state === "ended" && this.row && this.row.state !== "ended";
-      this.row = { ...this.row, ...row };
+      const before = this.row;
+      this.row = { ...before, ...row };
       this.draw();
-      if (ended) void this.finish();
+      if (row.state !== "ended" || before?.state === "ended") continue;
+      if (before) announce(`The request ended: ${this.row.outcome}`);
+      void this.finish();
     }
   }
 
-  /** The request has ended: its losses and its outcome are final now. */
+  /** The request has ended: its losses and its outcome are final now, and its capture is being written. */
   async finish() {
-    announce(`The request ended: ${this.row.outcome}`);
-    if (session.may("captures:read")) this.description = (await describeLive(this.id)) || this.description;
+    clearInterval(this.timer);
+    if (!session.may("captures:read")) return;
+    this.description = (await describeLive(this.id)) || this.description;
     this.draw();
+    for (const wait of CAPTURE_MS) {
+      await new Promise((resolve) => setTimeout(resolve, wait));
+      if (this.isClosed) return;
+      const past = await this.findRow().catch(() => null);
+      if (!past?.captured) continue;
+      this.row.captured = true;
+      this.draw();
+      return;
+    }
+  }
+
+  /** How long the request has taken; one under way that gets nothing says what it waits for. */
+  drawClock() {
+    const { row } = this;
+    const isOver = !row || row.state === "ended";
+    const passed = isOver ? row?.duration_ms ?? this.description?.summary.duration_ms : Date.now() - row.time;
+    const silent = passed - Math.max(0, this.timeline.last) * 1000;
+    setText(this.clock, [duration(passed), row?.ttft_ms ? `first token after ${duration(row.ttft_ms)}` : "",
+      !isOver && silent > STALL_MS ? `nothing for ${duration(silent)}: waiting for ${WAITS[row.state] || "the rest of the reply of"} ${plain(row.route || "an upstream")}` : ""].filter(Boolean).join(", "));
   }
 
   onState() {
@@ -175,12 +215,13 @@ class Inspector {
       ["Model", row?.requested_model ? quote(row.requested_model) : null],
       ["Route", h("span", null, quote(row?.route || summary.route || "none yet"), ` (${row ? protocols(row) : plain(summary.protocols)})`)],
       ["Time", row ? `${exactTime(row.time)}, ${ago(row.time)}` : `${exactTime(summary.time)}, ${ago(summary.time)}`],
-      ["Duration", h("span", null, duration(row && row.state !== "ended" ? Date.now() - row.time : row?.duration_ms ?? summary.duration_ms), row?.ttft_ms ? `, first token after ${duration(row.ttft_ms)}` : "")],
+      ["Duration", this.clock],
       ["Cost", row && row.cost_usd !== undefined ? costText(row.cost_usd, row.usage_source) : null],
       ["Tokens", row ? `${tokenText(row.input_tokens, row.usage_source)} in, ${tokenText(row.output_tokens, row.usage_source)} out` : null],
       ["Read from the upstream", this.hasEnded() && summary.upstream_chunks ? `${bytes(summary.upstream_bytes)} in ${summary.upstream_chunks} chunk${summary.upstream_chunks === 1 ? "" : "s"}` : null],
       ["Earlier attempts", row?.failed_attempts?.length ? row.failed_attempts.map(plain).join("; ") : null],
     ].filter(([, value]) => value !== null && value !== "");
+    this.drawClock();
     this.followEnd.hidden = !this.isLive || state === row?.outcome;
     show(this.head, h("dl.facts.card", null, facts.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]).flat()),
       description?.failure && h("p.notice.bad", null, "Failure: ", quote(description.failure, 1000)));
