@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
+import asking
 from console.screen import Screen, screen
 from console.traffic import ask, make_capturing_config, own_id, write_words
 from fakes.upstream import Answer, FakeUpstream, Gate
@@ -121,3 +122,18 @@ def test_a_client_key_reads_why_it_sees_no_stream(chromium: Browser, gateway: Ru
             tab.page.goto(f"{gateway.url}/console/inspect/{id}")
             expect(main).to_contain_text("No request with this id is known")
             expect(main).not_to_contain_text("up/m")
+
+
+def test_a_copied_command_decodes_what_it_asks_for(tab: Screen, gateway: Running, fake: FakeUpstream) -> None:
+    fake.answers = [write_reply("chat", [Text("Hello")])]
+    headers = {"x-request-id": "curl-1", "accept-encoding": "gzip, br, zstd", "x-own": "kept"}
+    asking.ask(gateway, "messages", "up/m", "@/etc/hostname", stream=True, headers=headers)
+    gateway.capture("curl-1")
+    tab.open("inspect/curl-1")
+    tab.page.get_by_role("button", name="Copy as cURL").click()
+    expect(tab.page.get_by_role("button", name="Copied")).to_be_visible()
+    copied = str(tab.page.evaluate("navigator.clipboard.readText()"))
+    assert "--compressed" in copied
+    assert "accept-encoding" not in copied
+    assert "-H 'x-own: kept'" in copied
+    assert "--data-raw '{" in copied

@@ -19,7 +19,7 @@ const WAITS = { waiting: "the first token of", "running tools": "the tools that 
 const STALL_MS = 5000; // without a frame
 const CAPTURE_MS = [0, 250, 500, 1000, 2000, 4000]; // a capture is written a moment after the end
 const LATE = "This request was not recorded when it began. Its stream is shown from the moment in which you opened this page.";
-const SECRET_HEADER = /^(authorization|x-api-key|x-goog-api-key|cookie|host|content-length|connection)$/i;
+const LEFT_OUT = /^(authorization|x-api-key|x-goog-api-key|cookie|host|content-length|connection|transfer-encoding|accept-encoding)$/i;
 
 /** @param {{rest: string[]}} address @returns {Promise<import("../main.js").Page>} */
 export async function open({ rest }) {
@@ -353,10 +353,12 @@ function lastText(body) {
 
 /** @param {any} request */
 function curl(request) {
-  const headers = request.headers.filter((/** @type {[string, string]} */ [name]) => !SECRET_HEADER.test(name) && !name.startsWith("x-stainless"));
-  const parts = [`curl ${shell(location.origin + request.url)}`, "-H \"Authorization: Bearer $DRAGOMAN_API_KEY\"",
-    ...headers.map((/** @type {[string, string]} */ [name, value]) => `-H ${shell(`${name}: ${value}`)}`), `--data-binary ${shell(request.body)}`];
-  return parts.join(" \\\n  ");
+  /** @type {[string, string][]} */
+  const headers = request.headers.filter((/** @type {[string, string]} */ [name]) => !LEFT_OUT.test(name) && !name.startsWith("x-stainless"));
+  const isPacked = request.headers.some((/** @type {[string, string]} */ [name]) => name.toLowerCase() === "accept-encoding");
+  const parts = [`curl ${shell(location.origin + request.url)}`, isPacked ? "--compressed" : "", "-H \"Authorization: Bearer $DRAGOMAN_API_KEY\"",
+    ...headers.map(([name, value]) => `-H ${shell(`${name}: ${value}`)}`), `--data-raw ${shell(request.body)}`]; // --data-binary would read a file that the body names after an @
+  return parts.filter(Boolean).join(" \\\n  ");
 }
 
 /** @param {string} text */
