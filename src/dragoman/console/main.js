@@ -29,7 +29,7 @@ async function draw(moved = true) {
   const mine = ++visit;
   page?.close?.();
   page = null;
-  const [name = "", ...rest] = location.pathname.replace(/^\/console\/?/, "").split("/").map(decodeURIComponent);
+  const [name = "", ...rest] = location.pathname.replace(/^\/console\/?/, "").split("/").map(decode);
   if (!name) return go(`/console/${await firstPage()}`, true);
   const known = PAGES.find((one) => one.name === name);
   mark(name);
@@ -49,6 +49,15 @@ async function draw(moved = true) {
     if (moved) main.focus({ preventScroll: true });
   } catch (error) {
     if (mine === visit) show(main, failed(error, () => void draw()));
+  }
+}
+
+/** A part of an address; as it stands where it is not well-formed. @param {string} text */
+function decode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
   }
 }
 

@@ -1,6 +1,6 @@
 // Inspector: why did this reply look so? For a request under way, or one that was captured.
 
-import { get, send, session } from "../api.js";
+import { ApiError, get, send, session } from "../api.js";
 import { announce, h, setText, show } from "../dom.js";
 import { feed } from "../feed.js";
 import { ago, bytes, duration, exactTime } from "../format.js";
@@ -58,11 +58,19 @@ class Inspector {
   }
 
   async load() {
-    if (session.may("captures:read")) {
-      this.description = await describeLive(this.id);
-      if (this.description) return this.follow();
+    if (!this.id) return this.explainUnknown();
+    try {
+      if (session.may("captures:read")) this.description = await describeLive(this.id);
+      if (this.description || !(await this.loadPast())) this.follow();
+    } catch (error) {
+      if (!(error instanceof ApiError && error.status === 400)) throw error;
+      this.explainUnknown(); // it cannot be an id at all
     }
-    if (!(await this.loadPast())) this.follow();
+  }
+
+  explainUnknown() {
+    this.draw();
+    this.explain(UNKNOWN);
   }
 
   /** Show a request that has ended; false if there is none. */
