@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from console.screen import SETTLED, Screen
+import asking
+from console.screen import SETTLED, Screen, screen
 from console.traffic import ECHO
 from gateway import Running, running
 from store.rows import row_at
@@ -64,3 +65,26 @@ def test_a_page_of_a_stopped_gateway_says_that_it_does_not_answer(tab: Screen) -
     tab.page.unroute("**/*")
     tab.page.get_by_role("button", name="Try again").click()
     expect(tab.page.get_by_role("table", name="Keys")).to_contain_text("someone")
+
+
+def test_a_key_is_offered_the_pages_that_it_may_open(chromium: Browser, gateway: Running) -> None:
+    fields = {"name": "reader", "role": "admin", "scopes": ["usage:read", "keys:read"]}
+    token = str(asking.send(gateway, "POST", "/api/v1/keys", fields).json["secret"])
+    for key, pages in (
+        (gateway.keys["someone"], ["Live", "Requests", "Usage", "Connect"]),
+        (token, ["Usage", "Keys"]),
+    ):
+        with screen(chromium, gateway, None) as tab:
+            tab.sign_in(key)
+            tab.page.wait_for_function(SETTLED)
+            expect(tab.page.get_by_role("navigation").get_by_role("link")).to_have_text(pages)
+            expect(tab.page.locator("main .forbidden")).to_have_count(0)
+            tab.keep(f"offered-{len(pages)}")
+            tab.page.keyboard.press("?")
+            expect(tab.page.get_by_role("heading", name="Help")).to_be_visible()
+            expect(tab.page.locator("dl.facts")).not_to_contain_text("g s")
+            tab.page.keyboard.press("g")
+            tab.page.keyboard.press("s")
+            expect(tab.page.get_by_role("heading", name="Help")).to_be_visible()
+            for link in tab.page.locator("main a[href^='/console/models']").all():
+                expect(link).to_have_count(0)

@@ -1,17 +1,32 @@
 // Every state of the console has an address.
 
-/** Name, title, and the key after `g`. */
-export const PAGES = [
-  { name: "live", title: "Live", key: "l" },
-  { name: "requests", title: "Requests", key: "r" },
-  { name: "usage", title: "Usage", key: "u" },
-  { name: "models", title: "Models", key: "m" },
-  { name: "accounts", title: "Accounts", key: "a" },
-  { name: "keys", title: "Keys", key: "k" },
-  { name: "settings", title: "Settings", key: "s" },
-  { name: "doctor", title: "Doctor", key: "d" },
-  { name: "connect", title: "Connect", key: "c" },
+import { session } from "./api.js";
+
+/** Name, title, the key after `g`, and the scope that it needs; `own`: a client key may open it for what is its own. */
+const ALL = [
+  { name: "live", title: "Live", key: "l", scope: "requests:read", own: true },
+  { name: "requests", title: "Requests", key: "r", scope: "requests:read", own: true },
+  { name: "usage", title: "Usage", key: "u", scope: "usage:read", own: true },
+  { name: "models", title: "Models", key: "m", scope: "models:read" },
+  { name: "accounts", title: "Accounts", key: "a", scope: "accounts:read" },
+  { name: "keys", title: "Keys", key: "k", scope: "keys:read" },
+  { name: "settings", title: "Settings", key: "s", scope: "config:read" },
+  { name: "doctor", title: "Doctor", key: "d", scope: "doctor:run" },
+  { name: "connect", title: "Connect", key: "c", scope: "models:read", own: true },
 ];
+
+/** The names of all pages, whether this session may open them or not. */
+export const NAMES = [...ALL.map((page) => page.name), "inspect", "help"];
+
+/** The pages that this session may open. */
+export function offeredPages() {
+  return ALL.filter((page) => session.may(page.scope) || (page.own && session.about.role === "client"));
+}
+
+/** Whether this session may open a page. @param {string} name */
+export function mayOpen(name) {
+  return offeredPages().some((page) => page.name === name);
+}
 
 /** Go to another state. @param {string} address @param {boolean} [replace] */
 export function go(address, replace = false) {

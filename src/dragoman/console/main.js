@@ -1,6 +1,6 @@
 // Start the console: sign in, find the page of the address, draw it, and handle the keyboard.
 
-import { PAGES, go, singleKeys } from "./address.js";
+import { NAMES, go, mayOpen, offeredPages, singleKeys } from "./address.js";
 import { Unreachable, answerLate, get, resume, session, signIn, signOut } from "./api.js";
 import { h, show } from "./dom.js";
 import { feed } from "./feed.js";
@@ -14,7 +14,6 @@ import { plain } from "./text.js";
  * @property {() => void} [close]
  */
 
-const OTHERS = ["inspect", "help"];
 const RELOADED = "dragoman-reloaded";
 const RELOAD_MS = 10_000; // within which a page is not reloaded once more
 
@@ -31,9 +30,8 @@ async function draw(moved = true) {
   page = null;
   const [name = "", ...rest] = location.pathname.replace(/^\/console\/?/, "").split("/").map(decode);
   if (!name) return go(`/console/${await firstPage()}`, true);
-  const known = PAGES.find((one) => one.name === name);
   mark(name);
-  if (!known && !OTHERS.includes(name)) {
+  if (!NAMES.includes(name)) {
     show(main, failed(new Error(`There is no page ${plain(name)}. Choose one above.`)));
     return;
   }
@@ -77,6 +75,7 @@ async function importPage(name) {
 
 /** The first start shows how to connect a client; later ones show what happens. */
 async function firstPage() {
+  if (!mayOpen("live")) return offeredPages()[0]?.name || "help";
   try {
     return (await get("/api/v1/requests", { limit: 1 })).requests.length ? "live" : "connect";
   } catch {
@@ -106,8 +105,8 @@ function drawHeader() {
   update();
   const key = session.about.session.key_name;
   show(header,
-    h("a.brand", { href: "/console/live" }, "dragoman"),
-    h("nav", { "aria-label": "Pages" }, PAGES.map((one) => h("a", { href: `/console/${one.name}` }, one.title))),
+    h("a.brand", { href: mayOpen("live") ? "/console/live" : "/console" }, "dragoman"),
+    h("nav", { "aria-label": "Pages" }, offeredPages().map((one) => h("a", { href: `/console/${one.name}` }, one.title))),
     h("div.who", null, light,
       h("a", { href: "/console/help", title: "Keyboard and sessions" }, h("kbd", null, "?"), h("span.unseen", null, " Help")),
       h("span.key", { title: `Signed in with the key ${plain(key)}` }, session.about.role === "owner" ? "Owner" : plain(key)),
@@ -162,7 +161,7 @@ function press(event) {
   if (writing || !singleKeys.on || document.querySelector("dialog[open]")) return;
   if (pressedG && Date.now() - pressedG < 1500) {
     pressedG = 0;
-    const target = PAGES.find((one) => one.key === event.key);
+    const target = offeredPages().find((one) => one.key === event.key);
     if (target) {
       event.preventDefault();
       return go(`/console/${target.name}`);
@@ -181,7 +180,7 @@ function follow(event) {
   const link = event.target instanceof Element ? event.target.closest("a") : null;
   const plainClick = event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey;
   if (!link || !plainClick || link.target || link.origin !== location.origin || link.hasAttribute("download")) return;
-  if (!link.pathname.startsWith("/console/") || (link.hash && link.pathname === location.pathname)) return;
+  if (!/^\/console(\/|$)/.test(link.pathname) || (link.hash && link.pathname === location.pathname)) return;
   event.preventDefault();
   go(link.pathname + link.search + link.hash);
 }

@@ -14,7 +14,7 @@ export function loading(what = "Loading…") {
  * @param {...any} next
  */
 export function empty(title, ...next) {
-  return h("section.state.empty", null, h("h2", null, title), h("p", null, ...next));
+  return h("section.state.empty", null, h("h2", null, title), h("p", null, next.flat()));
 }
 
 /**

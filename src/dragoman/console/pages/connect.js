@@ -1,6 +1,6 @@
 // Connect: how do I point my tool here?
 
-import { keepInAddress } from "../address.js";
+import { keepInAddress, mayOpen } from "../address.js";
 import { get, getAll, send, session } from "../api.js";
 import { announce, h, show } from "../dom.js";
 import { feed } from "../feed.js";
@@ -17,7 +17,7 @@ export function open({ query }) {
   const view = new Connect(query.get("client") || "", query.get("key") || "");
   feed.addEventListener("hello", view.greet);
   feed.addEventListener("rows", view.hear);
-  feed.watch({ watch: "live" });
+  if (mayOpen("live")) feed.watch({ watch: "live" });
   void fill(view.place, async () => {
     const listed = session.may("keys:read") ? await getAll("/api/v1/keys", "keys") : { keys: [], environment_key: false };
     return { ...(await get("/api/v1/connect")), ...listed };
@@ -54,7 +54,7 @@ class Connect {
 
   wait() {
     this.light.className = "notice";
-    this.light.hidden = session.about.role === "admin" && !session.may("requests:read");
+    this.light.hidden = !mayOpen("live");
     const known = this.data?.keys.find((/** @type {any} */ one) => one.id === this.key);
     const key = this.key === ENVIRONMENT ? `key in ${VARIABLE}` : known ? `key ${plain(known.name)}` : "";
     if (key || !this.data || seesOwnOnly()) show(this.light, `○ Waiting for the first request ${key ? `with the ${key}` : "of your client"}…`);

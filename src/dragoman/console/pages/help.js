@@ -1,6 +1,6 @@
 // Help: the keyboard, and the browsers that are signed in.
 
-import { PAGES, singleKeys } from "../address.js";
+import { offeredPages, singleKeys } from "../address.js";
 import { get, send } from "../api.js";
 import { h } from "../dom.js";
 import { ago, exactTime, ZONE } from "../format.js";
@@ -22,7 +22,7 @@ export function open() {
   return {
     node: h("div", null,
       h("h2", null, "Keyboard"), h("label.check", null, check, "Single keys are commands"),
-      h("dl.facts", null, [...PAGES.map((page) => [`g ${page.key}`, page.title]), ...KEYS].map(([key, what]) => [h("dt", null, h("kbd", null, key)), h("dd", null, what)]).flat()),
+      h("dl.facts", null, [...offeredPages().map((page) => [`g ${page.key}`, page.title]), ...KEYS].map(([key, what]) => [h("dt", null, h("kbd", null, key)), h("dd", null, what)]).flat()),
       h("h2", null, "Browsers that are signed in"), sessions,
       h("h2", null, "Who sees what"),
       h("p", null, "The owner sees everything: requests of all keys, their content, accounts and settings. Every look at content is in the audit log. Any other key sees its own requests and usage, without content. Secrets are masked by the gateway and never reach the browser; a new key is shown once."),

@@ -1,5 +1,6 @@
 // Inspector: why did this reply look so? For a request under way, or one that was captured.
 
+import { mayOpen } from "../address.js";
 import { ApiError, get, send, session } from "../api.js";
 import { announce, h, setText, show } from "../dom.js";
 import { feed } from "../feed.js";
@@ -290,7 +291,7 @@ class Inspector {
     const prompt = lastText(description.request.body);
     return h("div", null, h("div.bar", null, this.row?.captured ? [h("button", { type: "button", onclick: replay }, "Replay"), h("button", { type: "button", onclick: save }, "Make a fixture")] : null,
       copyButton(() => curl(description.request), "Copy as cURL"), copyButton(() => JSON.stringify(description, null, 2), "Copy as JSON"),
-      prompt ? h("a.button", { href: `/console/models#${new URLSearchParams({ prompt })}` }, "Try again at…") : null), result);
+      prompt && mayOpen("models") ? h("a.button", { href: `/console/models#${new URLSearchParams({ prompt })}` }, "Try again at…") : null), result);
   }
 }
 

@@ -1,6 +1,6 @@
 // Live: what is happening now?
 
-import { go, inspectAddress } from "../address.js";
+import { go, inspectAddress, mayOpen } from "../address.js";
 import { send, session } from "../api.js";
 import { ask } from "../dialog.js";
 import { announce, h, setText, show } from "../dom.js";
@@ -114,7 +114,7 @@ export function open() {
 
 function nothing() {
   return empty("No requests yet", "Requests appear here while they are answered. ",
-    h("a", { href: "/console/connect" }, "Point a client at this gateway"), " or ", h("a", { href: "/console/models" }, "try a model"), ".");
+    h("a", { href: "/console/connect" }, "Point a client at this gateway"), mayOpen("models") ? [" or ", h("a", { href: "/console/models" }, "try a model")] : null, ".");
 }
 
 function makeFigures() {
