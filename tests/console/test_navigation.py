@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 import asking
 from console.screen import SETTLED, Screen, screen
-from console.traffic import ECHO
+from console.traffic import ECHO, ask
 from gateway import Running, running
 from store.rows import row_at
 
@@ -31,6 +31,76 @@ def find_place(page: Page) -> tuple[int, str]:
     y = page.evaluate("scrollY")
     row = page.evaluate("document.activeElement.closest('tr')?.dataset.key || document.activeElement.tagName")
     return round(y), str(row)
+
+
+@pytest.mark.parametrize("how", ["back", "Escape", "reload"])
+def test_back_leads_to_the_same_rows_and_the_same_place_among_them(tab: Screen, how: str) -> None:
+    page = tab.page
+    tab.open("requests?q=route:up/*")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(100)
+    older = page.get_by_role("button", name="Older requests")
+    older.press("Enter")
+    expect(rows).to_have_count(200)
+    expect(older).to_be_focused()
+    rows.nth(150).focus()
+    place = find_place(page)
+    assert place[0] > 2000
+    if how == "reload":
+        page.reload()
+    else:
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="Inspector")).to_be_visible()
+        expect(page.locator("main")).to_contain_text("up/claude-fake")
+        if how == "back":
+            page.go_back()
+        else:
+            page.keyboard.press("Escape")
+    expect(page).to_have_url(re.compile("requests.q=route"))
+    expect(rows).to_have_count(200)
+    expect(rows.nth(150)).to_be_focused()
+    assert find_place(page) == place
+    older.press("Enter")
+    expect(rows).to_have_count(250)
+    expect(rows.last).to_be_focused()  # there is nothing older, and no such button
+
+
+def test_a_search_shows_no_rows_of_an_earlier_one(tab: Screen) -> None:
+    held: list[Route] = []
+    tab.page.route(re.compile("requests[?]q=cost"), lambda route: held.append(route))
+    tab.open("requests")
+    rows = tab.page.locator("tbody tr")
+    expect(rows).to_have_count(100)
+    for text in ("cost>0", "request_id:req_7"):
+        tab.page.get_by_label("Filter").fill(text)
+        tab.page.keyboard.press("Enter")
+    expect(rows).to_have_count(1)
+    held[0].continue_()
+    tab.page.wait_for_function(SETTLED)
+    expect(rows).to_have_count(1)
+
+
+def test_back_leads_to_the_same_live_row(tab: Screen, gateway: Running) -> None:
+    for number in range(3):
+        ask(gateway, f"Request {number}")
+    tab.open("live")
+    row = tab.page.locator("tbody tr").nth(1)
+    row.focus()
+    place = find_place(tab.page)
+    row.press("Enter")
+    expect(tab.page.get_by_role("heading", name="Inspector")).to_be_visible()
+    tab.page.go_back()
+    expect(row).to_be_focused()
+    assert find_place(tab.page) == place
+
+
+def test_escape_on_an_address_that_was_opened_directly_stays_in_the_console(tab: Screen, gateway: Running) -> None:
+    tab.page.goto("about:blank")
+    tab.page.goto(f"{gateway.url}/console/inspect/req_1")
+    expect(tab.page.locator("main")).to_contain_text("up/claude-fake")
+    tab.page.keyboard.press("Escape")
+    expect(tab.page).to_have_url(f"{gateway.url}/console/requests")
+    expect(tab.page.locator("tbody tr")).to_have_count(100)
 
 
 @pytest.mark.parametrize(

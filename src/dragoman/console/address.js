@@ -28,10 +28,9 @@ export function mayOpen(name) {
   return offeredPages().some((page) => page.name === name);
 }
 
-/** Go to another state. @param {string} address @param {boolean} [replace] */
+/** Go to another state; main.js does it. @param {string} address @param {boolean} [replace] */
 export function go(address, replace = false) {
-  history[replace ? "replaceState" : "pushState"](null, "", address);
-  dispatchEvent(new CustomEvent("moved", { detail: { replace } }));
+  dispatchEvent(new CustomEvent("go", { detail: { address, replace } }));
 }
 
 /**
@@ -40,7 +39,7 @@ export function go(address, replace = false) {
  * @param {Record<string, string>} [fragment] content, which no server or log sees
  */
 export function keepInAddress(query, fragment = {}) {
-  history.replaceState(null, "", location.pathname + encode("?", query) + encode("#", fragment));
+  history.replaceState(history.state, "", location.pathname + encode("?", query) + encode("#", fragment));
 }
 
 /** @param {string} sign @param {Record<string, string | string[]>} values */

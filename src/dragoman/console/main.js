@@ -4,6 +4,7 @@ import { NAMES, go, mayOpen, offeredPages, singleKeys } from "./address.js";
 import { Unreachable, answerLate, get, resume, session, signIn, signOut } from "./api.js";
 import { h, show } from "./dom.js";
 import { feed } from "./feed.js";
+import { findPlace, restorePlace } from "./place.js";
 import { failed, loading } from "./states.js";
 import { plain } from "./text.js";
 
@@ -12,6 +13,7 @@ import { plain } from "./text.js";
  * @property {any} node
  * @property {Record<string, () => void>} [keys]
  * @property {() => void} [close]
+ * @property {() => Record<string, any>} [state] what `open` gets back if the page is returned to
  */
 
 const RELOADED = "dragoman-reloaded";
@@ -23,11 +25,13 @@ const header = /** @type {HTMLElement} */ (document.getElementById("top"));
 let page = null;
 let visit = 0;
 let pressedG = 0;
+let stopRestoring = () => {};
 
 async function draw(moved = true) {
   const mine = ++visit;
   page?.close?.();
   page = null;
+  stopRestoring();
   const [name = "", ...rest] = location.pathname.replace(/^\/console\/?/, "").split("/").map(decode);
   if (!name) return go(`/console/${await firstPage()}`, true);
   mark(name);
@@ -38,13 +42,14 @@ async function draw(moved = true) {
   show(main, loading());
   try {
     const module = await importPage(name);
-    const made = await module.open({ rest, query: new URLSearchParams(location.search) });
+    const made = await module.open({ rest, query: new URLSearchParams(location.search), state: history.state || {} });
     if (mine !== visit) return made.close?.();
     page = made;
     document.title = `${module.title} · dragoman`;
     main.className = name;
     show(main, h("h1", null, module.title), made.node);
     if (moved) main.focus({ preventScroll: true });
+    stopRestoring = restorePlace(main, history.state || {});
   } catch (error) {
     if (mine === visit) show(main, failed(error, () => void draw()));
   }
@@ -57,6 +62,19 @@ function decode(text) {
   } catch {
     return text;
   }
+}
+
+/** Keep with the address where its reader is, for Back and a reload. */
+function remember() {
+  if (page) history.replaceState({ ...history.state, ...page.state?.(), ...findPlace() }, "");
+}
+
+/** @param {string} address @param {boolean} replace */
+async function move(address, replace) {
+  remember();
+  if (replace) history.replaceState(history.state, "", address);
+  else history.pushState({ within: true }, "", address);
+  await draw(!replace);
 }
 
 /** Load the file of a page. Raises what a person can do about it where that fails. @param {string} name */
@@ -116,6 +134,8 @@ function drawHeader() {
 
 /** @param {string} [why] */
 function askForKey(why) {
+  page?.close?.();
+  page = null;
   feed.stop();
   header.hidden = true;
   document.title = "Sign in · dragoman";
@@ -150,7 +170,7 @@ function enter() {
 
 /** @param {KeyboardEvent} event */
 function press(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || header.hidden) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || header.hidden || document.querySelector("dialog[open]")) return;
   const target = event.target instanceof Element ? event.target : null;
   const writing = target?.closest("input:not([type=checkbox]), textarea, select, [contenteditable]");
   if (event.key === "Escape") {
@@ -158,7 +178,7 @@ function press(event) {
     else if (page?.keys?.Escape) page.keys.Escape();
     return;
   }
-  if (writing || !singleKeys.on || document.querySelector("dialog[open]")) return;
+  if (writing || !singleKeys.on) return;
   if (pressedG && Date.now() - pressedG < 1500) {
     pressedG = 0;
     const target = offeredPages().find((one) => one.key === event.key);
@@ -176,20 +196,23 @@ function press(event) {
 }
 
 /** @param {MouseEvent} event */
-function follow(event) {
+function click(event) {
   const link = event.target instanceof Element ? event.target.closest("a") : null;
   const plainClick = event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey;
   if (!link || !plainClick || link.target || link.origin !== location.origin || link.hasAttribute("download")) return;
-  if (!/^\/console(\/|$)/.test(link.pathname) || (link.hash && link.pathname === location.pathname)) return;
+  if (!/^\/console(\/|$)/.test(link.pathname)) return;
   event.preventDefault();
-  go(link.pathname + link.search + link.hash);
+  const target = link.pathname === location.pathname && link.hash ? document.getElementById(link.hash.slice(1)) : null;
+  if (target) target.focus(); // a part of this page, which is not drawn anew
+  else go(link.pathname + link.search + link.hash);
 }
 
 async function start() {
   addEventListener("popstate", () => void draw());
-  addEventListener("moved", (event) => void draw(!(/** @type {CustomEvent} */ (event).detail.replace)));
+  addEventListener("go", (event) => void move(/** @type {CustomEvent} */ (event).detail.address, /** @type {CustomEvent} */ (event).detail.replace));
   addEventListener("keydown", press);
-  addEventListener("click", follow);
+  addEventListener("click", click);
+  addEventListener("beforeunload", remember);
   addEventListener("token-found", async () => { if (await resume()) enter(); });
   addEventListener("signed-out", (event) => askForKey(/** @type {CustomEvent} */ (event).detail));
   const link = location.hash.startsWith("#t=") ? location.hash.slice(3) : "";

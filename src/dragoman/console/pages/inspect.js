@@ -1,6 +1,6 @@
 // Inspector: why did this reply look so? For a request under way, or one that was captured.
 
-import { mayOpen } from "../address.js";
+import { go, mayOpen } from "../address.js";
 import { ApiError, get, send, session } from "../api.js";
 import { announce, h, setText, show } from "../dom.js";
 import { feed } from "../feed.js";
@@ -26,7 +26,7 @@ const LEFT_OUT = /^(authorization|x-api-key|x-goog-api-key|cookie|host|content-l
 export async function open({ rest }) {
   const view = new Inspector(rest[0] || "");
   await view.load();
-  view.keys.Escape = () => history.back();
+  view.keys.Escape = () => (history.state?.within ? history.back() : go("/console/requests"));
   return { node: view.node, close: () => view.close(), keys: view.keys };
 }
 

@@ -2,7 +2,7 @@
 
 import { go, inspectAddress, keepInAddress } from "../address.js";
 import { get, send } from "../api.js";
-import { announce, h, show } from "../dom.js";
+import { announce, h, setText, show } from "../dom.js";
 import { ago, duration, exactTime, number } from "../format.js";
 import { empty, failed, loading, stale } from "../states.js";
 import { Table } from "../table.js";
@@ -12,11 +12,11 @@ import { costText, modelCell, outcomeMark, protocols, sourceHint, tokenText } fr
 export const title = "Requests";
 const EXAMPLES = ["outcome:!ok", "after:2h", "ttft>5s", "cost>0.1", "losses>0", "client:claude*", "attempts>1"];
 
-/** @param {{query: URLSearchParams}} address @returns {import("../main.js").Page} */
-export function open({ query }) {
+/** @param {{query: URLSearchParams, state: {rows?: number}}} address @returns {import("../main.js").Page} */
+export function open({ query, state }) {
   const view = new Requests(query.get("q") || "");
-  void view.search();
-  return { node: view.node, keys: { ...view.table.keys, "/": () => view.input.focus() }, close: () => view.control.abort() };
+  void view.search(state.rows);
+  return { node: view.node, keys: { ...view.table.keys, "/": () => view.input.focus() }, close: () => view.control.abort(), state: () => ({ rows: view.rows.length }) };
 }
 
 class Requests {
@@ -33,14 +33,18 @@ class Requests {
     this.input.value = filter;
     this.problem = h("p.problem", { role: "alert" });
     this.place = h("div", null, loading());
-    this.more = h("div.bar");
+    this.isLoading = false;
+    this.older = h("button", { type: "button", hidden: true, onclick: () => void this.load() }, "Older requests");
+    this.count = h("span.soft");
+    this.more = h("div.bar", null, this.older, this.count);
+    this.notice = h("div");
     this.table = new Table("Requests, newest first", this.columns(), { key: (row) => row.request_id + row.time, open: (row) => go(inspectAddress(row.request_id)) });
     const form = h("form.bar", { role: "search", onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); void this.search(); } },
       h("label.unseen", { for: "filter" }, "Filter"), this.input, h("button.primary", { type: "submit" }, "Search"),
       h("button", { type: "button", onclick: () => this.save("csv") }, "CSV"), h("button", { type: "button", onclick: () => this.save("json") }, "JSON"));
     const help = h("p.soft", { id: "filter-help" }, "Examples: ", EXAMPLES.map((example) => [
       h("button.quiet", { type: "button", onclick: () => { this.input.value = `${this.input.value} ${example}`.trim(); void this.search(); } }, example), " "]).flat());
-    this.node = h("div", null, form, this.problem, help, this.place, this.more);
+    this.node = h("div", null, form, this.problem, help, this.place, this.notice, this.more);
   }
 
   /** @returns {import("../table.js").Column[]} */
@@ -62,38 +66,49 @@ class Requests {
     ];
   }
 
-  async search() {
+  /** @param {number} [atLeast] so many rows, which were there before */
+  async search(atLeast) {
+    this.control.abort(); // what an earlier search brings would be among the rows of this one
+    this.control = new AbortController();
+    this.isLoading = false;
     this.rows = [];
     this.next = null;
     keepInAddress({ q: this.input.value.trim() });
-    await this.load();
+    await this.load(atLeast);
   }
 
-  async load() {
+  async load(atLeast = 0) {
+    if (this.isLoading) return;
+    this.isLoading = true;
+    const { signal } = this.control;
+    show(this.notice);
     this.problem.textContent = "";
     this.place.setAttribute("aria-busy", "true");
     try {
-      const page = await get("/api/v1/requests", { q: this.input.value.trim(), cursor: this.next }, this.control.signal);
-      this.rows.push(...page.requests);
-      Object.assign(this.names, page.names);
-      this.next = page.next;
+      let page;
+      do {
+        page = await get("/api/v1/requests", { q: this.input.value.trim(), cursor: this.next }, signal);
+        this.rows.push(...page.requests);
+        Object.assign(this.names, page.names);
+        this.next = page.next;
+      } while (this.next && this.rows.length < atLeast);
       this.loaded = new Date();
       this.draw(page.examined_since);
     } catch (error) {
-      this.fail(error);
-    } finally {
-      this.place.removeAttribute("aria-busy");
+      if (!signal.aborted) this.fail(error);
     }
+    if (signal.aborted) return;
+    this.isLoading = false;
+    this.place.removeAttribute("aria-busy");
   }
 
   /** @param {any} error */
   fail(error) {
-    if (error.name === "AbortError") return;
-    if (error.status !== 400 && this.rows.length) return show(this.more, stale(error, this.loaded, () => void this.load()));
+    if (error.status !== 400 && this.rows.length) return show(this.notice, stale(error, this.loaded, () => void this.load()));
     if (error.status !== 400) return show(this.place, failed(error, () => void this.search()));
     this.problem.textContent = plain(error.message);
     show(this.place);
-    show(this.more);
+    this.more.hidden = true;
   }
 
   /** @param {string} since */
@@ -102,7 +117,11 @@ class Requests {
     const filtered = this.input.value.trim();
     show(this.place, this.rows.length ? this.table.node : filtered && this.next ? empty("Nothing found yet", `Searched back to ${exactTime(since)}.`)
       : filtered ? empty("No request fits this filter", "Remove a term, or look further back.") : empty("No requests yet", h("a", { href: "/console/connect" }, "Point a client at this gateway"), "."));
-    show(this.more, this.next ? h("button", { type: "button", onclick: () => void this.load() }, "Older requests") : null, this.rows.length ? h("span.soft", null, `${number(this.rows.length)} shown`) : null);
+    this.more.hidden = false;
+    const hadFocus = document.activeElement === this.older;
+    this.older.hidden = !this.next;
+    if (hadFocus && !this.next) this.table.body.lastElementChild?.focus();
+    setText(this.count, this.rows.length ? `${number(this.rows.length)} shown` : "");
     announce(`${this.rows.length} requests`);
   }
 
