@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Dialog, Page, Route, expect
 
 import asking
 from console.screen import SETTLED, Screen, screen
 from console.traffic import ECHO, ask
-from gateway import Running, running
+from gateway import KEY, Running, running
 from store.rows import row_at
 
 STORED = 250
@@ -101,6 +101,94 @@ def test_escape_on_an_address_that_was_opened_directly_stays_in_the_console(tab:
     tab.page.keyboard.press("Escape")
     expect(tab.page).to_have_url(f"{gateway.url}/console/requests")
     expect(tab.page.locator("tbody tr")).to_have_count(100)
+
+
+@pytest.fixture
+def settings(tab: Screen) -> Screen:
+    """Settings with text that was typed and not written."""
+    tab.open("help")
+    tab.page.get_by_role("link", name="Settings").click()
+    tab.page.get_by_text("Edit the file").click()
+    tab.page.locator("textarea").fill(TYPED)
+    return tab
+
+
+def check_typed(page: Page) -> None:
+    expect(page.get_by_role("heading", name="Settings")).to_be_visible()
+    expect(page.locator("textarea")).to_have_value(TYPED)
+
+
+def test_leaving_with_unsaved_text_asks(settings: Screen, gateway: Running) -> None:
+    page = settings.page
+    stay = page.get_by_role("dialog").get_by_role("button", name="Cancel")
+    leave = page.get_by_role("dialog").get_by_role("button", name="Leave")
+    for act in (
+        lambda: page.get_by_role("link", name="Keys").click(),
+        lambda: page.go_back(),
+        lambda: [page.locator("main").focus(), page.keyboard.press("g"), page.keyboard.press("k")],
+    ):
+        act()
+        settings.keep("settings-leaving")
+        stay.click()
+        expect(page).to_have_url(re.compile("/console/settings"))
+        check_typed(page)
+    page.get_by_role("link", name="Skip to the content").press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    check_typed(page)
+    page.go_back()
+    leave.click()
+    expect(page).to_have_url(f"{gateway.url}/console/help")
+    page.go_forward()
+    page.get_by_text("Edit the file").wait_for()
+    expect(page.locator("textarea")).not_to_have_value(TYPED)
+
+
+def test_a_reload_with_unsaved_text_asks_and_without_does_not(settings: Screen) -> None:
+    asked: list[str] = []
+
+    def accept(dialog: Dialog) -> None:
+        asked.append(dialog.type)
+        dialog.accept()
+
+    settings.page.on("dialog", accept)
+    settings.page.reload()
+    assert asked == ["beforeunload"]
+    settings.page.reload()
+    settings.page.locator("textarea").wait_for()
+    assert asked == ["beforeunload"]
+
+
+def test_text_outlasts_the_end_of_the_session(chromium: Browser, gateway: Running) -> None:
+    with screen(chromium, gateway, "settings?edit=1") as tab:
+        tab.allowed = re.compile("401")
+        tab.page.locator("textarea").fill(TYPED)
+        sessions = tab.page.evaluate(
+            "fetch('/console/sessions', {headers: {'x-dragoman-console': sessionStorage['dragoman-token']}})"
+            ".then(answer => answer.json())"
+        )["sessions"]
+        [own] = [one["id"] for one in sessions if one["is_this"]]
+        tab.page.evaluate(
+            "id => fetch('/console/sessions/' + id, {method: 'DELETE',"
+            " headers: {'x-dragoman-console': sessionStorage['dragoman-token']}})",
+            own,
+        )
+        tab.page.get_by_role("button", name="Check and compare").click()
+        tab.page.get_by_label("Client key").fill(KEY)
+        tab.page.keyboard.press("Enter")
+        check_typed(tab.page)
+        expect(tab.page.locator("main")).to_contain_text("what you typed before")
+
+
+def test_a_prompt_outlasts_a_visit_to_another_page(tab: Screen) -> None:
+    tab.open("models")
+    tab.page.get_by_label("Prompt").fill("A long thought")
+    tab.page.get_by_label("Add a model").fill("echo-think")
+    tab.page.keyboard.press("Enter")
+    tab.page.get_by_role("link", name="Keys").click()
+    tab.page.get_by_role("table").wait_for()
+    tab.page.go_back()
+    expect(tab.page.get_by_label("Prompt")).to_have_value("A long thought")
+    expect(tab.page.get_by_role("button", name="echo-think")).to_be_visible()
 
 
 @pytest.mark.parametrize(

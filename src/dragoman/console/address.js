@@ -28,10 +28,16 @@ export function mayOpen(name) {
   return offeredPages().some((page) => page.name === name);
 }
 
-/** Go to another state; main.js does it. @param {string} address @param {boolean} [replace] */
+/** Go to another state; main.js does it, unless something would be lost. @param {string} address @param {boolean} [replace] */
 export function go(address, replace = false) {
   dispatchEvent(new CustomEvent("go", { detail: { address, replace } }));
 }
+
+/** The address of the page that is shown: the browser's own changes before that page knows. */
+export const here = {
+  address: "",
+  note() { here.address = location.pathname + location.search + location.hash; },
+};
 
 /**
  * Change the address without drawing the page anew.
@@ -40,6 +46,7 @@ export function go(address, replace = false) {
  */
 export function keepInAddress(query, fragment = {}) {
   history.replaceState(history.state, "", location.pathname + encode("?", query) + encode("#", fragment));
+  here.note();
 }
 
 /** @param {string} sign @param {Record<string, string | string[]>} values */

@@ -1,7 +1,8 @@
 // Start the console: sign in, find the page of the address, draw it, and handle the keyboard.
 
-import { NAMES, go, mayOpen, offeredPages, singleKeys } from "./address.js";
+import { NAMES, go, here, mayOpen, offeredPages, singleKeys } from "./address.js";
 import { Unreachable, answerLate, get, resume, session, signIn, signOut } from "./api.js";
+import { ask } from "./dialog.js";
 import { h, show } from "./dom.js";
 import { feed } from "./feed.js";
 import { findPlace, restorePlace } from "./place.js";
@@ -14,6 +15,8 @@ import { plain } from "./text.js";
  * @property {Record<string, () => void>} [keys]
  * @property {() => void} [close]
  * @property {() => Record<string, any>} [state] what `open` gets back if the page is returned to
+ * @property {() => boolean} [unsaved] whether leaving loses what was typed
+ * @property {() => void} [discard] lose it
  */
 
 const RELOADED = "dragoman-reloaded";
@@ -32,6 +35,7 @@ async function draw(moved = true) {
   page?.close?.();
   page = null;
   stopRestoring();
+  here.note();
   const [name = "", ...rest] = location.pathname.replace(/^\/console\/?/, "").split("/").map(decode);
   if (!name) return go(`/console/${await firstPage()}`, true);
   mark(name);
@@ -69,12 +73,33 @@ function remember() {
   if (page) history.replaceState({ ...history.state, ...page.state?.(), ...findPlace() }, "");
 }
 
+/** Ask before what was typed is lost. */
+async function mayLeave() {
+  const left = page;
+  if (!left?.unsaved?.()) return true;
+  if (document.querySelector("dialog[open]")) return false;
+  if (!(await ask("Leave this page?", "What you typed is not written yet, and is lost.", "Leave"))) return false;
+  left.discard?.();
+  return true;
+}
+
 /** @param {string} address @param {boolean} replace */
 async function move(address, replace) {
+  if (!(await mayLeave())) return;
   remember();
   if (replace) history.replaceState(history.state, "", address);
   else history.pushState({ within: true }, "", address);
   await draw(!replace);
+}
+
+/** The browser went back or forward; where something would be lost it stays, until that is agreed to. */
+async function follow() {
+  if (page?.unsaved?.()) {
+    history.pushState({ within: true }, "", here.address);
+    if (await mayLeave()) history.back();
+    return;
+  }
+  await draw();
 }
 
 /** Load the file of a page. Raises what a person can do about it where that fails. @param {string} name */
@@ -208,11 +233,14 @@ function click(event) {
 }
 
 async function start() {
-  addEventListener("popstate", () => void draw());
+  addEventListener("popstate", () => void follow());
   addEventListener("go", (event) => void move(/** @type {CustomEvent} */ (event).detail.address, /** @type {CustomEvent} */ (event).detail.replace));
   addEventListener("keydown", press);
   addEventListener("click", click);
-  addEventListener("beforeunload", remember);
+  addEventListener("beforeunload", (event) => {
+    remember();
+    if (page?.unsaved?.()) event.preventDefault();
+  });
   addEventListener("token-found", async () => { if (await resume()) enter(); });
   addEventListener("signed-out", (event) => askForKey(/** @type {CustomEvent} */ (event).detail));
   const link = location.hash.startsWith("#t=") ? location.hash.slice(3) : "";

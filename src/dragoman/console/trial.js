@@ -11,6 +11,7 @@ import { costText, sourceHint, tokenText } from "./words.js";
 const ROW_ATTEMPTS = 8;
 const ROW_WAIT_MS = 250;
 const LONGEST_PROMPT = 2000; // in the address
+const KEEP_MS = 300; // after the last letter
 
 export class Trial {
   /** @param {string[]} chosen names of models @param {string} prompt */
@@ -19,6 +20,13 @@ export class Trial {
     this.control = new AbortController();
     this.prompt = h("textarea", { id: "prompt", rows: "3", placeholder: "One prompt, sent to every chosen model" });
     this.prompt.value = prompt;
+    /** @type {number | undefined} */
+    this.timer = undefined;
+    this.prompt.addEventListener("change", () => this.keep());
+    this.prompt.addEventListener("input", () => {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.keep(), KEEP_MS);
+    });
     this.names = h("datalist", { id: "names" });
     this.input = h("input", { id: "pick", list: "names", autocomplete: "off", spellcheck: "false", placeholder: "A name that a client would use" });
     this.input.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
@@ -53,18 +61,27 @@ export class Trial {
     if (name.trim()) this.chosen.add(name.trim());
     this.input.value = "";
     this.drawPicked();
+    this.keep();
+  }
+
+  /** Keep what was typed in the address, so that it is there after a visit to another page. */
+  keep() {
+    keepInAddress({ try: [...this.chosen], q: new URLSearchParams(location.search).get("q") || "" }, { prompt: this.prompt.value.slice(0, LONGEST_PROMPT) });
   }
 
   drawPicked() {
-    show(this.picked, this.chosen.size ? [...this.chosen].map((name) => h("button", { type: "button", title: "Remove", onclick: () => { this.chosen.delete(name); this.drawPicked(); } }, `${plain(name)} ✕`))
+    show(this.picked, this.chosen.size ? [...this.chosen].map((name) => h("button", { type: "button", title: "Remove", onclick: () => { this.chosen.delete(name); this.drawPicked(); this.keep(); } }, `${plain(name)} ✕`))
       : h("span.soft", null, "Choose two or more to compare them."));
     this.button.disabled = !this.chosen.size;
   }
 
-  stop() { this.control.abort(); }
+  stop() {
+    clearTimeout(this.timer);
+    this.control.abort();
+  }
 
   async run() {
-    keepInAddress({ try: [...this.chosen], q: new URLSearchParams(location.search).get("q") || "" }, { prompt: this.prompt.value.slice(0, LONGEST_PROMPT) });
+    this.keep();
     this.stop();
     this.control = new AbortController();
     const { signal } = this.control;

@@ -7,6 +7,8 @@ import { empty, failed, fill } from "../states.js";
 import { lines, plain, quote } from "../text.js";
 
 export const title = "Settings";
+/** @type {{text: string, etag: string} | null} what was typed and is not written: it outlasts the end of a session */
+let draft = null;
 
 /** @param {{query: URLSearchParams}} address @returns {import("../main.js").Page} */
 export function open({ query }) {
@@ -32,6 +34,8 @@ export function open({ query }) {
   return {
     node: h("div", null, editor.node, h("h2", null, "Values in force"), h("div.bar", { role: "search" }, h("label.unseen", { for: "find" }, "Find a setting"), input, h("label.check", null, only, "Only what differs from the defaults")), place),
     keys: { "/": () => input.focus() },
+    unsaved: () => draft !== null,
+    discard: () => { draft = null; },
   };
 }
 
@@ -67,7 +71,7 @@ class FileEditor {
     show(this.result);
     return fill(this.place, async () => {
       const response = await send("GET", "/api/v1/config/file");
-      this.etag = response.headers.get("etag") || "";
+      this.etag = draft?.etag || response.headers.get("etag") || "";
       return response.json();
     }, (file) => this.draw(file));
   }
@@ -76,13 +80,17 @@ class FileEditor {
   draw(file) {
     const may = session.may("config:write") && file.writable;
     const area = h("textarea", { id: "file", rows: "16", spellcheck: "false", readonly: !may, "aria-describedby": "file-note" });
-    area.value = file.text;
+    area.value = draft?.text ?? file.text;
     const write = h("button.primary", { type: "button", disabled: true, onclick: () => void this.write(area.value) }, "Write and reload");
-    area.addEventListener("input", () => { write.disabled = true; });
+    area.addEventListener("input", () => {
+      write.disabled = true;
+      draft = area.value === file.text ? null : { text: area.value, etag: this.etag };
+    });
     const check = h("button", { type: "button", onclick: async () => { write.disabled = !(await this.check(area.value)); } }, "Check and compare");
     return h("div", null, h("label", { for: "file" }, plain(file.path)), h("p.soft", { id: "file-note" }, !may ? "This is read-only: the gateway may not write the file, or this key may not."
       : file.exists ? "A secret is shown as <hidden N>: leave it, and it stays as it is. What names programs, files or accounts, and where stored credentials are sent, is changed only on the gateway's machine." : "There is no file yet: writing makes it."), area,
-      may ? h("div.bar", null, check, write, h("button.quiet", { type: "button", onclick: () => void this.load() }, "Start again")) : null);
+      draft ? h("p.notice", null, "This is what you typed before. It is not written yet.") : null,
+      may ? h("div.bar", null, check, write, h("button.quiet", { type: "button", onclick: () => { draft = null; void this.load(); } }, "Start again")) : null);
   }
 
   /** @param {string} text @returns {Promise<boolean>} */
@@ -104,6 +112,7 @@ class FileEditor {
   async write(text) {
     try {
       const made = await (await send("PUT", "/api/v1/config/file", { text }, { headers: { "if-match": this.etag } })).json();
+      draft = null;
       await this.load();
       show(this.result, h("p.notice.good", null, "Written and in force.", made.backup ? ` The old file is ${plain(made.backup)}.` : ""));
       announce("Written and in force.");
