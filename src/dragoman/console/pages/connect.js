@@ -84,7 +84,7 @@ class Connect {
     const ids = [...(data.environment_key ? [ENVIRONMENT] : []), ...valid.map((/** @type {any} */ key) => key.id)];
     if (!ids.includes(this.key)) this.key = data.environment_key || ids.length === 1 ? ids[0] : "";
     const choose = h("select", { id: "key", onchange: () => { this.key = choose.value; this.update(); } },
-      data.environment_key ? h("option", { value: ENVIRONMENT, selected: this.key === ENVIRONMENT }, `The one in ${VARIABLE}`) : h("option", { value: "" }, "Not chosen"), valid.map((/** @type {any} */ key) => h("option", { value: key.id, selected: key.id === this.key }, `${plain(key.name)} (${plain(key.prefix)}…${plain(key.last4)})`)));
+      h("option", { value: data.environment_key ? ENVIRONMENT : "" }, data.environment_key || !session.may("keys:read") ? `The one in ${VARIABLE}` : "Not chosen"), valid.map((/** @type {any} */ key) => h("option", { value: key.id, selected: key.id === this.key }, `${plain(key.name)} (${plain(key.prefix)}…${plain(key.last4)})`)));
     const create = h("button", { type: "button", onclick: () => void this.create() }, "Create a key for this client");
     const list = this.tabs();
     this.update();

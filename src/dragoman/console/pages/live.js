@@ -33,6 +33,8 @@ export function open() {
   const table = new Table("Requests under way, and the last 50 that ended", columns(endStream, names), {
     key: (row) => String(row.number), open: (row) => go(inspectAddress(row.request_id)),
   });
+  const nothing = makeNothing();
+  const earlier = empty("No requests since the start of the gateway", "Those before are on ", h("a", { href: "/console/requests" }, "Requests"), ".");
   const node = h("div", null, figures.node, h("div.bar", null, freeze, h("span.soft", null, "Newest first. Open a row to see its stream.")), notice, place);
 
   function toggle() {
@@ -50,8 +52,8 @@ export function open() {
     const ended = newest.filter((row) => row.state === "ended").slice(0, ENDED_ROWS); // each worker sends as many
     const shown = [...newest.filter((row) => row.state !== "ended"), ...ended];
     table.set(shown);
-    const content = shown.length ? table.node : nothing();
-    if (place.firstChild !== content && !(place.firstElementChild?.matches(".empty") && !shown.length)) show(place, content);
+    const content = shown.length ? table.node : totals.requests_last_hour ? earlier : nothing;
+    if (place.firstChild !== content) show(place, content);
   }
 
   /** @param {CustomEvent} event */
@@ -112,7 +114,7 @@ export function open() {
   };
 }
 
-function nothing() {
+function makeNothing() {
   return empty("No requests yet", "Requests appear here while they are answered. ",
     h("a", { href: "/console/connect" }, "Point a client at this gateway"), mayOpen("models") ? [" or ", h("a", { href: "/console/models" }, "try a model")] : null, ".");
 }
