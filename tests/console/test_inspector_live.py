@@ -84,6 +84,7 @@ def test_the_clock_runs_during_a_stall_and_a_replay_is_offered_at_the_end(
     expect(fact(tab, "State")).to_contain_text("streaming")
     tab.page.clock.fast_forward(120_000)
     expect(fact(tab, "Duration")).to_contain_text("2 min ")
+    expect(fact(tab, "Time")).to_contain_text("2 min ago")
     expect(fact(tab, "Duration")).to_contain_text("waiting for the rest of the reply of up/m")
     tab.keep("inspect-stalled")
     goes_on.set()

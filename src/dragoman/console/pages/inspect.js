@@ -14,7 +14,8 @@ import { costText, outcomeMark, protocols, stateMark, tokenText } from "../words
 export const title = "Inspector";
 const NOT_CAPTURED = "This request was not captured. Set debug.capture to errors or all, and send it again.";
 const NO_RIGHT = "This request is captured, and this key may not read captures: they hold what was asked and answered. Sign in with the owner's key, or with an admin token that has the scope captures:read.";
-const UNKNOWN = "No request with this id is known to this key: it is another key's, its row was removed, or the address is not complete.";
+const UNKNOWN = "No request with this id is known: its row was removed, or the address is not complete.";
+const UNKNOWN_HERE = "No request with this id is known to this key: it is another key's, its row was removed, or the address is not complete.";
 /** @type {Record<string, string>} state -> what a request in it waits for */
 const WAITS = { waiting: "the first token of", "running tools": "the tools that were called by" };
 const STALL_MS = 5000; // without a frame
@@ -41,6 +42,7 @@ class Inspector {
     this.description = null;
     this.isLive = false;
     this.isClosed = false;
+    this.began = h("span");
     this.clock = h("span");
     /** @type {number | undefined} */
     this.timer = undefined;
@@ -71,7 +73,7 @@ class Inspector {
 
   explainUnknown() {
     this.draw();
-    this.explain(UNKNOWN);
+    this.explain(session.about.role === "client" ? UNKNOWN_HERE : UNKNOWN, "There is no such request");
   }
 
   /** Show a request that has ended; false if there is none. */
@@ -95,10 +97,10 @@ class Inspector {
     return page.requests[0];
   }
 
-  /** @param {string} why */
-  explain(why) {
+  /** @param {string} why @param {string} [title] */
+  explain(why, title = "There is no stream to show") {
     this.timeline.node.hidden = true;
-    show(this.problem, empty("There is no stream to show", why));
+    show(this.problem, empty(title, why));
   }
 
   /** A long timeline comes in pages. */
@@ -141,7 +143,8 @@ class Inspector {
   onFrames(frames) {
     if (frames.request_id !== this.id) return;
     if (frames.problem) {
-      this.explain(this.row || this.description ? frames.problem : UNKNOWN);
+      if (this.row || this.description) this.explain(frames.problem);
+      else this.explainUnknown();
       return;
     }
     this.timeline.node.hidden = false;
@@ -196,6 +199,9 @@ class Inspector {
   drawClock() {
     const { row } = this;
     const isOver = !row || row.state === "ended";
+    const time = row?.time ?? this.description?.summary.time;
+    if (time === undefined) return;
+    setText(this.began, `${exactTime(time)}, ${ago(time)}`);
     const passed = isOver ? row?.duration_ms ?? this.description?.summary.duration_ms : Date.now() - row.time;
     const silent = passed - Math.max(0, this.timeline.last) * 1000;
     setText(this.clock, [duration(passed), row?.ttft_ms ? `first token after ${duration(row.ttft_ms)}` : "",
@@ -223,7 +229,7 @@ class Inspector {
       ["Key", row?.key ? quote(this.names[row.key] || row.key) : null],
       ["Model", row?.requested_model ? quote(row.requested_model) : null],
       ["Route", h("span", null, quote(row?.route || summary.route || "none yet"), ` (${row ? protocols(row) : plain(summary.protocols)})`)],
-      ["Time", row ? `${exactTime(row.time)}, ${ago(row.time)}` : `${exactTime(summary.time)}, ${ago(summary.time)}`],
+      ["Time", this.began],
       ["Duration", this.clock],
       ["Cost", row && row.cost_usd !== undefined ? costText(row.cost_usd, row.usage_source) : null],
       ["Tokens", row ? `${tokenText(row.input_tokens, row.usage_source)} in, ${tokenText(row.output_tokens, row.usage_source)} out` : null],
