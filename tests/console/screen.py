@@ -17,6 +17,10 @@ AXE = Path(__file__).parents[2] / "tools" / "console" / "node_modules" / "axe-co
 UNNAMED = """() => [...document.querySelectorAll("input, select, textarea, button")]
   .filter(e => e.checkVisibility() && !(e.labels?.length || e.ariaLabel || e.textContent.trim() || e.title))
   .map(e => e.outerHTML)"""
+HIDE = """hidden => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
 SETTLED = "() => !document.querySelector('[aria-busy=true]')"
 
 

@@ -1,5 +1,6 @@
 """What the live page says is so: after a restart, while the gateway is frozen, and while rows change places."""
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from console.screen import Screen, screen
+from console.screen import HIDE, Screen, screen
 from console.traffic import ECHO, PRICED, ask, write_words
 from fakes.upstream import Answer, FakeUpstream, Gate, ReceivedRequest
 from gateway import Running, provider_section, running
@@ -91,6 +92,24 @@ def test_a_feed_without_a_sign_of_life_is_stale_after_30_s(tab: Screen, gateway:
         expect(banner).to_contain_text("Not live")
     expect(banner).to_contain_text("● Live")
     expect(notice).to_be_hidden()
+
+
+def test_a_feed_is_connected_again_after_its_tab_was_hidden_meanwhile(tab: Screen, gateway: Running) -> None:
+    tab.allowed = re.compile("ERR_FAILED")
+    tab.page.clock.install()
+    tab.open("live")
+    banner = tab.page.get_by_role("banner")
+    expect(banner).to_contain_text("● Live")
+    tab.page.route("**/api/v1/feed*", lambda route: route.abort())
+    refused = tab.page.expect_event("requestfailed", lambda request: request.failure == "net::ERR_FAILED")
+    with refused, frozen(gateway):
+        tab.page.clock.fast_forward(31_000)
+    expect(banner).to_contain_text("Not live")
+    tab.page.unroute("**/api/v1/feed*")
+    for is_hidden in (True, False):
+        tab.page.evaluate(HIDE, is_hidden)
+    tab.page.clock.run_for(10_000)
+    expect(banner).to_contain_text("● Live")
 
 
 def test_a_page_whose_gateway_is_frozen_does_not_load_for_ever(tab: Screen, gateway: Running) -> None:

@@ -11,14 +11,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from console.screen import Screen, screen
-from console.traffic import ECHO
+from console.screen import HIDE, Screen, screen
+from console.traffic import ECHO, ask
 from gateway import KEY, Running, running
 
-HIDE = """hidden => {
-  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
-  document.dispatchEvent(new Event("visibilitychange"));
-}"""
 ATTACK = """async root => {
   const send = (path, options) =>
     fetch(root + path, { credentials: "include", ...options }).then(r => r.status, () => "refused");
@@ -106,6 +102,8 @@ def test_a_tab_that_is_hidden_for_thirty_seconds_closes_its_feed(tab: Screen, ga
     expect(light).to_contain_text("Live")
     tab.page.evaluate(HIDE, True)
     tab.page.clock.run_for(29_000)
+    ask(gateway, request_id="sign-of-life")  # by this clock, none has come for 29 s
+    expect(tab.page.get_by_role("row").nth(1)).to_be_attached()
     expect(light).to_contain_text("Live")
     assert closed == []
     tab.page.clock.run_for(2_000)

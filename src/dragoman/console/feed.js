@@ -19,9 +19,11 @@ export class Feed extends EventTarget {
     /** @type {AbortController | null} */
     this.control = null;
     /** @type {number | undefined} */
-    this.timer = undefined;
+    this.retry = undefined;
     /** @type {number | undefined} */
     this.silence = undefined;
+    /** @type {number | undefined} */
+    this.hiding = undefined;
     document.addEventListener("visibilitychange", () => this.#visibility());
   }
 
@@ -37,12 +39,13 @@ export class Feed extends EventTarget {
 
   stop() {
     this.query = "";
+    clearTimeout(this.hiding);
     this.#disconnect();
     this.#set("idle");
   }
 
   #disconnect() {
-    clearTimeout(this.timer);
+    clearTimeout(this.retry);
     clearTimeout(this.silence);
     this.control?.abort();
     this.control = null;
@@ -56,9 +59,9 @@ export class Feed extends EventTarget {
   }
 
   #visibility() {
-    clearTimeout(this.timer);
+    clearTimeout(this.hiding);
     if (document.hidden && this.query) {
-      this.timer = setTimeout(() => { this.#disconnect(); this.#set("paused"); }, HIDDEN_MS);
+      this.hiding = setTimeout(() => { this.#disconnect(); this.#set("paused"); }, HIDDEN_MS);
     } else if (this.query && !this.control) this.#restart();
   }
 
@@ -85,7 +88,7 @@ export class Feed extends EventTarget {
         return;
       }
       this.#set("stale");
-      this.timer = setTimeout(() => this.#restart(), RETRY_MS[Math.min(this.failures++, RETRY_MS.length - 1)]);
+      this.retry = setTimeout(() => this.#restart(), RETRY_MS[Math.min(this.failures++, RETRY_MS.length - 1)]);
     }
   }
 
