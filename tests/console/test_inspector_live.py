@@ -1,4 +1,4 @@
-"""The inspector of a request under way and at its end: attempts, its clock, what can be done with it, and for whom."""
+"""The inspector of a request under way and at its end: attempts, clock, replay, and what a key may see."""
 
 import threading
 from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -113,6 +113,12 @@ def settings(tab: Screen) -> Screen:
     return tab
 
 
+def press_keys(page: Page, *keys: str) -> None:
+    page.locator("main").focus()
+    for key in keys:
+        page.keyboard.press(key)
+
+
 def check_typed(page: Page) -> None:
     expect(page.get_by_role("heading", name="Settings")).to_be_visible()
     expect(page.locator("textarea")).to_have_value(TYPED)
@@ -122,12 +128,13 @@ def test_leaving_with_unsaved_text_asks(settings: Screen, gateway: Running) -> N
     page = settings.page
     stay = page.get_by_role("dialog").get_by_role("button", name="Cancel")
     leave = page.get_by_role("dialog").get_by_role("button", name="Leave")
-    for act in (
-        lambda: page.get_by_role("link", name="Keys").click(),
-        lambda: page.go_back(),
-        lambda: [page.locator("main").focus(), page.keyboard.press("g"), page.keyboard.press("k")],
-    ):
-        act()
+    ways: list[Callable[[], object]] = [
+        page.get_by_role("link", name="Keys").click,
+        page.go_back,
+        lambda: press_keys(page, "g", "k"),
+    ]
+    for way in ways:
+        way()
         settings.keep("settings-leaving")
         stay.click()
         expect(page).to_have_url(re.compile("/console/settings"))
@@ -144,18 +151,18 @@ def test_leaving_with_unsaved_text_asks(settings: Screen, gateway: Running) -> N
 
 
 def test_a_reload_with_unsaved_text_asks_and_without_does_not(settings: Screen) -> None:
-    asked: list[str] = []
+    prompts: list[str] = []
 
     def accept(dialog: Dialog) -> None:
-        asked.append(dialog.type)
+        prompts.append(dialog.type)
         dialog.accept()
 
     settings.page.on("dialog", accept)
     settings.page.reload()
-    assert asked == ["beforeunload"]
+    assert prompts == ["beforeunload"]
     settings.page.reload()
     settings.page.locator("textarea").wait_for()
-    assert asked == ["beforeunload"]
+    assert prompts == ["beforeunload"]
 
 
 def test_text_outlasts_the_end_of_the_session(chromium: Browser, gateway: Running) -> None:
