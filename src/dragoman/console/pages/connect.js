@@ -41,6 +41,7 @@ class Connect {
     this.since = Infinity; // when this page was opened, by the gateway's clock
     /** @type {any[]} the newest requests since then */
     this.seen = [];
+    this.connected = ""; // the request that the light shows
     /** @type {any} */
     this.data = null;
     this.light = h("p.notice", { role: "status" });
@@ -53,6 +54,7 @@ class Connect {
   }
 
   wait() {
+    this.connected = "";
     this.light.className = "notice";
     this.light.hidden = !mayOpen("live");
     const known = this.data?.keys.find((/** @type {any} */ one) => one.id === this.key);
@@ -71,7 +73,8 @@ class Connect {
   /** Show the newest request of the key, if there is one. */
   look() {
     const newest = this.data && this.seen.findLast((row) => seesOwnOnly() || row.key === this.key);
-    if (!newest) return;
+    if (!newest || newest.request_id === this.connected) return;
+    this.connected = newest.request_id;
     this.light.className = "notice good";
     show(this.light, `● ${plain(newest.client || "A client")} is connected: it requested ${plain(newest.requested_model || "a model")}. `, h("a", { href: "/console/live" }, "See it live"));
     announce("A client is connected.");

@@ -105,10 +105,10 @@ class Requests {
   /** @param {any} error */
   fail(error) {
     if (error.status !== 400 && this.rows.length) return show(this.notice, stale(error, this.loaded, () => void this.load()));
+    this.more.hidden = true;
     if (error.status !== 400) return show(this.place, failed(error, () => void this.search()));
     this.problem.textContent = plain(error.message);
     show(this.place);
-    this.more.hidden = true;
   }
 
   /** @param {string} since */
