@@ -3,8 +3,19 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.hub.events import Closed, Delta, Event, Failed, Opened, TextBlock, UsageReported
+from dragoman.hub.events import (
+    Closed,
+    Delta,
+    Event,
+    Failed,
+    HostedBlock,
+    Opened,
+    TextBlock,
+    ToolReturned,
+    UsageReported,
+)
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.server_tools import SearchFound
 from dragoman.hub.usage import Usage
 from dragoman.stages.guard import Guard, SerialiseBlocks
 from laws import assert_any_recut_agrees, assert_linear, run
@@ -28,6 +39,13 @@ def test_interleaved_calls_leave_one_after_the_other() -> None:
     open_b, b1, b2, close_b = call(1, "g", "{", "}")
     out = straighten(START, open_a, a1, open_b, b1, a2, b2, close_a, close_b, END)
     assert out == [START, open_a, a1, a2, close_a, open_b, b1, b2, close_b, END]
+
+
+def test_a_tools_result_waits_with_its_block() -> None:
+    open_a, a1, close_a = call(0, "f", "{}")
+    search = HostedBlock("call-1", "web_search", is_ours=True)
+    b = [Opened(1, search), ToolReturned(1, SearchFound(())), Closed(1)]
+    assert straighten(START, open_a, *b, a1, close_a, END) == [START, open_a, a1, close_a, *b, END]
 
 
 def test_the_next_block_passes_live_once_the_first_has_closed() -> None:

@@ -285,7 +285,7 @@ class SerialiseBlocks(RunStage):
         if type(event) is Delta and event.block == self._live:
             return (event,)
         match event:
-            case Delta(block=block) | OpaqueAdded(block=block) | CitationAdded(block=block):
+            case Delta(block=block) | OpaqueAdded(block=block) | CitationAdded(block=block) | ToolReturned(block=block):
                 return (event,) if block == self._live else self._wait(block, event)
             case Opened(block=block):
                 return self._open(event) if self._live is None else self._wait(block, event)
