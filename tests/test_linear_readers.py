@@ -22,7 +22,7 @@ from dragoman.framing.jsonread import read_input_tokens, read_json, read_json_le
 from dragoman.framing.multipart import read_boundary
 from dragoman.hub.checksum import decode_checked, encode_checked
 from dragoman.hub.opaque import Form, Opaque, Thought, decode_envelope, encode_envelope, seal_thoughts, unseal_thoughts
-from dragoman.hub.server_tools import seal_source, unseal_source
+from dragoman.hub.server_tools import SourceText, seal_source, unseal_source
 from dragoman.net.dial import parse_url
 from dragoman.net.headers import Headers
 from dragoman.net.request_head import parse_head
@@ -275,7 +275,7 @@ READERS: dict[str, Reader] = {
     ),
     "hub.server_tools:unseal_source": Reader(
         of_text(unseal_source),
-        {"whole": lambda size: seal_source("x" * size).encode(), **repeat("AAAA", start="dgm1.source.")},
+        {"whole": lambda size: seal_source(SourceText("x" * size)).encode(), **repeat("AAAA", start="dgm1.source.")},
     ),
     "protocols.responses.state_items:open_compaction": Reader(
         of_text(open_compaction),

@@ -188,4 +188,6 @@ def test_a_fetched_page_of_the_history_is_call_and_result_and_the_vendors_own_bl
     reply(native, history, MORE)
     [request] = native.requests
     assert b"dgm1." not in request.body
-    assert request.json["messages"][1]["content"][:2] == history["content"][:2]
+    use, result = history["content"][:2]
+    assert result.pop("encrypted_content").startswith("dgm1.")
+    assert request.json["messages"][1]["content"][:2] == [use, result]

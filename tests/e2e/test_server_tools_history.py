@@ -2,7 +2,7 @@
 
 import pytest
 from anthropic import APIStatusError
-from anthropic.types import ServerToolUseBlock, WebSearchToolResultBlock
+from anthropic.types import WebSearchToolResultBlock
 
 from asking import send
 from e2e.search_scene import (
@@ -77,9 +77,8 @@ def test_the_vendors_search_is_call_and_result_with_titles_for_others(scene: Sea
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_paused_search_runs_and_the_reply_continues(scene: SearchScene, stream: bool) -> None:
     reply = scene.play(ANSWERS).reply(PAUSED, stream=stream)
-    assert kinds(reply)[:3] == ["server_tool_use", "web_search_tool_result", "text"]
-    use, result = expect(ServerToolUseBlock, reply.content[0]), expect(WebSearchToolResultBlock, reply.content[1])
-    assert use.id == result.tool_use_id == "srvtoolu_p"
+    assert kinds(reply)[:2] == ["web_search_tool_result", "text"], "the client has the call"
+    assert expect(WebSearchToolResultBlock, reply.content[0]).tool_use_id == "srvtoolu_p"
     assert reply.stop_reason == "end_turn"
     assert reply.usage.server_tool_use is not None
     assert (reply.usage.server_tool_use.web_search_requests, reply.usage.input_tokens) == (1, 30)
@@ -95,12 +94,17 @@ def test_a_search_beside_a_call_of_the_client_runs_when_its_result_comes(scene: 
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}]}
     scene.play(ANSWERS)
     reply = scene.reply({"role": "assistant", "content": [USE, call]}, result, tools=[SEARCH, WEATHER])
-    assert kinds(reply)[:2] == ["server_tool_use", "web_search_tool_result"]
+    assert kinds(reply)[:2] == ["web_search_tool_result", "text"]
     _, message, *found = scene.sent[0]["messages"]
     assert [each["function"]["name"] for each in message["tool_calls"]] == ["web_search", "get_weather"]
     assert [each["tool_call_id"] for each in found] == [each["id"] for each in message["tool_calls"]]
     assert "Text of one." in found[0]["content"]
     assert found[1]["content"] == "sunny"
+    ran = scene.sent[0]["messages"]
+    scene.play(ANSWERS).reply(
+        {"role": "assistant", "content": [USE, call]}, result, content_of(reply), MORE, tools=[SEARCH, WEATHER]
+    )
+    assert (scene.searched, scene.sent[0]["messages"][: len(ran)]) == ([], ran)
 
 
 @pytest.mark.parametrize("merged", [True, False])

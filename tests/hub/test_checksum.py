@@ -51,7 +51,7 @@ SEALED: dict[str, tuple[str, str, Callable[[str], object], object]] = {
         COMPACTION,
     ),
     "source": (
-        seal_source(SOURCE.text, SOURCE.published),
+        seal_source(SOURCE),
         "dgm1.source." + to_text(msgspec.json.encode(SOURCE)),
         unseal_source,
         SOURCE,

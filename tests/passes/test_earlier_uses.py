@@ -6,22 +6,36 @@ import pytest
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Citation, Foreign, Part, Request, Role, Text, Thinking, ToolCall, ToolResult, Turn
-from dragoman.hub.server_tools import SearchFound, SearchResult, ServerToolUse, ToolErrorCode, ToolFailure, seal_source
-from dragoman.passes.earlier_uses import find_unrun_uses, write_earlier_uses, write_own_uses_as_text
+from dragoman.hub.server_tools import (
+    CallPlace,
+    Page,
+    SearchFound,
+    SearchResult,
+    ServerToolUse,
+    SourceText,
+    ToolErrorCode,
+    ToolFailure,
+    ToolOutcome,
+    seal_source,
+)
+from dragoman.passes.earlier_uses import WritingRules, find_unrun_uses, write_earlier_uses, write_own_uses_as_text
 
 BOTH = ("web_search", "web_fetch")
 USER = Turn(Role.USER, (Text("hi"),))
 ONE = SearchResult("https://a.example/1", "One", "Text of one.", "2026-01-02")
 FOUND = SearchFound((ONE,))
+RULES = WritingRules({"web_search": "gateway_web_search"}, documents=False, ran={})
 
 
 def request(*turns: Turn) -> Request:
     return Request("messages", "model-1", turns)
 
 
-def use(number: int, outcome: SearchFound | ToolFailure | None = FOUND, *, ours: bool = True) -> Foreign:
+def use(
+    number: int, outcome: ToolOutcome | None = FOUND, *, ours: bool = True, place: CallPlace | None = None
+) -> Foreign:
     """Stand for the blocks of one search in a client's history; `read_uses` knows them."""
-    found = ServerToolUse(f"srv-{number}", "web_search", {"query": "x"}, outcome, is_ours=ours)
+    found = ServerToolUse(f"srv-{number}", "web_search", {"query": "x"}, outcome, is_ours=ours, place=place)
     USES[found.id] = found
     return Foreign("server_tool_use", {"id": found.id}, f"/messages/1/content/{number}")
 
@@ -40,8 +54,7 @@ def read_uses(parts: Sequence[Part]) -> Mapping[int, ServerToolUse | None]:
 
 def rewrite(*parts: Part, after: Sequence[Turn] = (), ledger: Ledger | None = None) -> list[Turn]:
     given = request(USER, Turn(Role.ASSISTANT, parts), *after)
-    names = {"web_search": "gateway_web_search"}
-    return list(write_earlier_uses(given, read_uses, names, Ledger() if ledger is None else ledger).turns[1:])
+    return list(write_earlier_uses(given, read_uses, RULES, Ledger() if ledger is None else ledger).turns[1:])
 
 
 def outline(turns: Sequence[Turn]) -> list[list[str]]:
@@ -74,6 +87,57 @@ def test_searches_of_one_round_stay_in_one_turn_and_rounds_apart() -> None:
         ["result srv-1", "result srv-2"],
         ["More.", "gateway_web_search srv-3"],
         ["result srv-3"],
+        ["Done."],
+    ]
+
+
+def test_calls_and_the_parts_beside_them_are_in_the_round_in_which_they_were() -> None:
+    """What the model wrote beside its calls, and how many rounds there were, is not seen in the blocks alone."""
+    first, second = use(1, place=CallPlace("a")), use(2, place=CallPlace("b", 1))
+    assert outline(rewrite(first, RESULT, second, RESULT, Text("Done."))) == [
+        *(["gateway_web_search a"], ["result a"], ["gateway_web_search b"], ["result b"], ["Done."]),
+    ]
+    own = ToolCall("call-1", "get_weather", "{}")
+    assert outline(rewrite(first, RESULT, own)) == [["gateway_web_search a"], ["result a"], ["get_weather call-1"]]
+    beside = use(3, place=CallPlace("c", 0, rest=len("I") + 1))
+    together = outline(rewrite(beside, RESULT, Text("I"), own))
+    assert together == [["gateway_web_search c", "I", "get_weather call-1"], ["result c"]]
+    cited = Text("[One](https://a.example/1)", citations=(Citation("https://a.example/1"),))
+    between = (
+        use(4, place=CallPlace("d", 0, 1)),
+        RESULT,
+        Thinking("x"),
+        use(5, place=CallPlace("e", 0, len("See ") + len(cited.text))),
+        RESULT,
+    )
+    assert outline(rewrite(*between, Text("See "), cited, Thinking(""), Text("Done."))) == [
+        ["gateway_web_search d", "Thinking", "gateway_web_search e", "See [One](https://a.example/1)", "Thinking"],
+        ["result d", "result e"],
+        ["Done."],
+    ]
+
+
+def test_what_a_later_turn_cannot_repeat_is_noted() -> None:
+    pdf, opened = Page("https://a.example/a.pdf", "a.pdf", pdf="JVBERg=="), Page("https://a.example/", "A")
+    rows: list[tuple[ToolOutcome, bool, list[str]]] = [(pdf, True, ["dropped"]), (opened, False, ["approximated"])]
+    for outcome, ours, expected in rows:
+        ledger = Ledger()
+        rewrite(use(1, outcome, ours=ours), RESULT, ledger=ledger)
+        assert [loss.how.value for loss in ledger] == expected
+    reading = Ledger()
+    given = request(USER, Turn(Role.ASSISTANT, (use(1, pdf), RESULT)))
+    turns = write_earlier_uses(given, read_uses, WritingRules({}, documents=True, ran={}), reading).turns
+    assert (outline(turns)[-1], list(reading)) == (["result srv-1"], [])
+
+
+def test_a_result_that_stands_in_a_later_turn_belongs_to_its_call() -> None:
+    own, answer = ToolCall("call-1", "get_weather", "{}"), ToolResult("call-1", (Text("sunny"),))
+    USES["late"] = ServerToolUse("srv-1", "web_search", {}, FOUND, is_ours=True, is_result=True)
+    late = Foreign("web_search_tool_result", {"id": "late"})
+    after = [Turn(Role.USER, (answer,)), Turn(Role.ASSISTANT, (late, Text("Done.")))]
+    assert outline(rewrite(use(1, None), own, after=after)) == [
+        ["gateway_web_search srv-1", "get_weather call-1"],
+        ["result srv-1", "result call-1"],
         ["Done."],
     ]
 
@@ -132,9 +196,9 @@ def test_a_search_that_has_not_run_is_found_and_gets_the_result_of_its_run() -> 
     assert unrun.id == "srv-1"
     assert find_unrun_uses(given, read_uses, ()) == ()
     ran = {"srv-1": ToolResult("srv-1", (Text("found"),))}
-    turns = write_earlier_uses(given, read_uses, {}, Ledger(), ran).turns
+    turns = write_earlier_uses(given, read_uses, WritingRules({}, False, ran), Ledger()).turns
     assert outline(turns[1:]) == [["a", "web_search srv-1"], ["result srv-1"]]
-    without = write_earlier_uses(given, read_uses, {}, Ledger()).turns
+    without = write_earlier_uses(given, read_uses, RULES, Ledger()).turns
     assert outline(without[1:])[-1] == ["error srv-1"]
 
 
@@ -142,7 +206,7 @@ def test_the_same_history_gives_the_same_turns_and_another_is_not_copied() -> No
     parts = (Text("a"), use(1), RESULT, Text("b"))
     assert rewrite(*parts) == rewrite(*parts)
     plain = request(USER, Turn(Role.ASSISTANT, (Text("x"),)))
-    assert write_earlier_uses(plain, read_uses, {}, Ledger()) is plain
+    assert write_earlier_uses(plain, read_uses, RULES, Ledger()) is plain
 
 
 def test_a_search_that_the_gateway_ran_is_text_for_a_vendor_with_a_search_of_its_own() -> None:
@@ -162,7 +226,7 @@ def test_a_search_that_the_vendor_ran_itself_is_not_touched() -> None:
 
 
 def test_a_citation_that_the_gateway_wrote_is_not_returned_to_a_vendor() -> None:
-    ours = Citation(url="https://a.example/1", raw={"encrypted_index": seal_source("Text of one.")})
+    ours = Citation(url="https://a.example/1", raw={"encrypted_index": seal_source(SourceText("Text of one."))})
     theirs = Citation(url="https://a.example/1", raw={"encrypted_index": "Eo8BCioIAhgBIiQ"})
     ledger = Ledger()
     given = request(USER, Turn(Role.ASSISTANT, (Text("Found.", "/messages/1/content/0", citations=(ours, theirs)),)))

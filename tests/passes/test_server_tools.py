@@ -152,18 +152,20 @@ def test_results_stand_in_the_order_of_the_calls() -> None:
 
 # Results
 
+CITE = "\n\nCite what you use with Markdown links to its URL."
+
 
 def read(outcome: SearchFound | Page | ToolFailure, tool: Hosted = SEARCH, *, documents: bool = False) -> str:
-    result = write_result("call-1", select_shown(outcome, tool), documents=documents, cites=False)
+    result = write_result("call-1", select_shown(outcome, tool), documents=documents)
     return "".join(part.text for part in result.content if isinstance(part, Text))
 
 
 def test_results_are_numbered_with_their_dates_and_texts() -> None:
     assert read(SearchFound((ONE, TWO))) == (
-        "1. One\nURL: https://a.example/1\nDate: 2026-01-02\nText of one.\n\n2. Two\nURL: https://b.example/2"
+        "1. One\nURL: https://a.example/1\nDate: 2026-01-02\nText of one.\n\n2. Two\nURL: https://b.example/2" + CITE
     )
     assert read(SearchFound(())) == "The search found nothing."
-    assert read(SearchFound((ONE,), "As prose.")) == "As prose."
+    assert read(SearchFound((ONE,), "As prose.")) == "As prose." + CITE
 
 
 @pytest.mark.parametrize(("size", "shown"), [("low", 3), ("medium", 6), ("high", 8), (None, 8)])
@@ -171,23 +173,17 @@ def test_the_context_size_limits_the_results(size: str | None, shown: int) -> No
     assert read(SearchFound((TWO,) * 8), replace(SEARCH, context_size=size)).count("URL:") == shown
 
 
-def test_the_model_is_instructed_to_write_links_where_the_client_shows_citations() -> None:
-    cited = write_result("call-1", SearchFound((ONE,)), documents=False, cites=True)
-    assert isinstance(cited.content[0], Text)
-    assert cited.content[0].text.endswith("Cite what you use with Markdown links to its URL.")
-
-
 def test_a_failure_is_an_error_result_with_its_code() -> None:
     failure = ToolFailure(ToolErrorCode.TOO_MANY_REQUESTS, "Slow down.")
-    result = write_result("call-1", failure, documents=False, cites=True)
+    result = write_result("call-1", failure, documents=False)
     assert result == ToolResult("call-1", (Text("Error (too_many_requests): Slow down."),), is_error=True)
 
 
 def test_a_pdf_is_a_document_for_a_model_that_reads_one() -> None:
     pdf = Page("https://a.example/a.pdf", "a.pdf", pdf="JVBERg==")
-    result = write_result("call-1", pdf, documents=True, cites=False)
+    result = write_result("call-1", pdf, documents=True)
     assert result.content[0] == Document(Inline("application/pdf", "JVBERg=="), title="a.pdf")
-    refused = write_result("call-1", pdf, documents=False, cites=False)
+    refused = write_result("call-1", pdf, documents=False)
     assert refused.is_error
     assert "cannot read" in read(pdf)
 

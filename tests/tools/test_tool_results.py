@@ -3,7 +3,8 @@
 from dragoman.hub.request import Json
 from dragoman.hub.server_tools import SearchFound
 from dragoman.tools.mcp import ToolContent, ToolResult
-from dragoman.tools.tool_results import MAX_PROSE, MAX_RESULTS, read_search
+from dragoman.tools.tool_results import MAX_RESULTS, read_search
+from dragoman.tools.web_search import MAX_TEXT
 
 
 def search(text: str = "", structured: Json = None) -> SearchFound:
@@ -27,7 +28,7 @@ def test_prose_and_its_addresses_are_bounded() -> None:
     found = search("\n".join(f"Title: t{at}\nhttps://a.test/{at}" for at in range(20_000)))
     assert len(found.results) == MAX_RESULTS
     assert found.text is not None
-    assert found.text[MAX_PROSE:] == "\n\n[The result is longer; this is its beginning.]"
+    assert found.text[MAX_TEXT:] == "\n\n[The result is longer; this is its beginning.]"
 
 
 def test_results_inside_many_objects_are_found() -> None:

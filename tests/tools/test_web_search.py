@@ -11,7 +11,16 @@ from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult, 
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.tools.addresses import DomainRules
 from dragoman.tools.service import Service
-from dragoman.tools.web_search import SEARCH_APIS, RestSearch, SearchQuery, ServiceAccount, join_path, search
+from dragoman.tools.web_search import (
+    CUT,
+    MAX_TEXT,
+    SEARCH_APIS,
+    RestSearch,
+    SearchQuery,
+    ServiceAccount,
+    join_path,
+    search,
+)
 from fakes.raw import Hold, RawServer, Request, Script
 
 QUERY = SearchQuery("red pandas & more", 5)
@@ -43,6 +52,22 @@ def query_of(request: bytes) -> Mapping[str, list[str]]:
 
 def body_of(request: bytes) -> object:
     return json.loads(request.partition(b"\r\n\r\n")[2])
+
+
+def test_a_model_reads_a_bounded_text_of_one_search() -> None:
+    """Clients and the store keep what the model has read, and every later turn repeats it."""
+    long = {"url": "https://a.example/1", "title": "t" * 5000, "content": "x" * MAX_TEXT, "publishedDate": "d" * 500}
+    far = {"url": "https://a.example/" + "x" * 9000, "title": "far"}
+    more = {"url": "https://a.example/2", "title": "two", "content": "y"}
+    outcome, _ = asyncio.run(run("searxng", answer({"results": [long, far, {**long, "title": "cut"}, more]})))
+    assert isinstance(outcome, SearchFound)
+    whole, cut, last = outcome.results
+    assert (len(whole.title), len(whole.text), len(whole.published or "")) == (1000, MAX_TEXT, 100)
+    assert (cut.text, last.text) == ("", "")
+    half = {**long, "content": "x" * (MAX_TEXT // 2)}
+    outcome, _ = asyncio.run(run("searxng", answer({"results": [half, long]})))
+    assert isinstance(outcome, SearchFound)
+    assert outcome.results[1].text == "x" * (MAX_TEXT // 2) + CUT
 
 
 def test_results_that_are_not_of_the_web_are_left_out() -> None:

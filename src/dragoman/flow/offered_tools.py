@@ -3,16 +3,17 @@
 from collections.abc import Collection, Mapping
 from itertools import chain
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol as Interface
 
 from msgspec import Struct
 
 from dragoman.flow.call import Call
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Protocol
 from dragoman.hub.request import Foreign, Hosted, Request, ToolResult
 from dragoman.hub.server_tools import SEARCH, TOKEN_MARK, ServerToolUse, ToolText
-from dragoman.passes.earlier_uses import find_unrun_uses, write_earlier_uses, write_own_uses_as_text
+from dragoman.passes.earlier_uses import WritingRules, find_unrun_uses, write_earlier_uses, write_own_uses_as_text
 from dragoman.passes.server_tools import ServerTools, offer_server_tools
 from dragoman.tools.backends import ToolPlan
 
@@ -29,7 +30,7 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...] | None] = {
 }
 
 
-class EarlierRounds(Protocol):
+class EarlierRounds(Interface):
     """The rounds of a reply between which the gateway has run tools."""
 
     @property
@@ -63,7 +64,7 @@ def choose_plan(request: Request, plan: ToolPlan | None, *, mixes: bool) -> Tool
 
 
 async def offer_tools(
-    call: Call, plan: ToolPlan | None, rounds: EarlierRounds | None, upstream: str, ledger: Ledger
+    call: Call, plan: ToolPlan | None, rounds: EarlierRounds | None, protocol: Protocol, ledger: Ledger
 ) -> OfferedTools:
     """Return the client's request with functions for the tools that the gateway runs, and with its earlier rounds.
 
@@ -76,14 +77,17 @@ async def offer_tools(
         request, tools = offer_server_tools(request, plan.kinds, await _describe_tools(request, plan, rounds is None))
         for declared in () if tools is None else tools.declared.values():
             note_settings(declared, plan.located_by, ledger)
-    if tools is None and upstream == request.protocol:
-        if TOKEN in call.body:
+    if tools is None and protocol.name == request.protocol:
+        if TOKEN in call.body or _has_sealed_parts(request):
             request = write_own_uses_as_text(request, read_uses, ledger)
     elif _has_foreign_parts(request):
         names = {} if tools is None else tools.names
         if rounds is None:
             unrun = find_unrun_uses(request, read_uses, names)
-        request = write_earlier_uses(request, read_uses, names, ledger, None if rounds is None else rounds.results)
+        assert protocol.upstream is not None
+        ran = {} if rounds is None else rounds.results
+        rules = WritingRules(names, protocol.upstream.reads_documents, ran, call.client.cites_apart)
+        request = write_earlier_uses(request, read_uses, rules, ledger)
     if rounds is not None:
         request = rounds.extend(request, tools)
     return OfferedTools(request, tools, unrun)
@@ -100,6 +104,12 @@ async def _describe_tools(request: Request, plan: ToolPlan, is_first_round: bool
 def _has_foreign_parts(request: Request) -> bool:
     """Whether a turn has parts of its protocol's own, as the uses of server tools are."""
     return Foreign in map(type, chain.from_iterable(map(_get_parts, request.turns)))
+
+
+def _has_sealed_parts(request: Request) -> bool:
+    """Whether a turn has parts to which the gateway has added what only it can read."""
+    parts = chain.from_iterable(map(_get_parts, request.turns))
+    return any(type(part) is Foreign and part.sealed is not None for part in parts)
 
 
 def check_domains(request: Request) -> None:

@@ -162,7 +162,7 @@ async def prepare(
     ledger = call.ledger()
     mixes = rules.mixes_tools is None or rules.mixes_tools(fitting.profile)
     plan = choose_plan(call.request(), fitting.tool_plan, mixes=mixes)
-    offered = await offer_tools(call, plan, rounds, protocol.name, ledger)
+    offered = await offer_tools(call, plan, rounds, protocol, ledger)
     request, tools, message = await _translate(
         call, route, provider, fitting, protocol, options, changes, ledger, offered.request
     )

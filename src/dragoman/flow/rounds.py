@@ -23,13 +23,15 @@ from dragoman.flow.response_writer import OpenReply
 from dragoman.framing.known_secrets import SecretForms, list_secrets
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, HostedBlock, Opened, Stop, ToolReturned
 from dragoman.hub.outcome import CANCELLED, OK, ToolRun
-from dragoman.hub.request import Hosted, Json, Part, Request, Text, ToolResult
-from dragoman.hub.server_tools import FETCH, SEARCH, Page, ToolErrorCode, ToolFailure, ToolOutcome
+from dragoman.hub.request import Hosted, Part, Request, Text, ToolResult
+from dragoman.hub.server_tools import FETCH, SEARCH, CallPlace, Page, ToolErrorCode, ToolFailure, ToolOutcome
 from dragoman.hub.usage import Usage
 from dragoman.net.tasks import describe_fault, run_off_loop, spawn
 from dragoman.passes.server_tools import (
     ServerTools,
     add_round,
+    find_places,
+    read_arguments,
     relax_choice,
     select_shown,
     withdraw_server_tools,
@@ -65,6 +67,11 @@ class Rounds:
         self.results: dict[str, ToolResult] = {}  # by id, of uses that the client's history left without a result
         self._token: str | None = None  # with which the upstream continues
         self.continuations = 0  # how often it has continued
+
+    @property
+    def number(self) -> int:
+        """Return the number of the round that is being run."""
+        return len(self._history)
 
     @property
     def pauses(self) -> int:
@@ -165,6 +172,7 @@ class RunTools(Struct, frozen=True):
         writer.resume_keep_alives()
         results: dict[str, ToolResult] = {}
         held = hold.held
+        places = {} if called.is_earlier else find_places(hold.events, prepared.server_tools.kinds, rounds.number)
         tasks = {
             item.id: spawn(runner.run(item), name=f"run {item.kind}") for item in held if isinstance(item, ServerCall)
         }
@@ -174,11 +182,10 @@ class RunTools(Struct, frozen=True):
                     await writer.send(encoding.feed([item]))
                     continue
                 block = hold.block_of(item.id)
-                await writer.send(encoding.feed([Opened(block, runner.describe(item))]))
-                outcome = await tasks[item.id]
-                shown = select_shown(outcome, prepared.server_tools.declared[item.kind])
-                encoding.sources.add(shown)
-                results[item.id] = runner.write(item, shown)
+                await writer.send(encoding.feed([Opened(block, runner.describe(item, places.get(item.id)))]))
+                outcome = select_shown(await tasks[item.id], prepared.server_tools.declared[item.kind])
+                encoding.sources.add(outcome)
+                results[item.id] = runner.write(item, outcome)
                 await writer.send(encoding.feed([ToolReturned(block, outcome), Closed(block)]))
         finally:  # the client may have disconnected
             cancelled = [task for task in tasks.values() if task.cancel()]
@@ -216,11 +223,13 @@ class _Runner:
         self._rounds = rounds
         self._slots = asyncio.Semaphore(AT_ONCE)
 
-    def describe(self, call: ServerCall) -> HostedBlock:
-        return HostedBlock(call.id, call.kind, _read_arguments(call.arguments) or {}, is_ours=True)
+    def describe(self, call: ServerCall, place: CallPlace | None) -> HostedBlock:
+        """Return the block that a client is shown; without a place, the client has shown the call itself."""
+        given = read_arguments(call.arguments)
+        return HostedBlock(call.id, call.kind, given, is_ours=True, place=place, is_resumed=place is None)
 
     def write(self, call: ServerCall, outcome: ToolOutcome) -> ToolResult:
-        result = write_result(call.id, outcome, documents=self._reads_documents, cites=True)
+        result = write_result(call.id, outcome, documents=self._reads_documents)
         texts = [part.text for part in result.content if isinstance(part, Text)]
         self._rounds.shown += [ShownText(text, Origin.SERVER_TOOL, call.kind) for text in texts]
         return result
@@ -229,9 +238,8 @@ class _Runner:
         refusal = self._count_use(call)
         if refusal is not None:
             return refusal
-        arguments = _read_arguments(call.arguments)
         name = "query" if call.kind == SEARCH else "url"
-        value = None if arguments is None else arguments.get(name)
+        value = read_arguments(call.arguments).get(name)
         if not isinstance(value, str) or not value.strip():
             message = f"The call needs the argument {name!r}, a text that is not empty."
             return ToolFailure(ToolErrorCode.INVALID_INPUT, message)
@@ -297,14 +305,6 @@ class _Runner:
             return outcome
         finally:
             self._call.record.tool_runs.append(ToolRun(tool, backend, result, clock() - began))
-
-
-def _read_arguments(text: str) -> dict[str, Json] | None:
-    try:
-        value = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        return None
-    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else None
 
 
 def _shorten(page: Page, max_tokens: int | None) -> Page:

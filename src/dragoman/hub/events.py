@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.opaque import Opaque
 from dragoman.hub.request import Citation, Json
-from dragoman.hub.server_tools import ToolOutcome
+from dragoman.hub.server_tools import CallPlace, ToolOutcome
 from dragoman.hub.usage import Usage
 
 
@@ -63,6 +63,8 @@ class HostedBlock(Struct, frozen=True, tag="hosted"):
     failed: bool = False
     outcome: ToolOutcome | None = None  # of a tool that the gateway ran; folded in from `ToolReturned`
     is_ours: bool = False  # the gateway runs it
+    place: CallPlace | None = None  # of a call that the gateway runs
+    is_resumed: bool = False  # its call stands in the client's history, and only its result is new
 
 
 Block = TextBlock | RefusalBlock | ThinkingBlock | CallBlock | HostedBlock

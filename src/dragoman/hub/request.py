@@ -147,6 +147,7 @@ class Foreign(Struct, frozen=True, tag="foreign"):
     raw: Json
     at: str = ""
     is_upstreams: bool = False  # of a reply that the same upstream has just given, and gets back
+    sealed: str | None = None  # what the gateway has added to it, which no vendor may see
 
 
 Part = Text | Refusal | Image | Document | Audio | Thinking | ToolCall | ToolResult | Foreign

@@ -50,6 +50,12 @@ class SearchFound(Struct, frozen=True, tag="found"):
 
     results: tuple[SearchResult, ...]
     text: str | None = None  # what the model reads, where the service returns prose; None: the results
+    shown: int | None = None  # how many of the results the model reads; None: all
+
+    @property
+    def read(self) -> tuple[SearchResult, ...]:
+        """Return the results that the model reads."""
+        return self.results[: self.shown]
 
 
 class Page(Struct, frozen=True, tag="page"):
@@ -76,6 +82,14 @@ FetchOutcome = Page | ToolFailure
 ToolOutcome = SearchFound | Page | ToolFailure
 
 
+class CallPlace(Struct, frozen=True):
+    """Where the model called a server tool, so that later turns have the call as its round had it."""
+
+    id: str  # of the call, as the upstream gave it; empty: the client cannot keep it
+    round: int = 0  # of the reply
+    rest: int = 0  # size of the parts that follow it in the round: characters of text, and 1 for any other part
+
+
 class ServerToolUse(Struct, frozen=True):
     """A web search or fetch of an earlier turn, with what it returned."""
 
@@ -84,6 +98,14 @@ class ServerToolUse(Struct, frozen=True):
     input: dict[str, object]
     outcome: ToolOutcome | None  # None: it has not run yet
     is_ours: bool = False  # the gateway ran it, so the text of its sources can be read
+    place: CallPlace | None = None  # None: another vendor's, or of a version that did not write it
+    is_whole: bool = True  # the outcome is all that the model read
+    is_result: bool = False  # the call stands in an earlier turn
+
+    @property
+    def call_id(self) -> str:
+        """Return the id of the call for its upstream."""
+        return self.id if self.place is None else self.place.id or self.id
 
 
 # It begins as the envelope of reasoning does, so that one look at a body finds both. No envelope has a second dot.
@@ -92,16 +114,21 @@ _FIRST_TAG = f"{TOKEN_MARK}."
 _CHECKED_TAG = f"{TOKEN_MARK}2."  # with a checksum; clients still hold tokens without one
 
 
-class SourceText(Struct, frozen=True):
-    """What a client keeps for us of one source: Messages hands it back unread in `encrypted_content`."""
+class SourceText(Struct, frozen=True, omit_defaults=True):
+    """What a client keeps for us of one source: Messages hands it back unread in `encrypted_content`.
+
+    Of a result without sources, it is what the model read of it that the client is not shown.
+    """
 
     text: str = msgspec.field(default="", name="t")
     published: str | None = msgspec.field(default=None, name="d")
+    prose: str | None = msgspec.field(default=None, name="p")  # that the model read of the whole search
+    truncated: bool = msgspec.field(default=False, name="c")  # of a page: the text was longer
 
 
-def seal_source(text: str, published: str | None = None) -> str:
+def seal_source(source: SourceText) -> str:
     """Write a source's text as a token. It is readable by anyone: a search result is no secret."""
-    return _CHECKED_TAG + encode_checked(msgspec.json.encode(SourceText(text, published)))
+    return _CHECKED_TAG + encode_checked(msgspec.json.encode(source))
 
 
 def is_own_source(token: object) -> bool:
@@ -111,13 +138,45 @@ def is_own_source(token: object) -> bool:
 
 def unseal_source(token: str) -> SourceText | None:
     """Read a token of ours; None if it is damaged, or another vendor's."""
-    if token.startswith(_CHECKED_TAG):
-        checked = decode_checked(token.removeprefix(_CHECKED_TAG))
-        return None if checked is None else msgspec.json.decode(checked, type=SourceText)
-    if not token.startswith(_FIRST_TAG):
-        return None
-    packed = token.removeprefix(_FIRST_TAG)
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), type=SourceText)
-    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        if token.startswith(_CHECKED_TAG):
+            packed = decode_checked(token.removeprefix(_CHECKED_TAG))
+        elif token.startswith(_FIRST_TAG):
+            body = token.removeprefix(_FIRST_TAG)
+            packed = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
+        else:
+            return None
+        return None if packed is None else msgspec.json.decode(packed, type=SourceText)
+    except (binascii.Error, ValueError):  # a client may write one itself
+        return None
+
+
+_RUN_TAG = f"{TOKEN_MARK}run."
+MAX_RUNS_BYTES = 16_000_000  # of what the tools of one reply returned, as it is kept for later turns
+
+
+class ToolUseRecord(Struct, frozen=True, array_like=True):
+    """A use of a server tool as it is kept for later turns, where the client's own record of it holds too little."""
+
+    kind: str
+    input: dict[str, object]
+    outcome: ToolOutcome
+    place: CallPlace | None = None
+
+
+def seal_use(record: ToolUseRecord) -> str:
+    return _RUN_TAG + encode_checked(msgspec.msgpack.encode(record))
+
+
+def is_sealed_use(token: object) -> bool:
+    """Return whether a value is such a record, damaged or not."""
+    return isinstance(token, str) and token.startswith(_RUN_TAG)
+
+
+def unseal_use(token: str) -> ToolUseRecord | None:
+    """Read such a record; None if it is damaged."""
+    packed = decode_checked(token.removeprefix(_RUN_TAG))
+    try:
+        return None if packed is None else msgspec.msgpack.decode(packed, type=ToolUseRecord)
+    except (ValueError, RecursionError):  # a client may write one itself
         return None

@@ -3,9 +3,10 @@
 Both are the same bytes every time for the same conversation, so that a vendor's prompt cache stays valid.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -31,7 +32,17 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.hub.server_tools import FETCH, SEARCH, Page, SearchFound, SearchResult, ToolFailure, ToolOutcome, ToolText
+from dragoman.hub.server_tools import (
+    FETCH,
+    SEARCH,
+    CallPlace,
+    Page,
+    SearchFound,
+    SearchResult,
+    ToolFailure,
+    ToolOutcome,
+    ToolText,
+)
 
 RESULTS_BY_SIZE = {"low": 3, "medium": 6}
 PDF = "application/pdf"
@@ -106,30 +117,76 @@ def relax_choice(request: Request) -> Request:
 
 
 def add_round(request: Request, events: Iterable[Event], results: Mapping[str, Part]) -> Request:
-    """Append a reply exactly as it was received, and the results of its calls by call id."""
+    """Append a reply exactly as it was received, and the results of its calls by call id.
+
+    Only the arguments of these calls are written anew: clients give back what they mean, not how the model wrote them,
+    and a later turn has to be the same as this one.
+    """
     reply = collect(events)
     parts = tuple(part for piece in reply.pieces for part in _parts_of(piece, is_paused=not results))
+    parts = tuple(
+        replace(part, arguments=write_arguments(read_arguments(part.arguments)))
+        if isinstance(part, ToolCall) and part.id in results
+        else part
+        for part in parts
+    )
     answers = tuple(results[part.id] for part in parts if isinstance(part, ToolCall) and part.id in results)
     answered = (Turn(Role.USER, answers),) if answers else ()
     return replace(request, turns=(*request.turns, Turn(Role.ASSISTANT, parts), *answered))
 
 
-def write_result(call_id: str, outcome: ToolOutcome, *, documents: bool, cites: bool) -> ToolResult:
-    """Write what a tool returned for the model. `documents`: it reads PDFs; `cites`: the client shows citations."""
+def read_arguments(text: str) -> dict[str, Json]:
+    """Return the arguments of a call; those that are not a JSON object, as one argument."""
+    try:
+        value = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        value = None
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {"arguments": text}
+
+
+def write_arguments(given: Mapping[str, Json]) -> str:
+    """Return arguments as they are written in every turn."""
+    return msgspec.json.encode(given).decode()
+
+
+def find_places(events: Iterable[Event], names: Collection[str], round: int) -> dict[str, CallPlace]:
+    """Return where the calls of server tools stand in a round's reply, by call id."""
+    places: dict[str, CallPlace] = {}
+    last = None
+    for piece in collect(events).pieces:
+        what = piece.what
+        if isinstance(what, CallBlock) and what.name in names:
+            last = what.id
+            places[last] = CallPlace(last, round)
+        elif last is not None:
+            size = sum(map(measure_part, _parts_of(piece, is_paused=False)))
+            places[last] = replace(places[last], rest=places[last].rest + size)
+    return places
+
+
+def measure_part(part: Part) -> int:
+    """Return the size of a part as `CallPlace.rest` counts it: the same if a client gives back a text in pieces."""
+    if isinstance(part, Text | Refusal):
+        return len(part.text)
+    return 0 if isinstance(part, Thinking) and not part.text and part.opaque is None else 1
+
+
+def write_result(call_id: str, outcome: ToolOutcome, *, documents: bool) -> ToolResult:
+    """Write what a tool returned for the model. `documents`: it reads PDFs."""
     if isinstance(outcome, ToolFailure):
         return ToolResult(call_id, (Text(f"Error ({outcome.code.value}): {outcome.message}"),), is_error=True)
     if isinstance(outcome, Page):
         return _page_result(call_id, outcome, documents)
-    text = outcome.text or list_results(outcome.results)
-    return ToolResult(call_id, (Text(f"{text}\n\n{_CITE}" if cites and outcome.results else text),))
+    text = outcome.text or list_results(outcome.read)
+    return ToolResult(call_id, (Text(f"{text}\n\n{_CITE}" if outcome.results else text),))
 
 
 def select_shown(outcome: ToolOutcome, tool: Hosted) -> ToolOutcome:
-    """Return what the model is shown of the results: fewer if the client requests a small context."""
+    """Return the outcome with what the model is shown of it: fewer results if the client requests a small context."""
     most = RESULTS_BY_SIZE.get(tool.context_size or "")
     if most is None or not isinstance(outcome, SearchFound) or outcome.text is not None:
         return outcome
-    return replace(outcome, results=outcome.results[:most])
+    return replace(outcome, shown=most)
 
 
 def _page_result(call_id: str, page: Page, documents: bool) -> ToolResult:

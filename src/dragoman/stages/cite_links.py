@@ -46,8 +46,8 @@ class Sources:
 
     def add(self, outcome: ToolOutcome) -> None:
         match outcome:
-            case SearchFound(results=results):
-                for result in results:
+            case SearchFound():
+                for result in outcome.read:
                     self._add(_cite(result.url, result.title, result.text))
             case Page(url=url, title=title, text=text, pdf=pdf, is_citable=is_citable):
                 cited = _cite(url, title, text)

@@ -167,7 +167,7 @@ def list_shown(request: Request, read_uses: ReadUses) -> Iterator[ShownText]:
                 yield from (ShownText(text, Origin.USER) for text in _texts_of((part,)))
         for use in read_uses(turn.parts).values() if turn.role is Role.ASSISTANT else ():
             if use is not None and use.outcome is not None:
-                result = write_result(use.id, use.outcome, documents=False, cites=False)
+                result = write_result(use.id, use.outcome, documents=False)
                 yield from (ShownText(text, Origin.SERVER_TOOL, use.kind) for text in _texts_of(result.content))
 
 

@@ -20,12 +20,11 @@ from dragoman.hub.server_tools import (
     ToolOutcome,
 )
 from dragoman.tools.mcp import ToolResult
+from dragoman.tools.web_search import CUT, MAX_TEXT
 
 _URL = re.compile(r"https?://[^\s<>()\[\]\"']{1,2000}")
 _TITLE_LINE = re.compile(r"^[^\w\n]*+title[^\w\n:]*+:\s*+(.{1,300})$", re.IGNORECASE | re.MULTILINE)
 MAX_RESULTS = 100
-MAX_PROSE = 200_000  # characters of a search's prose that a model reads
-_CUT = "\n\n[The result is longer; this is its beginning.]"
 _TITLES = ("title", "name")
 _LINKS = ("url", "link", "href")
 _TEXTS = ("text", "snippet", "content", "description", "summary")
@@ -46,7 +45,7 @@ def read_search(result: ToolResult, name: str) -> SearchOutcome:
             return SearchFound(results)
     if written is not None:
         return SearchFound(())
-    prose = text if len(text) <= MAX_PROSE else text[:MAX_PROSE] + _CUT
+    prose = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + CUT
     return SearchFound(tuple(islice(_results_in_prose(prose), MAX_RESULTS)), prose)
 
 

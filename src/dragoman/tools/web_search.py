@@ -18,6 +18,10 @@ from dragoman.tools.addresses import DomainRules, is_web_address
 from dragoman.tools.service import Service
 
 MAX_QUERY_BYTES = 4096
+MAX_TEXT = 200_000  # characters that a model reads of one search, and that later turns repeat
+MAX_TITLE = 1000
+MAX_ADDRESS = 8000
+CUT = "\n\n[The result is longer; this is its beginning.]"
 
 
 class SearchQuery(Struct, frozen=True):
@@ -55,11 +59,21 @@ async def search(backend: SearchBackend, query: SearchQuery, timeout_s: float) -
         return ToolFailure(ToolErrorCode.UNAVAILABLE, f"{backend.name} did not answer within {timeout_s:g} s.")
     if isinstance(outcome, ToolFailure):
         return outcome
-    usable = (item for item in outcome.results if is_web_address(item.url) and query.domains.permits(item.url))
-    kept = tuple(islice(usable, query.results))
-    if len(kept) == len(outcome.results):
-        return outcome
-    return SearchFound(kept)  # prose would still name what was left out
+    listed = (item for item in outcome.results if is_web_address(item.url) and len(item.url) <= MAX_ADDRESS)
+    kept = tuple(islice((item for item in listed if query.domains.permits(item.url)), query.results))
+    # Prose would still name what was left out.
+    return SearchFound(limit_texts(kept), outcome.text if len(kept) == len(outcome.results) else None)
+
+
+def limit_texts(results: Sequence[SearchResult]) -> tuple[SearchResult, ...]:
+    """Return the results with as much of their texts as a model reads of one search."""
+    room = MAX_TEXT
+    limited: list[SearchResult] = []
+    for item in results:
+        text = item.text if len(item.text) <= room else item.text[:room] + CUT if room else ""
+        room -= min(room, len(item.text))
+        limited.append(SearchResult(item.url, item.title[:MAX_TITLE], text, item.published and item.published[:100]))
+    return tuple(limited)
 
 
 ACCEPT: Header = (b"accept", b"application/json")

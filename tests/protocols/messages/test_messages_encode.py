@@ -27,7 +27,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import UNSIGNED, Form, Opaque, decode_envelope, encode_envelope
 from dragoman.hub.request import Citation
-from dragoman.hub.server_tools import SearchFound, SearchResult, seal_source
+from dragoman.hub.server_tools import SearchFound, SearchResult, SourceText, seal_source
 from dragoman.hub.usage import Usage
 from laws import assert_any_recut_agrees, run
 from protocols.messages.messages_dialogue import (
@@ -229,7 +229,7 @@ def test_a_search_of_another_vendor_is_sent_as_use_and_result() -> None:
     ledger = Ledger()
     stream = encode([START, Opened(0, hosted), Closed(0), *text(1, "so"), END], ledger)
     page = {"type": "web_search_result", "url": "https://example.com", "title": "E"}
-    found = {**page, "encrypted_content": seal_source(""), "page_age": None}
+    found = {**page, "encrypted_content": seal_source(SourceText()), "page_age": None}
     assert blocks_of(stream) == [
         {"type": "server_tool_use", "id": "srvtoolu_2", "name": "web_search", "input": {}},
         {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_2", "content": [found]},
@@ -251,7 +251,7 @@ def test_citations_of_another_vendor_name_the_page() -> None:
     cited = CitationAdded(0, Citation("https://example.com", "E", None, 0, 2, {"type": "url_citation"}))
     events = block(TextBlock(), Delta(0, "so"), cited)
     page = {"type": "web_search_result_location", "url": "https://example.com", "title": "E"}
-    record = {**page, "encrypted_index": seal_source(""), "cited_text": ""}
+    record = {**page, "encrypted_index": seal_source(SourceText()), "cited_text": ""}
     assert deltas_of(encode(events, ledger))[-1] == {"type": "citations_delta", "citation": record}
     assert losses(ledger) == {"/content/0/citations": LossKind.APPROXIMATED}
     assert whole(events)["content"] == [{"type": "text", "text": "so", "citations": [record]}]

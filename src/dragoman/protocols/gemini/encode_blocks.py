@@ -79,6 +79,8 @@ def _to_one_line(json: str) -> bytes:
 def encode_hosted(hosted: HostedBlock, at: str, ledger: Ledger) -> list[Wire]:
     """Return the parts that show what a vendor's tool did; searches and fetches are shown as metadata instead."""
     if hosted.kind in ("web_search", "web_fetch"):
+        if hosted.is_ours:
+            ledger.note_dropped(at, f"later turns do not have what {hosted.kind} returned: Gemini has no place for it")
         return []
     if hosted.kind == "code_execution":
         ledger.note_approximated(at, "only code and output of an execution are sent")

@@ -34,7 +34,7 @@ from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.messages.encode_blocks import (
     choose_call_id,
-    choose_id,
+    choose_use_id,
     encode_blocks,
     encode_citation,
     encode_hosted,
@@ -189,8 +189,9 @@ class Encoder:
 
     def _encode_hosted(self, hosted: HostedBlock) -> Sequence[bytes]:
         if hosted.is_ours:
-            self._tool = replace(hosted, id=choose_id(hosted, "srvtoolu_", self._context))
-            return self._encode_blocks([encode_use(hosted, self._tool.id)])
+            id = choose_use_id(hosted, self._context, f"/content/{self._index}", self._ledger)
+            self._tool = replace(hosted, id=id)
+            return () if hosted.is_resumed else self._encode_blocks([encode_use(hosted, id)])
         return self._encode_blocks(encode_hosted(hosted, self._context, f"/content/{self._index}", self._ledger))
 
     def _encode_blocks(self, blocks: Sequence[Wire]) -> Sequence[bytes]:

@@ -21,8 +21,17 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import UNSIGNED, encode_envelope
 from dragoman.hub.ports import ReplyContext
 from dragoman.hub.request import Citation, CitedDocument
-from dragoman.hub.server_tools import Page, SearchFound, ToolErrorCode, ToolFailure, ToolOutcome, seal_source
-from dragoman.protocols.messages.wire import Wire, encode_call_id, text_at
+from dragoman.hub.server_tools import (
+    Page,
+    SearchFound,
+    SearchResult,
+    SourceText,
+    ToolErrorCode,
+    ToolFailure,
+    ToolOutcome,
+    seal_source,
+)
+from dragoman.protocols.messages.wire import MAX_CALL_ID, Wire, encode_call_id, encode_use_id, text_at
 
 _FAILED = ToolFailure(ToolErrorCode.UNAVAILABLE, "")  # vendors other than Anthropic give no code
 _CUT_STOPS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)  # may end a reply in the middle of a call
@@ -31,9 +40,9 @@ _CUT_STOPS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)  # may end a reply 
 def encode_hosted(hosted: HostedBlock, context: ReplyContext, at: str, ledger: Ledger) -> list[Wire]:
     """Return the use and result blocks; none if Messages has no such tool."""
     if hosted.is_ours:
-        id = choose_id(hosted, "srvtoolu_", context)
-        result = [] if hosted.outcome is None else [encode_outcome(hosted.kind, id, hosted.outcome)]
-        return [encode_use(hosted, id), *result]
+        id = choose_use_id(hosted, context, at, ledger)
+        use = [] if hosted.is_resumed else [encode_use(hosted, id)]
+        return use if hosted.outcome is None else [*use, encode_outcome(hosted.kind, id, hosted.outcome)]
     if isinstance(hosted.raw, list) and all(_is_block(item) for item in hosted.raw):
         return list(hosted.raw)
     match hosted.kind:
@@ -59,25 +68,37 @@ def encode_use(hosted: HostedBlock, id: str) -> Wire:
 
 
 def encode_outcome(kind: str, id: str, outcome: ToolOutcome) -> Wire:
-    """Write what a tool of the gateway returned; the text of a source travels in `encrypted_content`."""
+    """Write what a tool of the gateway returned.
+
+    What the client is not shown of it travels in `encrypted_content`: of its sources or, where there is none, of the
+    whole block.
+    """
+    content: object
     match outcome:
-        case SearchFound(results=results):
-            found = [
-                {
-                    "type": "web_search_result",
-                    "url": item.url,
-                    "title": item.title,
-                    "encrypted_content": seal_source(item.text, item.published),
-                    "page_age": _page_age(item.published),
-                }
-                for item in results
-            ]
-            return {"type": "web_search_tool_result", "tool_use_id": id, "content": found}
-        case Page():
-            return {"type": "web_fetch_tool_result", "tool_use_id": id, "content": _encode_page(outcome)}
-        case ToolFailure(code=code):
-            content: Wire = {"type": f"{kind}_tool_result_error", "error_code": code.value}
-            return {"type": f"{kind}_tool_result", "tool_use_id": id, "content": content}
+        case SearchFound(results=[_, *_] as results, text=prose):
+            sources = [SourceText(item.text, item.published) for item in results]
+            sources[0] = replace(sources[0], prose=prose)
+            found = [_encode_found(item, source) for item, source in zip(results, sources, strict=True)]
+            return {"type": f"{kind}_tool_result", "tool_use_id": id, "content": found}
+        case SearchFound(text=prose):
+            content, source = [], SourceText(prose=prose)
+        case Page(truncated=truncated):
+            content, source = _encode_page(outcome), SourceText(truncated=truncated)
+        case ToolFailure(code=code, message=message):
+            content = {"type": f"{kind}_tool_result_error", "error_code": code.value}
+            source = SourceText(message)
+    block: Wire = {"type": f"{kind}_tool_result", "tool_use_id": id, "content": content}
+    return block if outcome is _FAILED else block | {"encrypted_content": seal_source(source)}
+
+
+def _encode_found(item: SearchResult, source: SourceText) -> Wire:
+    return {
+        "type": "web_search_result",
+        "url": item.url,
+        "title": item.title,
+        "encrypted_content": seal_source(source),
+        "page_age": _page_age(item.published),
+    }
 
 
 def _page_age(published: str | None) -> str | None:
@@ -103,6 +124,19 @@ def _encode_page(page: Page) -> Wire:
     return {"type": "web_fetch_result", "url": page.url, "retrieved_at": page.retrieved_at, "content": document}
 
 
+def choose_use_id(hosted: HostedBlock, context: ReplyContext, at: str, ledger: Ledger) -> str:
+    """Return the id of a use that the gateway runs; the client's own, if it has shown the use itself."""
+    if hosted.is_resumed:
+        return hosted.id
+    place, new_id = hosted.place, context.new_id("srvtoolu_")
+    if place is None:
+        return new_id
+    if len(place.id) > MAX_CALL_ID:
+        ledger.note_approximated(at, f"later turns have another id of this call: it is longer than {MAX_CALL_ID}")
+        place = replace(place, id="")
+    return encode_use_id(place, new_id)
+
+
 def choose_id(hosted: HostedBlock, prefix: str, context: ReplyContext) -> str:
     return hosted.id if hosted.id.startswith(prefix) else context.new_id(prefix)
 
@@ -113,7 +147,7 @@ def _encode_search(hosted: HostedBlock, id: str) -> list[Wire]:
             "type": "web_search_result",
             "url": hit.url or "",
             "title": hit.title or hit.url or "",
-            "encrypted_content": seal_source(hit.quoted or ""),
+            "encrypted_content": seal_source(SourceText(hit.quoted or "")),
             "page_age": None,
         }
         for hit in hosted.results or ()
@@ -220,7 +254,7 @@ def encode_citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
         "type": "web_search_result_location",
         "url": citation.url,
         "title": citation.title or citation.url,
-        "encrypted_index": seal_source(citation.quoted or ""),
+        "encrypted_index": seal_source(SourceText(citation.quoted or "")),
         "cited_text": citation.quoted or "",
     }
 

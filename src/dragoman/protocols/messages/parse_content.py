@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.framing.fields import Fields, unread_fields
 from dragoman.hub.opaque import Form, is_signature, read_opaque
@@ -29,15 +30,16 @@ from dragoman.hub.server_tools import (
     SearchFound,
     SearchResult,
     ServerToolUse,
+    SourceText,
     ToolErrorCode,
     ToolFailure,
-    ToolOutcome,
     is_own_source,
     unseal_source,
 )
-from dragoman.protocols.messages.wire import VENDOR, decode_call_id
+from dragoman.protocols.messages.wire import VENDOR, decode_call_id, decode_use_id
 
 ResultPart = Text | Image | Document | Foreign
+_RESULT_KINDS = {"web_search_tool_result": "web_search", "web_fetch_tool_result": "web_fetch"}
 
 
 def parse_cache(fields: Fields) -> tuple[Cache | None, Fields | None]:
@@ -70,7 +72,11 @@ def _parse_result_part(block: Fields) -> ResultPart:
 
 def _parse_foreign(block: Fields) -> Foreign:
     kind = block.need_text("type")
-    return Foreign(kind, {"type": kind, **block.rest()}, block.at)
+    raw: dict[str, Json] = {"type": kind, **block.rest()}
+    token = raw.get("encrypted_content") if kind in _RESULT_KINDS else None
+    if not isinstance(token, str) or not is_own_source(token):
+        return Foreign(kind, raw, block.at)
+    return Foreign(kind, {key: value for key, value in raw.items() if value is not token}, block.at, sealed=token)
 
 
 def _parse_text(block: Fields) -> Text:
@@ -224,15 +230,16 @@ _PARSERS: dict[str, Callable[[Fields], Part]] = {
 }
 
 
-_RESULT_KINDS = {"web_search_tool_result": "web_search", "web_fetch_tool_result": "web_fetch"}
-
-
 def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
-    """Return the earlier uses of web search and fetch: each at its call, with its result wherever that stands."""
-    results: dict[str, tuple[int, dict[str, Json]]] = {}
-    for index, part in enumerate(parts):
-        if isinstance(part, Foreign) and part.what in _RESULT_KINDS and isinstance(part.raw, dict):
-            results[str(part.raw.get("tool_use_id"))] = (index, part.raw)
+    """Return the earlier uses of web search and fetch: each at its call, with its result wherever that stands.
+
+    A result without its call is a use of an earlier turn.
+    """
+    results = {
+        str(part.raw.get("tool_use_id")): (index, part)
+        for index, part in enumerate(parts)
+        if isinstance(part, Foreign) and part.what in _RESULT_KINDS and isinstance(part.raw, dict)
+    }
     uses: dict[int, ServerToolUse | None] = {}
     seen: dict[str, int] = {}
     for index, part in enumerate(parts):
@@ -247,33 +254,51 @@ def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
             if id in seen:  # the same use again, as it stands with its result
                 uses[seen[id]] = None
         seen[id] = index
-        outcome, is_ours = (None, False) if found is None else _read_outcome(found[1])
         arguments = {str(key): value for key, value in given.items()} if isinstance(given, dict) else {}
-        uses[index] = ServerToolUse(id, str(kind), arguments, outcome, is_ours)
+        use = ServerToolUse(id, str(kind), arguments, None, place=decode_use_id(id))
+        uses[index] = use if found is None else _add_outcome(use, found[1])
+    for id, (index, part) in results.items():
+        if id not in seen:
+            use = ServerToolUse(id, _RESULT_KINDS[part.what], {}, None, place=decode_use_id(id), is_result=True)
+            uses[index] = _add_outcome(use, part)
     return uses
 
 
-def _read_outcome(block: dict[str, Json]) -> tuple[ToolOutcome, bool]:
-    content = block.get("content")
+def _add_outcome(use: ServerToolUse, result: Foreign) -> ServerToolUse:
+    """Return a use with what its result block says."""
+    content = result.raw.get("content") if isinstance(result.raw, dict) else None
+    sealed = None if result.sealed is None else unseal_source(result.sealed)
+    is_whole = sealed is not None or use.place is None
     if isinstance(content, list):
-        found = [_read_found(item) for item in content if isinstance(item, dict)]
-        return SearchFound(tuple(result for result, _ in found)), all(is_ours for _, is_ours in found)
+        items = [item for item in content if isinstance(item, dict)]
+        if items:
+            return _add_found(use, items)
+        prose = None if sealed is None else sealed.prose
+        return replace(use, outcome=SearchFound((), prose), is_ours=True, is_whole=is_whole)
     if isinstance(content, dict) and content.get("type") == "web_fetch_result":
-        return _read_fetched(content), True
+        page = _read_fetched(content, truncated=sealed is not None and sealed.truncated)
+        return replace(use, outcome=page, is_ours=True, is_whole=is_whole)
     code = content.get("error_code") if isinstance(content, dict) else None
     known = next((kind for kind in ToolErrorCode if kind.value == code), ToolErrorCode.UNAVAILABLE)
-    return ToolFailure(known, f"The tool failed ({code})."), True
+    message = f"The tool failed ({code})." if sealed is None else sealed.text
+    return replace(use, outcome=ToolFailure(known, message), is_ours=True, is_whole=is_whole)
 
 
-def _read_found(item: dict[str, Json]) -> tuple[SearchResult, bool]:
-    token = item.get("encrypted_content")
-    source = unseal_source(token) if isinstance(token, str) else None
+def _add_found(use: ServerToolUse, items: list[dict[str, Json]]) -> ServerToolUse:
+    tokens = [item.get("encrypted_content") for item in items]
+    sources = [unseal_source(token) if isinstance(token, str) else None for token in tokens]
+    results = tuple(_read_found(item, source) for item, source in zip(items, sources, strict=True))
+    outcome = SearchFound(results, None if sources[0] is None else sources[0].prose)
+    return replace(use, outcome=outcome, is_ours=all(map(is_own_source, tokens)), is_whole=None not in sources)
+
+
+def _read_found(item: dict[str, Json], source: SourceText | None) -> SearchResult:
     age = item.get("page_age")
     text, date = ("", age if isinstance(age, str) else None) if source is None else (source.text, source.published)
-    return SearchResult(str(item.get("url") or ""), str(item.get("title") or ""), text, date), is_own_source(token)
+    return SearchResult(str(item.get("url") or ""), str(item.get("title") or ""), text, date)
 
 
-def _read_fetched(content: dict[str, Json]) -> Page:
+def _read_fetched(content: dict[str, Json], *, truncated: bool) -> Page:
     document = content.get("content")
     source = document.get("source") if isinstance(document, dict) else None
     title = document.get("title") if isinstance(document, dict) else None
@@ -281,4 +306,5 @@ def _read_fetched(content: dict[str, Json]) -> Page:
     is_pdf = isinstance(source, dict) and source.get("type") == "base64"
     text = data if isinstance(data, str) else ""
     is_citable = not isinstance(document, dict) or document.get("citations") != {"enabled": False}
-    return Page(url, str(title or url), "" if is_pdf else text, text if is_pdf else None, is_citable=is_citable)
+    body, pdf = ("", text) if is_pdf else (text, None)
+    return Page(url, str(title or url), body, pdf, truncated, is_citable=is_citable)

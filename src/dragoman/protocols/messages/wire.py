@@ -9,6 +9,7 @@ from msgspec import Raw, Struct
 
 from dragoman.hub.events import Stop
 from dragoman.hub.request import Hosted
+from dragoman.hub.server_tools import CallPlace
 
 NAME = "messages"
 MCP_BETA = b"mcp-client-2025-11-20"
@@ -215,6 +216,29 @@ def decode_call_id(id: str) -> str:
     except (binascii.Error, ValueError):
         return id
     return given if encode_call_id(given) == id else id
+
+
+_USE_ID = re.compile(r"srvtoolu_[0-9A-Za-z]+_(\d{1,9})_(\d{1,9})_([px])([0-9A-Za-z_]*)")
+_NOT_IN_USE_IDS = re.compile(r"[^A-Za-z0-9_]")
+MAX_CALL_ID = 256  # characters of an upstream's id of a call that a client can keep
+
+
+def encode_use_id(place: CallPlace, new_id: str) -> str:
+    """Return the id of a server tool's use: with it, a client keeps where in the model's reply the call stood."""
+    form, id = ("x", place.id.encode().hex()) if _NOT_IN_USE_IDS.search(place.id) else ("p", place.id)
+    return f"{new_id}_{place.round}_{place.rest}_{form}{id}"
+
+
+def decode_use_id(id: str) -> CallPlace | None:
+    """Return what such an id holds; None if another vendor wrote it, or an earlier version."""
+    found = _USE_ID.fullmatch(id)
+    if found is None:
+        return None
+    round, rest, form, call_id = found.groups()
+    try:
+        return CallPlace(call_id if form == "p" else bytes.fromhex(call_id).decode(), int(round), int(rest))
+    except ValueError:
+        return None
 
 
 def text_at(fields: Mapping[str, object], key: str) -> str:
