@@ -179,7 +179,10 @@ class ModelList(Struct, frozen=True):
 
 
 class KeptItem(Struct, frozen=True):
-    """An item of a reply as the client was shown it, and the opaque reasoning that the client was not shown."""
+    """An item of a reply as the client was shown it, and what the client was not shown.
+
+    That is opaque reasoning, or what a tool of the gateway returned.
+    """
 
     id: str
     body: bytes  # JSON
@@ -203,6 +206,7 @@ class ReplyState(Struct, frozen=True):
     created: int  # seconds since the epoch
     hides_opaque: bool  # the client did not ask for opaque reasoning, because it is kept for it
     take: Callable[[KeptReply], None]  # called with the complete reply, before its last event is returned
+    holds: bool = False  # later turns get the reply from here
     announced: int = 0  # events that were sent when the reply was queued: it is created, and goes on after them
 
 

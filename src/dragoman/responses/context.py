@@ -125,7 +125,7 @@ def make_row(item: Item, occurrences: dict[bytes, int] | None = None) -> ItemRow
 
 
 def restore(row: ItemRow) -> ContextItem:
-    """Return a stored item as requests are built from it: with its opaque reasoning."""
+    """Return a stored item as requests are built from it: with what its client was not shown."""
     if not row.body:  # its provider has it
         return ContextItem({"type": REFERENCE, "id": row.id}, row)
     item = _object.decode(row.body)
@@ -210,7 +210,7 @@ def _find_keeper(earlier: Sequence[ContextItem], items: Sequence[ContextItem]) -
 async def resolve_items(
     store: Responses, owner: str, earlier: Sequence[ContextItem], items: Sequence[Item], now: int
 ) -> tuple[ContextItem, ...]:
-    """Replace references by what they name, and complete reasoning items that came back without their opaque part."""
+    """Replace references by what they name, and complete items that came back without their opaque part."""
     referenced = [str(item.get("id")) for item in items if type_of(item) == REFERENCE or lacks_opaque(item)]
     if not referenced:
         return tuple(map(ContextItem, items))
@@ -226,7 +226,7 @@ def _complete(item: Item, rows: dict[str, ItemRow]) -> ContextItem:
         if id not in rows:
             raise item_not_found(id)
         return restore(rows[id])
-    if lacks_opaque(item) and id in rows:
+    if lacks_opaque(item) and id in rows and (rows[id].body or type_of(item) == "reasoning"):
         return restore(rows[id])
     return ContextItem(item)
 

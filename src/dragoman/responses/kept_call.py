@@ -147,9 +147,8 @@ class KeptCall:
         include = self._raw.get("include")
         is_included = isinstance(include, list) and ENCRYPTED in include
         hides = self._holds and not is_included
-        return ReplyState(
-            self.id, self.fields, self.created, hides, self._take, QUEUED_EVENTS if self.in_background else 0
-        )
+        announced = QUEUED_EVENTS if self.in_background else 0
+        return ReplyState(self.id, self.fields, self.created, hides, self._take, self._holds, announced)
 
     @property
     def fields(self) -> dict[str, Json]:

@@ -34,7 +34,7 @@ class ItemRow(Struct, frozen=True):
     digest: bytes
     id: str  # the item's own id; empty for settings
     body: bytes  # JSON as clients see it; empty if a provider keeps the item itself
-    hidden: bytes | None = None  # opaque reasoning that clients see only if they ask; of such an item, the provider
+    hidden: bytes | None = None  # what clients see only if they ask (hub.ports.KeptItem); without a body, the provider
 
     @property
     def size(self) -> int:

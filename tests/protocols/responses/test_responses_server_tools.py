@@ -10,6 +10,8 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ReplyContext
 from dragoman.hub.request import Pick, Request, ToolChoice
 from dragoman.hub.server_tools import (
+    MAX_RUNS_BYTES,
+    CallPlace,
     Page,
     SearchFound,
     SearchResult,
@@ -28,6 +30,7 @@ from protocols.responses.responses_kit import (
     judge_reply,
     make_context,
     parse_body,
+    terminal,
     types,
 )
 from wire_json import JsonObject
@@ -92,6 +95,39 @@ def test_events_of_a_search_are_sent_as_it_runs() -> None:
     ]
     after = b"".join([*machine.feed(ToolReturned(0, FOUND)), *machine.feed(Closed(0))])
     assert types(after) == ["response.web_search_call.completed", "response.output_item.done"]
+
+
+PLACE = CallPlace("call_1", 2, 7)
+
+
+def read_back(block: HostedBlock, outcome: ToolOutcome) -> ServerToolUse:
+    """Return what a later turn reads of a use, from the item that a client got."""
+    [item, *_] = terminal(encode_events(make_tool_runs((block, outcome))))["output"]
+    parts = parse_body({"model": "gpt-x", "input": [item]}).turns[0].parts
+    [use] = CLIENT.read_tool_uses(parts).values()
+    return expect(ServerToolUse, use)
+
+
+def test_what_a_tool_returned_comes_back_from_a_client_that_keeps_opaque_values() -> None:
+    pdf, prose = Page("https://t.example", "T", pdf="JVBERg=="), SearchFound((), "Prose.")
+    rows: list[tuple[HostedBlock, ToolOutcome, ToolOutcome]] = [
+        (SEARCH, SearchFound(FOUND.results, shown=1), SearchFound(FOUND.results[:1])),
+        *((SEARCH, outcome, outcome) for outcome in (prose, FAILED)),
+        *((FETCH, outcome, outcome) for outcome in (pdf, replace(PAGE, truncated=True), FAILED)),
+    ]
+    for block, outcome, expected in rows:
+        use = read_back(replace(block, place=PLACE), outcome)
+        assert use.outcome == expected
+        assert (use.kind, use.input, use.place, use.is_ours) == (block.kind, block.input, PLACE, True)
+
+
+def test_only_so_much_of_one_reply_is_kept_and_the_ledger_names_the_bound() -> None:
+    ledger = Ledger()
+    large = Page("https://t.example", "T", "x" * (MAX_RUNS_BYTES // 2))
+    written = encode_events(make_tool_runs((FETCH, large), (FETCH, large), (FETCH, large)), ledger=ledger)
+    assert MAX_RUNS_BYTES < len(written) < 2 * MAX_RUNS_BYTES + 100_000
+    assert [loss.path for loss in ledger] == ["/content/1", "/content/2"]
+    assert all(str(MAX_RUNS_BYTES) in loss.why for loss in ledger)
 
 
 def test_a_call_without_a_query_has_none() -> None:

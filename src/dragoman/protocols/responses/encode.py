@@ -32,9 +32,9 @@ from dragoman.hub.events import (
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
-from dragoman.hub.ports import KeptItem, KeptReply, ReplyContext
+from dragoman.hub.ports import KeptItem, KeptReply, ReplyContext, ReplyState
 from dragoman.hub.request import Citation
-from dragoman.hub.server_tools import ToolOutcome
+from dragoman.hub.server_tools import MAX_RUNS_BYTES, ToolOutcome
 from dragoman.hub.usage import Usage
 from dragoman.protocols.responses import errors
 from dragoman.protocols.responses.encode_blocks import (
@@ -47,6 +47,7 @@ from dragoman.protocols.responses.encode_blocks import (
     encode_hosted_item,
     end_server_item,
     restore_item,
+    seal_outcome,
 )
 from dragoman.protocols.responses.encode_response import Snapshot, make_snapshot
 from dragoman.protocols.responses.wire import Item
@@ -78,6 +79,7 @@ class Encoder:
         self._output: dict[int, Raw] = {}
         self._kept: dict[int, KeptItem] = {}  # the same, where the reply is kept
         self._has_text = False
+        self._sealed_bytes = 0  # of what tools have returned
         self._usage: Usage | None = None
         self.body: Raw = Raw()  # the final response object
 
@@ -298,7 +300,7 @@ class Encoder:
         self._closed_item = None
         final = closed.encode_final(status if closed.index == self._indexes - 1 else "completed")
         state, hidden = self._context.state, None
-        if state is not None and state.hides_opaque and "encrypted_content" in final:
+        if state is not None and (state.hides_opaque or _hides_outcome(closed, state)) and "encrypted_content" in final:
             hidden = str(final.pop("encrypted_content"))
         item = Raw(_encode(final))
         self._output[closed.index] = item
@@ -317,7 +319,7 @@ class Encoder:
                 self._ledger.note_dropped(f"/content/{block}", f"Responses has no item like {hosted.kind!r}")
                 return ()
             self._ledger.note_approximated(f"/content/{block}", f"{item['type']} keeps input and results, nothing else")
-        hosted_item = self._open[block] = HostedItem(self._next_index(), item)
+        hosted_item = self._open[block] = HostedItem(self._next_index(), item, hosted)
         started = {**item, "status": "in_progress"} if "status" in item else item
         if "result" in item:  # an image is sent once, when it is done
             started = {**started, "result": None}
@@ -328,7 +330,8 @@ class Encoder:
 
     def _begin_server_tool(self, block: int, hosted: HostedBlock) -> Bytes:
         """Announce a tool that the gateway is about to run."""
-        item = self._open[block] = HostedItem(self._next_index(), begin_server_item(hosted, self._context.new_id))
+        begun = begin_server_item(hosted, self._context.new_id)
+        item = self._open[block] = HostedItem(self._next_index(), begun, hosted)
         frames = [*self._finish_item("completed"), self._encode_added(item.index, item.item)]
         return [*frames, *self._encode_steps(item, ("in_progress", "searching"))]
 
@@ -336,11 +339,31 @@ class Encoder:
         item = self._open[block]
         assert isinstance(item, HostedItem)
         item.item = end_server_item(item.item, outcome, sources=self._context.request.search_sources)
+        self._seal_outcome(block, item, outcome)
         return () if item.item["status"] == "failed" else self._encode_steps(item, ("completed",))
+
+    def _seal_outcome(self, block: int, item: HostedItem, outcome: ToolOutcome) -> None:
+        """Keep what the tool returned for later turns, in the store or with a client that keeps opaque values."""
+        state = self._context.state
+        if not (state is not None and state.holds) and not self._context.request.encrypted_reasoning:
+            self._ledger.note_dropped(f"/content/{block}", "later turns do not have what this tool returned")
+            return
+        sealed = seal_outcome(item.block, outcome)
+        self._sealed_bytes += len(sealed)
+        if self._sealed_bytes > MAX_RUNS_BYTES:
+            why = f"later turns do not have what this tool returned: more than {MAX_RUNS_BYTES} bytes in one reply"
+            self._ledger.note_dropped(f"/content/{block}", why)
+            return
+        item.sealed = sealed
 
     def _encode_steps(self, item: HostedItem, steps: Iterable[str]) -> Bytes:
         place: Item = {"item_id": item.item.get("id"), "output_index": item.index}
         return [self._encode_event(f"response.{item.item['type']}.{step}", place) for step in steps]
+
+
+def _hides_outcome(item: OpenItem | HostedItem, state: ReplyState) -> bool:
+    """Whether what a tool of the gateway returned is kept here, so that the client need not keep it."""
+    return type(item) is HostedItem and item.sealed is not None and state.holds
 
 
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dragoman.hub.events import Block, CallBlock, HostedBlock, RefusalBlock, TextBlock, ThinkingBlock
 from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from dragoman.hub.request import Citation, Json
-from dragoman.hub.server_tools import Page, SearchFound, ToolFailure, ToolOutcome
+from dragoman.hub.server_tools import Page, SearchFound, ToolFailure, ToolOutcome, ToolUseRecord, seal_use
 from dragoman.protocols.responses.wire import HOSTED_ITEMS, VENDOR, Item, text_at
 
 _OWN_ANNOTATIONS = frozenset(("url_citation", "file_citation", "container_file_citation", "file_path"))
@@ -198,14 +198,16 @@ def encode_annotation(citation: Citation, length: int) -> Item | None:
 class HostedItem:
     """An item of a tool that ran on the server's side. One that the vendor ran is complete from the start."""
 
-    __slots__ = ("index", "item")
+    __slots__ = ("block", "index", "item", "sealed")
 
-    def __init__(self, index: int, item: Item) -> None:
+    def __init__(self, index: int, item: Item, block: HostedBlock) -> None:
         self.index = index
         self.item = item
+        self.block = block
+        self.sealed: str | None = None  # what a tool of the gateway has returned, for later turns
 
     def encode_final(self, status: str) -> Item:
-        return self.item
+        return self.item if self.sealed is None else {**self.item, "encrypted_content": self.sealed}
 
 
 def begin_server_item(block: HostedBlock, mint: Callable[[str], str]) -> Item:
@@ -226,6 +228,13 @@ def end_server_item(item: Item, outcome: ToolOutcome, *, sources: bool) -> Item:
     elif isinstance(outcome, Page):
         action = {"type": "open_page", "url": outcome.url}
     return {**item, "status": "completed", "action": action}
+
+
+def seal_outcome(block: HostedBlock, outcome: ToolOutcome) -> str:
+    """Return what later turns need of a tool that the gateway ran, which its item does not hold."""
+    if isinstance(outcome, SearchFound):
+        outcome = SearchFound(outcome.read, outcome.text)
+    return seal_use(ToolUseRecord(block.kind, block.input, outcome, block.place))
 
 
 def restore_item(block: HostedBlock) -> Item | None:

@@ -41,6 +41,8 @@ from dragoman.hub.server_tools import (
     ToolErrorCode,
     ToolFailure,
     ToolOutcome,
+    is_sealed_use,
+    unseal_use,
 )
 from dragoman.protocols.responses.state_items import is_own_compaction, open_compaction
 from dragoman.protocols.responses.wire import SEARCH_ITEM, VENDOR, Item, text_at
@@ -148,7 +150,13 @@ class Conversation:
         self._add_turn(Turn(Role.USER, (Text(summary.text_for_model, item.at),), item.at, unread_fields(item)))
 
     def _read_foreign(self, type_: str, item: Fields) -> None:
-        foreign = Foreign(type_, {"type": type_, **_read_whole(item)}, item.at)
+        raw = {"type": type_, **_read_whole(item)}
+        token = raw.get("encrypted_content")
+        sealed = None
+        if type_ == SEARCH_ITEM and isinstance(token, str) and is_sealed_use(token):
+            sealed = token
+            del raw["encrypted_content"]
+        foreign = Foreign(type_, raw, item.at, sealed=sealed)
         if type_.endswith(("_output", "_response", "_update")):
             self._add_turn(Turn(Role.USER, (foreign,), item.at))
         else:
@@ -345,10 +353,19 @@ def _read_file_data(data: str, title: str | None) -> Inline:
 def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
     """Return the searches and opened pages among the parts of a turn, by index."""
     return {
-        index: _read_use(part.raw, part.at)
+        index: _read_sealed(part.raw, part.sealed) or _read_use(part.raw, part.at)
         for index, part in enumerate(parts)
         if isinstance(part, Foreign) and part.what == SEARCH_ITEM and isinstance(part.raw, dict)
     }
+
+
+def _read_sealed(item: Item, token: str | None) -> ServerToolUse | None:
+    """Return the use that the gateway has kept; None if there is none, or it is damaged."""
+    record = None if token is None else unseal_use(token)
+    if record is None:
+        return None
+    kind, given, outcome, place = record.kind, record.input, record.outcome, record.place
+    return ServerToolUse(text_at(item, "id"), kind, given, outcome, is_ours=True, place=place)
 
 
 def _read_use(item: Item, at: str) -> ServerToolUse:

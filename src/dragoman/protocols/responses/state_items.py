@@ -15,7 +15,7 @@ from dragoman.hub.checksum import decode_checked, encode_checked
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.request import Json
-from dragoman.protocols.responses.wire import ABSENT, Item, text_at
+from dragoman.protocols.responses.wire import ABSENT, SEARCH_ITEM, Item, text_at
 
 REFERENCE = "item_reference"
 TRIGGER = "compaction_trigger"
@@ -31,6 +31,7 @@ _PREFIXES = {
     "custom_tool_call_output": "ctco_",
     "compaction": "cmp_",
 }
+_WITH_OPAQUE = ("reasoning", SEARCH_ITEM)
 _STEMS = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc", "compaction": "cmp"}
 _ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
 MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512  # of metadata
@@ -74,7 +75,7 @@ def uses_state(body: bytes, *, stores: bool) -> bool:
 def _needs_store(type_: object, role: object, id_: object, encrypted: object) -> bool:
     if type_ in (REFERENCE, TRIGGER, "compaction") or (type_ is None and role is None):
         return True
-    return type_ == "reasoning" and id_ is not None and encrypted is None
+    return type_ in _WITH_OPAQUE and id_ is not None and encrypted is None
 
 
 def read_request(body: bytes) -> dict[str, Json]:
@@ -150,8 +151,8 @@ def complete_item(item: Item, new_id: Callable[[str], str]) -> Item:
 
 
 def lacks_opaque(item: Item) -> bool:
-    """Return whether a reasoning item comes back without the opaque form that a later turn needs."""
-    return type_of(item) == "reasoning" and item.get("encrypted_content") is None and isinstance(item.get("id"), str)
+    """Return whether an item comes back without the opaque form that a later turn needs."""
+    return type_of(item) in _WITH_OPAQUE and item.get("encrypted_content") is None and isinstance(item.get("id"), str)
 
 
 def read_metadata(raw: dict[str, Json]) -> dict[str, Json]:
