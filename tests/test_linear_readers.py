@@ -22,15 +22,24 @@ from dragoman.framing.jsonread import read_input_tokens, read_json, read_json_le
 from dragoman.framing.multipart import read_boundary
 from dragoman.hub.checksum import decode_checked, encode_checked
 from dragoman.hub.opaque import Form, Opaque, Thought, decode_envelope, encode_envelope, seal_thoughts, unseal_thoughts
-from dragoman.hub.server_tools import SourceText, seal_source, unseal_source
+from dragoman.hub.server_tools import (
+    Page,
+    SourceText,
+    ToolUseRecord,
+    read_sealed_use,
+    seal_source,
+    seal_use,
+    unseal_source,
+)
 from dragoman.net.dial import parse_url
 from dragoman.net.headers import Headers
 from dragoman.net.request_head import parse_head
+from dragoman.passes.server_tools import read_arguments
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.chat.errors import read_event_error
 from dragoman.protocols.gemini.parse import read_call
 from dragoman.protocols.gemini.parse_fields import read_dialect, read_json_schema
-from dragoman.protocols.messages.wire import decode_call_id
+from dragoman.protocols.messages.wire import decode_call_id, decode_use_id
 from dragoman.protocols.relayed_paths import RELAYED_PATHS, EventStream, observe_document
 from dragoman.protocols.responses.errors import read_unusable
 from dragoman.protocols.responses.state_items import (
@@ -277,6 +286,14 @@ READERS: dict[str, Reader] = {
         of_text(unseal_source),
         {"whole": lambda size: seal_source(SourceText("x" * size)).encode(), **repeat("AAAA", start="dgm1.source.")},
     ),
+    "hub.server_tools:read_sealed_use": Reader(
+        of_text(lambda token: read_sealed_use(token, "")),
+        {
+            "whole": lambda size: seal_use(ToolUseRecord("web_fetch", {}, Page("", "", "x" * size))).encode(),
+            **repeat("AAAA", start="dgm1.sourcerun."),
+        },
+    ),
+    "passes.server_tools:read_arguments": Reader(of_text(read_arguments), repeat("[", '{"a":', " ", '"', start="{")),
     "protocols.responses.state_items:open_compaction": Reader(
         of_text(open_compaction),
         {
@@ -294,6 +311,9 @@ READERS: dict[str, Reader] = {
         {"pairs": write_json(lambda size: {"metadata": {f"k{at}": "v" for at in range(size)}})},
     ),
     "protocols.messages.wire:decode_call_id": Reader(of_text(decode_call_id), repeat("_2", "_", "a", start="toolu_")),
+    "protocols.messages.wire:decode_use_id": Reader(
+        of_text(decode_use_id), repeat("_2", "_", "a", "1_", "x61", start="srvtoolu_1_0_0_")
+    ),
     "protocols.gemini.parse:read_call": Reader(
         of_text(lambda path: read_call(path, "", b"{}")),
         repeat("/models/", ":a", "/publishers/", "/models/a:", "/", "\n", start="/v1beta/models/", end="!"),
@@ -407,6 +427,7 @@ COVERED = {
     "protocols.messages.parse_content:parse_cache": REQUEST,
     "protocols.messages.parse_content:parse_content": REQUEST,
     "protocols.messages.parse_content:read_tool_uses": REQUEST,
+    "protocols.gemini.parse_content:read_tool_uses": REQUEST,
     "protocols.native.decode:decode_whole": DECODER,
     "protocols.native.wire:read_event": DECODER,
     "protocols.relayed_paths:read_usage": "protocols.relayed_paths:observe_document",

@@ -124,9 +124,9 @@ def test_a_search_is_grounding_metadata_on_the_last_chunk(scene: SearchScene, st
     assert counted.input == 40
 
 
-def test_the_search_is_offered_as_a_function(scene: SearchScene) -> None:
+def test_the_search_is_offered_as_a_function_and_is_no_loss(scene: SearchScene) -> None:
     reply = scene.play(SEARCHES, ANSWERS).ask("gemini", tools=[{"googleSearch": {}}])
-    assert reply.losses == [("/content/1", "dropped")], "a Gemini client's history has no place for what it returned"
+    assert reply.headers["x-dragoman-loss"] == "0"
     assert [tool["function"]["name"] for tool in scene.sent[0]["tools"]] == ["web_search"]
     assert len(scene.searched) == 1
 
@@ -191,13 +191,15 @@ def test_a_reply_that_anthropic_pauses_continues(scene: SearchScene, stream: boo
     assert sources_of(metadata) == [("https://v.example/", "V")]
 
 
-def test_the_history_of_a_gemini_client_holds_no_trace_of_a_search(scene: SearchScene) -> None:
+def test_the_history_of_googles_sdk_holds_what_a_search_returned(scene: SearchScene) -> None:
     config = types.GenerateContentConfig(tools=[GOOGLE_SEARCH])
     chat = google_client(scene.gateway.url, KEY).chats.create(model=scene.model, config=config)
     scene.play(SEARCHES, ANSWERS, says("More."))
     list(chat.send_message_stream("pandas?"))
     assert text_of(list(chat.send_message_stream("and?"))) == "More."
-    assert [turn["role"] for turn in scene.sent[-1]["messages"]] == ["user", "assistant", "user"]
+    second, later = scene.sent[1]["messages"], scene.sent[-1]["messages"]
+    assert [turn["role"] for turn in later] == ["user", "assistant", "tool", "assistant", "user"]
+    assert later[:3] == second
 
 
 def test_a_function_of_the_client_beside_the_search_ends_the_reply(scene: SearchScene) -> None:

@@ -66,7 +66,7 @@ def write_fetch(url: str) -> ToolCall:
 RETURNED = {
     "search": b"Text about search pandas.",
     "prose": "It is \u00e4 long story.".encode(),
-    "words": b"Nobody knows an address of words pandas.",
+    "words": b"There is no address of words pandas.",
     "nothing": b"The search found nothing.",
     "broken": b"Error (unavailable): mcp: the index of broken pandas is broken",
 }
@@ -116,23 +116,22 @@ def test_what_a_client_does_not_give_back_is_noted(hall: Hall) -> None:
         made = Conversation(number, "chat", "messages", stream=False)
         made.texts, call = [f"conversation-{number} ", "And?"], ScriptedReply((write_search(kind),), Stop.TOOL)
         made.replies = [call, ScriptedReply((Text("Done."),)), ScriptedReply((Text("Fine."),))]
-        for damage in (b"dgm1.source2.", b"dgm1.source2.AAAA"):
+        for damage, expected in ((b"dgm1.source2.", []), (b"dgm1.source2.AAAA", ["approximated"])):
             made.read.clear()
             made.losses.clear()
-            hold_messages(hall, made, change=lambda history, damage=damage: history.replace(b"dgm1.source2.", damage))
-            expected = [] if damage == b"dgm1.source2." else ["approximated"]
+            hold_messages(hall, made, replacing=damage)
             assert [how for _, how in made.tool_losses] == expected, kind
 
 
-def test_a_client_that_keeps_nothing_opaque_is_told_what_later_turns_lack(hall: Hall) -> None:
+def test_the_ledger_says_what_later_turns_lack_where_a_client_keeps_nothing_opaque(hall: Hall) -> None:
     fields = {"tools": [{"type": "web_search"}], "store": False}
     made = hall.conversations[5_700] = Conversation(5_700, "chat", "resent", stream=False)
     made.replies = [ScriptedReply((write_search("search"),), Stop.TOOL), *[ScriptedReply((Text("Done."),))] * 2]
-    asked = {"role": "user", "content": "conversation-5700 "}
-    response = hall.post(made, "/v1/responses", {"input": [asked], **fields}).json
+    question = {"role": "user", "content": "conversation-5700 "}
+    response = hall.post(made, "/v1/responses", {"input": [question], **fields}).json
     assert made.tool_losses == [("/content/0", "dropped")]
     made.losses.clear()
-    hall.post(made, "/v1/responses", {"input": [asked, *response["output"], asked], **fields})
+    hall.post(made, "/v1/responses", {"input": [question, *response["output"], question], **fields})
     assert made.tool_losses == [("/input/1", "approximated")]
 
 
@@ -151,12 +150,25 @@ def test_a_vendor_with_the_tool_gets_text_and_nothing_that_only_the_gateway_read
     assert b"All of /5800." in made.read[-1]
 
 
+def test_google_gets_text_instead_of_what_only_the_gateway_reads(hall: Hall) -> None:
+    made = hall.conversations[5_850] = Conversation(5_850, "chat", "gemini", stream=False)
+    made.replies = [ScriptedReply((write_search(kind),), Stop.TOOL) for kind in ("search", "broken")]
+    made.replies += [ScriptedReply((Text(text),)) for text in ("Done.", "Fine.")]
+    question = {"role": "user", "parts": [{"text": "conversation-5850 "}]}
+    first = hall.ask_gemini(made, {"contents": [question], "tools": [{"googleSearch": {}}]})
+    made.upstream = "gemini"
+    hall.ask_gemini(made, {"contents": [question, first.json["candidates"][0]["content"], question]})
+    texts = [part["text"] for part in json.loads(made.read[-1])["contents"][1]["parts"]]
+    assert [text.partition(" ")[0] for text in texts] == ["Web", "Error", "Done."]
+    assert b"thoughtSignature" not in made.read[-1]
+
+
 def test_an_item_that_comes_back_without_what_is_kept_of_it_is_completed(hall: Hall) -> None:
     made = hall.conversations[5_900] = Conversation(5_900, "chat", "previous", stream=False)
     made.replies = [ScriptedReply((write_search("words"),), Stop.TOOL), *[ScriptedReply((Text("Done."),))] * 2]
-    asked = {"role": "user", "content": "conversation-5900 "}
-    first = hall.post(made, "/v1/responses", {"input": [asked], "tools": RESPONSES_TOOLS}).json
-    history = [asked, *first["output"], {"role": "user", "content": "And?"}]
+    question = {"role": "user", "content": "conversation-5900 "}
+    first = hall.post(made, "/v1/responses", {"input": [question], "tools": RESPONSES_TOOLS}).json
+    history = [question, *first["output"], {"role": "user", "content": "And?"}]
     hall.post(made, "/v1/responses", {"input": history, "tools": RESPONSES_TOOLS, "store": False})
     check([made])
 

@@ -44,7 +44,7 @@ def test_interleaved_calls_leave_one_after_the_other() -> None:
 def test_a_tools_result_waits_with_its_block() -> None:
     open_a, a1, close_a = call(0, "f", "{}")
     search = HostedBlock("call-1", "web_search", is_ours=True)
-    b = [Opened(1, search), ToolReturned(1, SearchFound(())), Closed(1)]
+    b: list[Event] = [Opened(1, search), ToolReturned(1, SearchFound(())), Closed(1)]
     assert straighten(START, open_a, *b, a1, close_a, END) == [START, open_a, a1, close_a, *b, END]
 
 

@@ -1,6 +1,7 @@
 """Offer the tools that the gateway runs itself in place of a client's hosted tools."""
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Protocol as Interface
@@ -13,6 +14,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Protocol
 from dragoman.hub.request import Foreign, Hosted, Request, ToolResult
 from dragoman.hub.server_tools import SEARCH, TOKEN_MARK, ServerToolUse, ToolText
+from dragoman.net.tasks import run_off_loop
 from dragoman.passes.earlier_uses import WritingRules, find_unrun_uses, write_earlier_uses, write_own_uses_as_text
 from dragoman.passes.server_tools import ServerTools, offer_server_tools
 from dragoman.tools.backends import ToolPlan
@@ -78,7 +80,7 @@ async def offer_tools(
         for declared in () if tools is None else tools.declared.values():
             note_settings(declared, plan.located_by, ledger)
     if tools is None and protocol.name == request.protocol:
-        if TOKEN in call.body or _has_sealed_parts(request):
+        if TOKEN in call.body or _has_kept_uses(request):
             request = write_own_uses_as_text(request, read_uses, ledger)
     elif _has_foreign_parts(request):
         names = {} if tools is None else tools.names
@@ -87,7 +89,7 @@ async def offer_tools(
         assert protocol.upstream is not None
         ran = {} if rounds is None else rounds.results
         rules = WritingRules(names, protocol.upstream.reads_documents, ran, call.client.cites_apart)
-        request = write_earlier_uses(request, read_uses, rules, ledger)
+        request = await run_off_loop(call.size, partial(write_earlier_uses, request, read_uses, rules, ledger))
     if rounds is not None:
         request = rounds.extend(request, tools)
     return OfferedTools(request, tools, unrun)
@@ -106,10 +108,10 @@ def _has_foreign_parts(request: Request) -> bool:
     return Foreign in map(type, chain.from_iterable(map(_get_parts, request.turns)))
 
 
-def _has_sealed_parts(request: Request) -> bool:
-    """Whether a turn has parts to which the gateway has added what only it can read."""
+def _has_kept_uses(request: Request) -> bool:
+    """Whether a turn has parts that stand for a use which only the gateway can read."""
     parts = chain.from_iterable(map(_get_parts, request.turns))
-    return any(type(part) is Foreign and part.sealed is not None for part in parts)
+    return any(type(part) is Foreign and part.use is not None for part in parts)
 
 
 def check_domains(request: Request) -> None:

@@ -10,6 +10,7 @@ from typing import final
 from msgspec import Struct, field
 
 from dragoman.hub.opaque import Opaque
+from dragoman.hub.server_tools import ServerToolUse, SourceText
 
 Json = object
 Ext = dict[str, Json]  # unread fields by relative JSON pointer without its leading slash
@@ -147,7 +148,9 @@ class Foreign(Struct, frozen=True, tag="foreign"):
     raw: Json
     at: str = ""
     is_upstreams: bool = False  # of a reply that the same upstream has just given, and gets back
-    sealed: str | None = None  # what the gateway has added to it, which no vendor may see
+    # What the gateway has added to it, which no vendor may see: all of a tool's use, or of what it returned.
+    use: ServerToolUse | None = None
+    returned: SourceText | None = None
 
 
 Part = Text | Refusal | Image | Document | Audio | Thinking | ToolCall | ToolResult | Foreign

@@ -173,10 +173,13 @@ def is_sealed_use(token: object) -> bool:
     return isinstance(token, str) and token.startswith(_RUN_TAG)
 
 
-def unseal_use(token: str) -> ToolUseRecord | None:
-    """Read such a record; None if it is damaged."""
+def read_sealed_use(token: str, id: str) -> ServerToolUse | None:
+    """Return the use of such a record, under this id; None if it is damaged."""
     packed = decode_checked(token.removeprefix(_RUN_TAG))
     try:
-        return None if packed is None else msgspec.msgpack.decode(packed, type=ToolUseRecord)
+        record = None if packed is None else msgspec.msgpack.decode(packed, type=ToolUseRecord)
     except (ValueError, RecursionError):  # a client may write one itself
         return None
+    if record is None:
+        return None
+    return ServerToolUse(id, record.kind, record.input, record.outcome, is_ours=True, place=record.place)

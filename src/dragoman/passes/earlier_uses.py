@@ -19,7 +19,6 @@ from dragoman.hub.server_tools import (
     ToolFailure,
     ToolOutcome,
     is_own_source,
-    is_sealed_use,
 )
 from dragoman.passes.server_tools import list_results, measure_part, write_arguments, write_result
 
@@ -134,6 +133,10 @@ class _SplitTurn:
         self._round, self._rest = use.place, 0 if use.place is None else use.place.rest
 
     def _add_part(self, part: Part) -> None:
+        size = self._rest
+        if isinstance(part, Text) and 0 < size < len(part.text):  # the client has joined the texts of two rounds
+            self._add_part(replace(part, text=part.text[:size]))
+            part = replace(part, text=part.text[size:])
         if self._results and not self._is_of_round(part):
             self._end_round()
         self._parts.append(part)
@@ -245,11 +248,9 @@ def _rewrite_own_uses(turn: Turn, uses: Uses, ledger: Ledger) -> Turn:
 
 def _is_text_for_vendor(part: Part, use: ServerToolUse) -> bool:
     """Whether the vendor could not read what the gateway's tool returned in the blocks of its own protocol."""
-    if not use.is_ours:
-        return False
-    if isinstance(use.outcome, SearchFound):
-        return bool(use.outcome.results or use.outcome.text)
-    return isinstance(use.outcome, Page) and isinstance(part, Foreign) and is_sealed_use(part.sealed)
+    if isinstance(part, Foreign) and part.use is not None:
+        return True
+    return use.is_ours and isinstance(use.outcome, SearchFound) and bool(use.outcome.results or use.outcome.text)
 
 
 def _write_as_text(use: ServerToolUse, at: str, ledger: Ledger) -> Text:
@@ -257,8 +258,8 @@ def _write_as_text(use: ServerToolUse, at: str, ledger: Ledger) -> Text:
         ledger.note_approximated(at, "a search that the gateway ran is sent to its vendor's model as text")
         found = use.outcome.text or list_results(use.outcome.read)
         return Text(f"Web search for {use.input.get('query', '')!r}:\n\n{found}", at)
-    assert isinstance(use.outcome, Page)
-    ledger.note_approximated(at, "a page that the gateway fetched is sent to its vendor's model as text")
+    assert use.outcome is not None
+    ledger.note_approximated(at, "what a tool of the gateway returned is sent to its vendor's model as text")
     texts = (part.text for part in write_result(use.id, use.outcome, documents=False).content if isinstance(part, Text))
     return Text("".join(texts), at)
 

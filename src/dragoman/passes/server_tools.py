@@ -42,6 +42,8 @@ from dragoman.hub.server_tools import (
     ToolFailure,
     ToolOutcome,
     ToolText,
+    ToolUseRecord,
+    seal_use,
 )
 
 RESULTS_BY_SIZE = {"low": 3, "medium": 6}
@@ -169,6 +171,13 @@ def measure_part(part: Part) -> int:
     if isinstance(part, Text | Refusal):
         return len(part.text)
     return 0 if isinstance(part, Thinking) and not part.text and part.opaque is None else 1
+
+
+def seal_outcome(block: HostedBlock, outcome: ToolOutcome) -> str:
+    """Return what later turns need of a tool that the gateway ran, for a client whose own record holds too little."""
+    if isinstance(outcome, SearchFound):
+        outcome = SearchFound(outcome.read, outcome.text)
+    return seal_use(ToolUseRecord(block.kind, block.input, outcome, block.place))
 
 
 def write_result(call_id: str, outcome: ToolOutcome, *, documents: bool) -> ToolResult:

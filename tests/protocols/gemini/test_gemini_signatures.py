@@ -7,7 +7,8 @@ import pytest
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque, Thought, seal_thoughts, unseal_thoughts
-from dragoman.hub.request import Text, Thinking, ToolCall
+from dragoman.hub.request import Foreign, Text, Thinking, ToolCall
+from dragoman.hub.server_tools import CallPlace, SearchFound, ServerToolUse, ToolUseRecord, seal_use
 from dragoman.protocols.gemini import PROTOCOL
 from dragoman.protocols.gemini.parse import parse
 from wire_json import Json
@@ -33,6 +34,8 @@ def _plain(part: object) -> object:
             return part.text
         case ToolCall():
             return part.name
+        case Foreign():
+            return part.use
     return part
 
 
@@ -68,6 +71,16 @@ def test_an_envelope_that_cannot_be_read_has_no_reasoning() -> None:
 def test_the_reasoning_of_a_call_stood_before_the_text_of_its_step() -> None:
     sealed = {"thoughtSignature": seal_thoughts([ONE])}
     assert history(model({"text": "Look."}, {**CALL, **sealed})) == [ONE, "Look.", "f"]
+
+
+def test_a_use_of_the_gateways_tool_stands_where_it_ran() -> None:
+    record = ToolUseRecord("web_search", {"query": "x"}, SearchFound((), "Prose."), CallPlace("call-7", 1))
+    use = Thought("", Opaque("", Form.ENCRYPTED, seal_use(record)))
+    sealed = {"thoughtSignature": seal_thoughts([ONE, use, TWO])}
+    at = "/contents/1/parts/1/thoughtSignature"
+    ran = ServerToolUse(at, "web_search", {"query": "x"}, record.outcome, is_ours=True, place=record.place)
+    assert history(model({"text": "Look."}, {**CALL, **sealed})) == [ONE, "Look.", ran, TWO, "f"]
+    assert history(model({"text": "Look."}, {"text": "So.", **sealed})) == ["Look.", ONE, ran, TWO, "So."]
 
 
 def test_reasoning_that_text_and_call_both_carry_comes_once_and_in_its_place() -> None:

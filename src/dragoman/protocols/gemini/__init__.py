@@ -23,6 +23,7 @@ from dragoman.hub.ports import (
     ModelList,
     Parse,
     Protocol,
+    ReadToolUses,
     Stage,
     TokenCounting,
     ToolLimits,
@@ -69,6 +70,13 @@ def _parse() -> Parse:
     from dragoman.protocols.gemini.parse import parse
 
     return parse
+
+
+@Deferred
+def _read_tool_uses() -> ReadToolUses:
+    from dragoman.protocols.gemini.parse_content import read_tool_uses
+
+    return read_tool_uses
 
 
 @Deferred
@@ -214,6 +222,7 @@ PROTOCOL = Protocol(
         ),
         matches_headers=_announces_google_client,
         envelope_start=ENVELOPE_START,
+        read_tool_uses=_read_tool_uses,
         error_shape=ErrorShape,
         end_markers=(b'"finishReason"', b'"finish_reason"', b'{"error"'),
     ),

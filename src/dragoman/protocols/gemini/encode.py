@@ -117,6 +117,8 @@ class Encoder:
             case ToolReturned(outcome=outcome):
                 assert isinstance(self._open, HostedBlock)
                 self._grounding.add_outcome(self._open, outcome)
+                self._reasoning.add_use(self._open, outcome, f"/content/{self._block}", self._ledger)
+                self._signs = True
             case Started():
                 self._start(event)
             case UsageReported(usage=usage):
@@ -303,6 +305,8 @@ def _encode_pieces(reply: Reply, grounding: Grounding, context: ReplyContext, le
             case HostedBlock():
                 grounding.add_hosted(what)
                 parts += encode_hosted(what, at, ledger)
+                if what.outcome is not None:
+                    reasoning.add_use(what, what.outcome, at, ledger)
             case TextBlock() | RefusalBlock():
                 parts += [{"text": piece.text, **reasoning.sign_text()}] if piece.text else []
                 grounding.pieces.append(piece.text)

@@ -7,10 +7,11 @@ import msgspec
 
 from dragoman.hub.events import CallBlock, HostedBlock
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Thought, seal_thoughts
+from dragoman.hub.opaque import Form, Opaque, Thought, seal_thoughts
 from dragoman.hub.ports import ReplyContext
 from dragoman.hub.request import Citation
-from dragoman.hub.server_tools import Page, SearchFound, ToolFailure, ToolOutcome
+from dragoman.hub.server_tools import MAX_RUNS_BYTES, Page, SearchFound, ToolFailure, ToolOutcome, is_sealed_use
+from dragoman.passes.server_tools import seal_outcome
 from dragoman.protocols.gemini.wire import Wire
 
 _arguments = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -20,29 +21,48 @@ class StepReasoning:
     """The reasoning of a step, until parts have carried it to the client.
 
     Clients drop thoughts from their history, and some keep the signature of the first text alone. So the first text
-    after some reasoning carries that reasoning, and the step's first call carries all of the step.
+    after some reasoning carries that reasoning, and the step's first call carries all of the step. What the gateway's
+    tools have returned between them is carried in the same way, but once.
     """
 
-    __slots__ = ("_step", "_unsent")
+    __slots__ = ("_step", "_unsent", "_uses_bytes")
 
     def __init__(self) -> None:
         self._step: list[Thought] = []
         self._unsent: list[Thought] = []
+        self._uses_bytes = 0
 
     def add(self, thought: Thought) -> None:
         if thought.text or thought.opaque is not None:
             self._step.append(thought)
             self._unsent.append(thought)
 
+    def add_use(self, hosted: HostedBlock, outcome: ToolOutcome, at: str, ledger: Ledger) -> None:
+        """Add what a tool of the gateway returned."""
+        token = seal_outcome(hosted, outcome)
+        self._uses_bytes += len(token)
+        if self._uses_bytes > MAX_RUNS_BYTES:
+            why = f"later turns do not have what this tool returned: more than {MAX_RUNS_BYTES} bytes in one reply"
+            ledger.note_dropped(at, why)
+            return
+        self.add(Thought("", Opaque("", Form.ENCRYPTED, token)))
+
     def sign_text(self) -> Wire:
         """Return the field for the next text: the reasoning that no text has carried so far."""
         thoughts, self._unsent = self._unsent, []
+        if any(map(is_use, thoughts)):
+            self._step = [thought for thought in self._step if not is_use(thought)]
         return _sign(thoughts)
 
     def sign_call(self) -> Wire:
         """Return the field for a call: nothing, unless it is the first of its step."""
         thoughts, self._step, self._unsent = self._step, [], []
         return _sign(thoughts)
+
+
+def is_use(thought: Thought) -> bool:
+    """Whether this stands for what a tool of the gateway returned."""
+    return thought.opaque is not None and is_sealed_use(thought.opaque.payload)
 
 
 def shows_thoughts(context: ReplyContext) -> bool:
@@ -79,8 +99,6 @@ def _to_one_line(json: str) -> bytes:
 def encode_hosted(hosted: HostedBlock, at: str, ledger: Ledger) -> list[Wire]:
     """Return the parts that show what a vendor's tool did; searches and fetches are shown as metadata instead."""
     if hosted.kind in ("web_search", "web_fetch"):
-        if hosted.is_ours:
-            ledger.note_dropped(at, f"later turns do not have what {hosted.kind} returned: Gemini has no place for it")
         return []
     if hosted.kind == "code_execution":
         ledger.note_approximated(at, "only code and output of an execution are sent")

@@ -7,6 +7,7 @@ text that such chunks hold.
 import re
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from itertools import takewhile
 
 import msgspec
 from msgspec import Struct
@@ -33,11 +34,13 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
+from dragoman.hub.server_tools import ServerToolUse, is_sealed_use, read_sealed_use
 from dragoman.protocols.gemini.parse_fields import ProtoFields, unread_fields
 from dragoman.protocols.gemini.wire import NAME, PLACEHOLDERS
 
 _ROLES = {"user": Role.USER, "model": Role.ASSISTANT, "function": Role.USER, "tool": Role.USER}
 _SIGNATURE = "thoughtSignature"
+USE = "the use of a tool that the gateway ran"
 _KINDS = ("functionCall", "functionResponse", "inlineData", "fileData")
 _TEXT_TYPES = frozenset(("application/json", "application/xml", "application/javascript", "application/x-javascript"))
 _EXTENSIONS = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}
@@ -204,12 +207,13 @@ class _ContentReader:
         new = [thought for thought in thoughts if thought not in self._seen]
         is_first = len(new) == len(thoughts)
         self._seen.update(new)
-        added = [Thinking(thought.text, at, thought.opaque, thought.raw) for thought in new]
+        added = [_read_thought_or_use(thought, at) for thought in new]
         if is_of_call and is_first:
-            self._parts[self._step : self._step] = added  # the call itself, which ends the step, follows
-        else:
-            for thought in added:
-                self._add_part(thought)
+            first = list(takewhile(lambda part: isinstance(part, Thinking), added))  # before the step's tools ran
+            self._parts[self._step : self._step] = first  # the call itself, which ends the step, follows
+            added = added[len(first) :]
+        for part in added:
+            self._add_part(part)
 
     def _read_call(self, part: ProtoFields) -> ToolCall:
         call = part.need_obj("functionCall")
@@ -333,6 +337,20 @@ def _first_open(calls: deque[_ReadCall]) -> _ReadCall | None:
     while calls and calls[0].is_answered:
         calls.popleft()
     return calls[0] if calls else None
+
+
+def _read_thought_or_use(thought: Thought, at: str) -> Thinking | Foreign:
+    """Return reasoning, or a use of a tool that the gateway ran."""
+    opaque = thought.opaque
+    use = None
+    if opaque is not None and is_sealed_use(opaque.payload):
+        use = read_sealed_use(opaque.payload, at)
+    return Thinking(thought.text, at, opaque, thought.raw) if use is None else Foreign(USE, {}, at, use=use)
+
+
+def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
+    """Return the uses of the gateway's tools among the parts of a turn, by index."""
+    return {index: part.use for index, part in enumerate(parts) if isinstance(part, Foreign) and part.use is not None}
 
 
 def _is_unsigned(part: Part) -> bool:

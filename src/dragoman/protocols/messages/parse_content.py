@@ -76,7 +76,8 @@ def _parse_foreign(block: Fields) -> Foreign:
     token = raw.get("encrypted_content") if kind in _RESULT_KINDS else None
     if not isinstance(token, str) or not is_own_source(token):
         return Foreign(kind, raw, block.at)
-    return Foreign(kind, {key: value for key, value in raw.items() if value is not token}, block.at, sealed=token)
+    shown = {key: value for key, value in raw.items() if value is not token}
+    return Foreign(kind, shown, block.at, returned=unseal_source(token))
 
 
 def _parse_text(block: Fields) -> Text:
@@ -267,7 +268,7 @@ def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
 def _add_outcome(use: ServerToolUse, result: Foreign) -> ServerToolUse:
     """Return a use with what its result block says."""
     content = result.raw.get("content") if isinstance(result.raw, dict) else None
-    sealed = None if result.sealed is None else unseal_source(result.sealed)
+    sealed = result.returned
     is_whole = sealed is not None or use.place is None
     if isinstance(content, list):
         items = [item for item in content if isinstance(item, dict)]

@@ -36,6 +36,7 @@ from dragoman.hub.ports import KeptItem, KeptReply, ReplyContext, ReplyState
 from dragoman.hub.request import Citation
 from dragoman.hub.server_tools import MAX_RUNS_BYTES, ToolOutcome
 from dragoman.hub.usage import Usage
+from dragoman.passes.server_tools import seal_outcome
 from dragoman.protocols.responses import errors
 from dragoman.protocols.responses.encode_blocks import (
     FUNCTION,
@@ -47,7 +48,6 @@ from dragoman.protocols.responses.encode_blocks import (
     encode_hosted_item,
     end_server_item,
     restore_item,
-    seal_outcome,
 )
 from dragoman.protocols.responses.encode_response import Snapshot, make_snapshot
 from dragoman.protocols.responses.wire import Item

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dragoman.hub.events import Block, CallBlock, HostedBlock, RefusalBlock, TextBlock, ThinkingBlock
 from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from dragoman.hub.request import Citation, Json
-from dragoman.hub.server_tools import Page, SearchFound, ToolFailure, ToolOutcome, ToolUseRecord, seal_use
+from dragoman.hub.server_tools import Page, SearchFound, ToolFailure, ToolOutcome
 from dragoman.protocols.responses.wire import HOSTED_ITEMS, VENDOR, Item, text_at
 
 _OWN_ANNOTATIONS = frozenset(("url_citation", "file_citation", "container_file_citation", "file_path"))
@@ -228,13 +228,6 @@ def end_server_item(item: Item, outcome: ToolOutcome, *, sources: bool) -> Item:
     elif isinstance(outcome, Page):
         action = {"type": "open_page", "url": outcome.url}
     return {**item, "status": "completed", "action": action}
-
-
-def seal_outcome(block: HostedBlock, outcome: ToolOutcome) -> str:
-    """Return what later turns need of a tool that the gateway ran, which its item does not hold."""
-    if isinstance(outcome, SearchFound):
-        outcome = SearchFound(outcome.read, outcome.text)
-    return seal_use(ToolUseRecord(block.kind, block.input, outcome, block.place))
 
 
 def restore_item(block: HostedBlock) -> Item | None:

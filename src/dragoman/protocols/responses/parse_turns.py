@@ -42,7 +42,7 @@ from dragoman.hub.server_tools import (
     ToolFailure,
     ToolOutcome,
     is_sealed_use,
-    unseal_use,
+    read_sealed_use,
 )
 from dragoman.protocols.responses.state_items import is_own_compaction, open_compaction
 from dragoman.protocols.responses.wire import SEARCH_ITEM, VENDOR, Item, text_at
@@ -151,12 +151,11 @@ class Conversation:
 
     def _read_foreign(self, type_: str, item: Fields) -> None:
         raw = {"type": type_, **_read_whole(item)}
-        token = raw.get("encrypted_content")
-        sealed = None
-        if type_ == SEARCH_ITEM and isinstance(token, str) and is_sealed_use(token):
-            sealed = token
+        foreign = Foreign(type_, raw, item.at)
+        token = raw.get("encrypted_content") if type_ == SEARCH_ITEM else None
+        if isinstance(token, str) and is_sealed_use(token):
             del raw["encrypted_content"]
-        foreign = Foreign(type_, raw, item.at, sealed=sealed)
+            foreign = Foreign(type_, raw, item.at, use=read_sealed_use(token, text_at(raw, "id")))
         if type_.endswith(("_output", "_response", "_update")):
             self._add_turn(Turn(Role.USER, (foreign,), item.at))
         else:
@@ -353,19 +352,10 @@ def _read_file_data(data: str, title: str | None) -> Inline:
 def read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
     """Return the searches and opened pages among the parts of a turn, by index."""
     return {
-        index: _read_sealed(part.raw, part.sealed) or _read_use(part.raw, part.at)
+        index: part.use or _read_use(part.raw, part.at)
         for index, part in enumerate(parts)
         if isinstance(part, Foreign) and part.what == SEARCH_ITEM and isinstance(part.raw, dict)
     }
-
-
-def _read_sealed(item: Item, token: str | None) -> ServerToolUse | None:
-    """Return the use that the gateway has kept; None if there is none, or it is damaged."""
-    record = None if token is None else unseal_use(token)
-    if record is None:
-        return None
-    kind, given, outcome, place = record.kind, record.input, record.outcome, record.place
-    return ServerToolUse(text_at(item, "id"), kind, given, outcome, is_ours=True, place=place)
 
 
 def _read_use(item: Item, at: str) -> ServerToolUse:
