@@ -169,6 +169,14 @@ def gemini_texts(size: int) -> Iterable[Frame]:
     yield gemini_chunk(finishReason="STOP", groundingMetadata=metadata)
 
 
+def gemini_sources(size: int) -> Iterable[Frame]:
+    yield gemini_chunk({"text": "wörd " * 20 * size})
+    spans = ({"startIndex": 100 * at, "endIndex": 100 * at + 5} for at in range(size))
+    supports = [{"segment": span, "groundingChunkIndices": [0]} for span in spans]
+    metadata = {"groundingChunks": [{"web": {"uri": "https://example.com"}}], "groundingSupports": supports}
+    yield gemini_chunk(finishReason="STOP", groundingMetadata=metadata)
+
+
 STREAMS: dict[str, tuple[str, Callable[[int], Iterable[object]], int]] = {
     "chat calls by index": ("chat", chat_frames(lambda at: {"tool_calls": [chat_call(at, index=at)]}), 1500),
     "chat calls by id": ("chat", chat_frames(lambda at: {"tool_calls": [chat_call(at)]}), 1500),
@@ -197,6 +205,7 @@ STREAMS: dict[str, tuple[str, Callable[[int], Iterable[object]], int]] = {
     "responses citations": ("responses", responses_cited, 1000),
     "gemini calls": ("gemini", gemini_calls, 800),
     "gemini texts and thoughts": ("gemini", gemini_texts, 800),
+    "gemini sources": ("gemini", gemini_sources, 800),
     "kiro calls": ("kiro", kiro_uses, 800),
     "kiro stops": ("kiro", kiro_stops, 300),
     "kiro sources": ("kiro", kiro_sources, 600),

@@ -271,9 +271,9 @@ class Policy:
 def choose_failure(failed: Sequence[NoReply]) -> NoReply:
     """Return the failure for a client whose request these targets have failed, in this order: that of the last one.
 
-    If no retry helps against that, but another target failed in passing, the client is to try again: it gets that
-    failure, of several the one with the shortest wait. What the last target says of the request itself is reported all
-    the same, without advice against a retry.
+    If a retry cannot change that, but another target failed in passing, the client is to try again: it gets that
+    failure, of several the one with the shortest wait. What the last target says of the request itself is reported
+    all the same, without advice against a retry.
     """
     last = failed[-1]
     passing = [end for end in failed if _is_passing(end.failure)]

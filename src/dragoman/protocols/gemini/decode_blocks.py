@@ -6,6 +6,7 @@ part, which is empty unless thoughts precede it.
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import msgspec
 from msgspec import Raw, Struct
@@ -296,20 +297,42 @@ def _list_sources(grounding: Grounding) -> tuple[Citation, ...]:
 def _locate_citations(grounding: Grounding, text: str, bytes_before: int) -> Iterator[Citation]:
     """Yield the citations of a block in order; `bytes_before`: the length of the reply's text before this block."""
     sources, encoded = _list_sources(grounding), text.encode(errors="surrogatepass")
+    count_characters = _CharacterCounter(encoded).count
     for support in grounding.grounding_supports or ():
         segment = support.segment or _Segment()
         start = max(0, (segment.start_index or 0) - bytes_before)
         end = len(encoded) if segment.end_index is None else segment.end_index - bytes_before
         if end <= 0:
             continue  # of an earlier block, which is closed
-        first, last = _count_characters(encoded, start), _count_characters(encoded, min(end, len(encoded)))
+        first, last = count_characters(start), count_characters(end)
         for index in support.grounding_chunk_indices or ():
             if 0 <= index < len(sources) and sources[index].url:
                 yield msgspec.structs.replace(sources[index], start=first, end=last)
 
 
-def _count_characters(encoded: bytes, end: int) -> int:
-    return len(encoded[:end].decode(errors="ignore"))
+_CONTINUATION = bytes(range(0x80, 0xC0))  # the bytes of UTF-8 that begin no character
+_COUNTED_BYTES = 1024
+
+
+class _CharacterCounter:
+    """Counts the characters before an offset in UTF-8; each count looks at a part of the text only."""
+
+    def __init__(self, encoded: bytes) -> None:
+        self._encoded = encoded
+        parts = (encoded[at : at + _COUNTED_BYTES] for at in range(0, len(encoded), _COUNTED_BYTES))
+        self._before = [0, *accumulate(map(_count_beginnings, parts))]
+
+    def count(self, end: int) -> int:
+        """Return how many whole characters end at this offset or before it."""
+        end = min(end, len(self._encoded))
+        while 0 < end < len(self._encoded) and self._encoded[end] in _CONTINUATION:
+            end -= 1  # within a character
+        at = end // _COUNTED_BYTES
+        return self._before[at] + _count_beginnings(self._encoded[at * _COUNTED_BYTES : end])
+
+
+def _count_beginnings(encoded: bytes) -> int:
+    return len(encoded.translate(None, _CONTINUATION))
 
 
 class _Token(Struct, rename="camel"):
