@@ -105,9 +105,9 @@ def test_a_search_beside_a_call_of_the_client_shows_the_clients_call_alone(scene
     assert last_finish(events) == "tool_calls"
 
 
-def test_only_what_a_search_returned_is_lost_for_later_turns_and_one_that_fails_is_not_seen(scene: SearchScene) -> None:
+def test_a_search_that_the_gateway_runs_is_no_loss_and_one_that_fails_is_not_seen(scene: SearchScene) -> None:
     reply = scene.play(searches(text=""), ANSWERS).ask("chat", web_search_options={})
-    assert reply.losses == [("/content/0", "dropped")], "a Chat client's history has no place for it"
+    assert (reply.headers["x-dragoman-loss"], reply.headers.get("x-dragoman-loss-detail", "[]")) == ("0", "[]")
     scene.play(SEARCHES, ANSWERS).script_search(json_answer({}, 500))
     message = scene.complete().choices[0].message
     assert (message.content, message.annotations or []) == (TEXT, [])

@@ -60,10 +60,9 @@ class LossRecorder:
     def block(self, number: int, what: Block) -> None:
         at = f"/content/{number}"
         if type(what) is HostedBlock:  # compared: `isinstance` of a struct that does not fit is slow
-            # Chat shows a search of the gateway by its citations alone.
-            why = f"later turns do not have what {what.kind} returned: Chat has no place for it"
-            vendors = f"Chat has no place for the activity of {what.kind}"
-            self._ledger.note_dropped(at, why if what.is_ours else vendors)
+            if what.is_ours:  # Chat shows a search by its citations alone
+                return
+            self._ledger.note_dropped(at, f"Chat has no place for the activity of {what.kind}")
             return
         if type(what) is CallBlock and what.namespace:
             self._ledger.note_dropped(f"{at}/namespace", "Chat's tools have no namespaces")

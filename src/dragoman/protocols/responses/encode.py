@@ -346,8 +346,7 @@ class Encoder:
         """Keep what the tool returned for later turns, in the store or with a client that keeps opaque values."""
         state = self._context.state
         if not (state is not None and state.holds) and not self._context.request.encrypted_reasoning:
-            self._ledger.note_dropped(f"/content/{block}", "later turns do not have what this tool returned")
-            return
+            return  # Responses shows a search by its query and sources; later turns note what they lack
         sealed = seal_outcome(item.block, outcome)
         self._sealed_bytes += len(sealed)
         if self._sealed_bytes > MAX_RUNS_BYTES:
