@@ -229,13 +229,13 @@ def test_an_address_that_only_the_model_wrote_before_is_not_fetched_either(scene
     assert code_of(scene.streams("", messages=turns)) == "url_not_in_prior_context"
 
 
-def test_an_address_that_a_search_has_found_is_fetched(hurried: Scene) -> None:
-    hurried.add_page("a.example/1", html(PAGE))
-    hurried.play(SEARCHES, fetch("https://a.example/1"), ANSWER)
-    message = hurried.streams("Find something.")
+def test_an_address_that_a_search_has_found_is_fetched(scene: Scene) -> None:
+    scene.add_page("a.example/1", html(PAGE))
+    scene.play(SEARCHES, fetch("https://a.example/1"), ANSWER)
+    message = scene.streams("Find something.")
     kinds = [block.type for block in message.content if block.type != "text"]
     assert kinds == ["server_tool_use", "web_search_tool_result", "server_tool_use", "web_fetch_tool_result"]
-    assert hurried.web.tunnels == [f"{PUBLIC}:443"]  # there is no TLS behind it, so the page itself does not come
+    assert scene.web.tunnels == [f"{PUBLIC}:443"]  # which is closed, so the page itself does not come
 
 
 def test_a_link_of_a_fetched_page_is_fetched(scene: Scene) -> None:

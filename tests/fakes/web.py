@@ -24,7 +24,10 @@ GetAddrInfo = Callable[..., Sequence[tuple[object, ...]]]
 
 @dataclass
 class FakeWeb(FakeUpstream):
-    """Ends every tunnel: whatever the address, the page of the `host` header and the path is served."""
+    """Ends every tunnel: whatever the address, the page of the `host` header and the path is served.
+
+    One for TLS is closed at once.
+    """
 
     sites: dict[str, Answer] = field(default_factory=dict)  # "host/path" -> the page
     tunnels: list[str] = field(default_factory=list)  # the requested addresses, with their ports
@@ -38,7 +41,10 @@ class FakeWeb(FakeUpstream):
         head = await reader.readuntil(b"\r\n\r\n")
         self.tunnels.append(head.split(b" ")[1].decode())
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        await super()._serve(reader, writer)
+        if self.tunnels[-1].endswith(":443"):
+            writer.close()
+        else:
+            await super()._serve(reader, writer)
 
     def _answer(self, request: ReceivedRequest) -> Answer:
         missing = Answer(b"", status=404, content_type="text/plain", chunked=False)
