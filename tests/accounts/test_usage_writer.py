@@ -139,22 +139,28 @@ def test_a_failing_store_loses_only_rows_beyond_the_limit(
         writer.start()
         for number in range(700):
             writer.observe(outcome(number))
-        while not caplog.records:  # noqa: ASYNC110 - a log raises no event
-            await asyncio.sleep(0.01)
+        await wait_for_messages(1)
         for number in range(700, 1250):
             writer.observe(outcome(number))
         assert (writer.pending, writer.dropped) == (1200, 50)
         in_the_way.unlink()
-        await wait_for_rows(store, 1200)
+        await wait_for_messages(2)
         await writer.stop()
         assert await list_stored_ids(store) == [f"req_{number}" for number in range(1200)]
         await store.close()
 
+    def list_messages() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == usage_writer.__name__]
+
+    async def wait_for_messages(count: int) -> None:
+        async with asyncio.timeout(60):
+            while len(list_messages()) < count:  # noqa: ASYNC110 - a log raises no event
+                await asyncio.sleep(0.01)
+
     asyncio.run(scenario())
-    messages = [record.getMessage() for record in caplog.records if record.name == usage_writer.__name__]
-    assert len(messages) == 2
-    assert "cannot be stored" in messages[0]
-    assert "50 rows were dropped" in messages[1]
+    failing, stored = list_messages()
+    assert "cannot be stored" in failing
+    assert "50 rows were dropped" in stored
 
 
 def test_stop_does_not_wait_forever_for_a_store(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
