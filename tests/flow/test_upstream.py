@@ -83,15 +83,14 @@ def test_an_error_is_read_into_a_failure(status: int, kind: Kind) -> None:
     assert (end.failure.kind, end.failure.status) == (kind, status)
 
 
-def test_an_error_is_logged_with_its_message_when_more_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_is_logged_without_its_message_when_more_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "dragoman"):
         refusal(error(400, "odd"))
     assert caplog.messages == []
     with caplog.at_level(logging.DEBUG, "dragoman"):
         refusal(error(400, f"odd {KEY.decode()}", code="odd_field"))
     [line] = [line for line in caplog.messages if "HTTP 400" in line]
-    assert re.fullmatch(r"provider \w+: HTTP 400 odd_field: odd \S+\. The request: \d+ bytes", line)
-    assert KEY.decode() not in line
+    assert re.fullmatch(r"provider \w+: HTTP 400 odd_field\. The request: \d+ bytes", line)
 
 
 def test_an_error_in_the_clients_own_protocol_is_kept_as_it_came() -> None:

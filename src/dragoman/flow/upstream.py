@@ -68,6 +68,22 @@ def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoRep
     return NoReply(failure, ErrorReply(answer.status, redacted, own))
 
 
+def _log_refusal(prepared: Prepared, failure: Failure) -> None:
+    """Log an error and the figures of the request, with `--verbose`: the log's usual line has neither.
+
+    The message is logged only of upstreams that do not repeat what the user wrote: no log has that.
+    """
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    what = f"HTTP {failure.status} {failure.code}" if failure.code else f"HTTP {failure.status}"
+    describe, body = prepared.upstream.describe_request, prepared.out.body
+    if describe is None:
+        log.debug("provider %s: %s. The request: %d bytes", prepared.provider.name, what, len(body))
+    else:
+        message = failure.message.rstrip(".")
+        log.debug("provider %s: %s: %s. The request: %s", prepared.provider.name, what, message, describe(body))
+
+
 def _find_error_body(prepared: Prepared, body: bytes) -> bytes | None:
     """Return the upstream's error as a client's SDK reads it: not in a list of one, as Google writes it at times.
 

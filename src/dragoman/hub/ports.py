@@ -355,7 +355,8 @@ class Upstream(Struct, frozen=True):
     always_streams: bool = False  # even if the client wants a whole reply
     required_headers: tuple[Header, ...] = ()  # without these it rejects every request
     request_headers: Callable[[Request], tuple[Header, ...]] = _no_headers  # in addition, for a translated request
-    describe_request: Callable[[bytes], str] = lambda body: f"{len(body)} bytes"  # the figures of a rejected request
+    # The figures of a rejected request, for upstreams whose messages say little and repeat nothing of it.
+    describe_request: Callable[[bytes], str] | None = None
     models_query: str = ""  # of GET /models
     options_type: Callable[[], type[Struct]] | None = None  # of `Target.options`, where it has any
     accepts: Callable[[Profile, bytes], bool] = lambda profile, body: (
