@@ -10,12 +10,15 @@ import msgspec
 import pytest
 from anthropic.types import MessageParam, ToolParam
 
+from asking import EXPLAIN
+from asking import ask as send_body
 from dragoman.hub.usage import Source
 from dragoman.providers.token_count import count_text
 from e2e.account_rig import KiroRig, run_kiro
 from fakes.kiro import make_framed, tail, tool, words
 from fakes.upstream import Answer, End, Gate
 from raw_http import dial, request_bytes
+from tables import each_row
 from waiting import wait_until
 
 MODEL = "kiro/claude-sonnet-4.5"

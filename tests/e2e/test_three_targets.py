@@ -147,7 +147,7 @@ MIXED = list(product(NOT_NOW, LASTING, range(3)))  # what passes, what does not,
 def test_a_target_that_fails_in_passing_is_reported_and_may_be_tried_again(
     targets: Targets, rows: list[tuple[str, bool, str, str, int]]
 ) -> None:
-    """Wherever it stands among targets that no retry can help."""
+    """Wherever it stands among targets that fail for good."""
     for row in rows:
         client, streamed, name, lasting, place = row
         sites = targets.on("by key")

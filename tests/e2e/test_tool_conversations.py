@@ -50,6 +50,7 @@ def talk(hall: Hall, number: int, way: str, upstream: str, *calls: ToolCall) -> 
     rounds = [ScriptedReply((call,), Stop.TOOL) for call in calls]
     made.replies = [*rounds, ScriptedReply((Text("Done."),)), ScriptedReply((Text("Fine."),))]
     hall.hold(made)
+    check([made])
     return made
 
 
@@ -79,7 +80,6 @@ def test_what_a_search_returned_is_in_the_next_turn(hall: Hall, way: str) -> Non
         assert (expected in made.read[-1], made.tool_losses) == (True, []), kind
         assert (CITE in made.read[-1]) is (kind in ("search", "prose")), kind
         assert b"call_7" in made.read[-1], kind
-        check([made])
 
 
 @pytest.mark.parametrize("way", ["messages", "previous"])
@@ -89,21 +89,18 @@ def test_a_pdf_that_was_fetched_is_in_the_next_turn(hall: Hall, way: str, upstre
     made = talk(hall, number, way, upstream, write_fetch(f"http://docs.test/{number}.pdf"))
     assert base64.b64encode(f"%PDF-1.7 /{number}.pdf".encode()) in made.read[-1]
     assert made.tool_losses == []
-    check([made])
 
 
 def test_a_pdf_that_the_model_cannot_read_is_noted_in_later_turns(hall: Hall) -> None:
     made = talk(hall, 5_300, "messages", "chat", write_fetch("http://docs.test/5300.pdf"))
     assert b"which this model cannot read" in made.read[-1]
     assert [how for _, how in made.tool_losses] == ["dropped"]
-    check([made])
 
 
 def test_a_page_that_was_cut_says_so_in_the_next_turn(hall: Hall) -> None:
     for number, way in enumerate(("messages", "previous"), 5_400):
         made = talk(hall, number, way, "chat", write_fetch(f"http://docs.test/{number}.long"))
         assert b"[The page is longer; this is its beginning.]" in made.read[-1], way
-        check([made])
 
 
 def test_two_rounds_of_calls_alone_stay_two_rounds(hall: Hall) -> None:

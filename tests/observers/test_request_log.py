@@ -26,6 +26,7 @@ OUTCOME = Outcome(
     duration_s=1.5,
     losses=2,
     failed_attempts=(FailedAttempt("other/qwen", "overloaded"),),
+    attempts=2,
     upstream_bytes=48213,
     upstream_chunks=132,
 )

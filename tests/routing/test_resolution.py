@@ -52,6 +52,28 @@ def test_a_glob_does_not_hide_a_provider_that_is_named_outright() -> None:
     assert find_configured_targets("nobody/x", CATCH_ALL, providers) == (Route("claude", "nobody/x"),)
 
 
+BY_PROVIDER = (
+    ModelRoute("*ude/*", ("openai/any",)),
+    ModelRoute("openai/gpt-*", ("openai/*", "claude/fixed", "claude/*")),
+    ModelRoute("team/*", ("openai/*",)),
+)
+
+
+@each_row(
+    ("name", "targets"),
+    [
+        ("openai/gpt-5", ["openai/gpt-5", "claude/fixed", "claude/gpt-5"]),  # `*` is the model without its provider
+        ("openai/gpt-5/x", ["openai/gpt-5/x", "claude/fixed", "claude/gpt-5/x"]),
+        ("openai/o3", ["openai/o3"]),
+        ("claude/opus", ["claude/opus"]),  # the provider is not written out
+        ("team/gpt-5", ["openai/team/gpt-5"]),  # no provider has this name
+    ],
+)
+def test_a_glob_that_writes_out_a_provider_matches_its_models(name: str, targets: list[str]) -> None:
+    found = find_configured_targets(name, BY_PROVIDER, dict.fromkeys(BOTH, FakeProvider()))
+    assert [str(route) for route in found] == targets
+
+
 def test_a_provider_has_what_it_lists_and_without_a_whole_list_anything() -> None:
     assert find_known_id("claude-sonnet-4-5-20250929", CLAUDE) == "claude-sonnet-4-5-20250929"
     assert find_known_id("claude-sonnet-4.5", CLAUDE) == "claude-sonnet-4-5-20250929"

@@ -41,12 +41,7 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
         stages += rules.stages(request)
     if prepared.tools:
         stages.append(RestoreTools(prepared.tools))
-    stages.append(
-        EstimateUsage(
-            lambda text: estimate_text_tokens(text, model),
-            lambda: estimate_request_tokens(request, model, SHORT_SLICE),
-        )
-    )
+    stages.append(make_estimate(request, model))
     # After the estimate: what is held was paid for as well.
     if prepared.server_tools is not None:
         stages.append(HoldServerCalls(prepared.server_tools.kinds))
@@ -58,7 +53,9 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
 
 
 def make_estimate(request: Request, model: str) -> EstimateUsage:
-    return EstimateUsage(count_text, lambda: estimate_request_tokens(request, model, SHORT_SLICE))
+    return EstimateUsage(
+        lambda text: estimate_text_tokens(text, model), lambda: estimate_request_tokens(request, model, SHORT_SLICE)
+    )
 
 
 def read_events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> list[Event]:

@@ -160,11 +160,11 @@ async def prepare(
     if call.size > LARGE_BYTES:
         await call.read()
     ledger = call.ledger()
-    mixes = rules.mixes_tools is None or rules.mixes_tools(fitting.profile)
-    plan = choose_plan(call.request(), fitting.tool_plan, mixes=mixes)
+    plan = choose_plan(call.request(), plan, mixes=rules.mixes_tools is None or rules.mixes_tools(fitting.profile))
     offered = await offer_tools(call, plan, rounds, protocol, ledger)
+    request = _with_default_thinking(offered.request, call, provider, fitting.profile, ledger)
     request, tools, message = await _translate(
-        call, route, provider, fitting, protocol, options, changes, ledger, offered.request
+        call, route, provider, fitting, protocol, options, changes, ledger, request
     )
     out, secrets = await _address(message, call, provider, protocol, number)
     return Translated(

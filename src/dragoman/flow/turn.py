@@ -329,7 +329,7 @@ class Turn:
         splits = self._writer.streams and self._around.call.client.cites_apart  # what is sent whole is split at its end
         known = split_citations(events) if splits else events
         self.pipe = pipe = self._make_translation(prepared, ledger, None)
-        self._held = pipe.push_document(known, are_clean=redact_known(body, prepared.secrets) is body)
+        held = pipe.push_document(known, are_clean=redact_known(body, prepared.secrets) is body)
         if pipe.watch.failure is not None:
             return NoReply(attribute_failure(prepared, pipe.watch.failure))
         await self._accept(prepared, answer, held)

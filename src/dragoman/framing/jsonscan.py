@@ -113,13 +113,13 @@ class BraceCounter(Generic[AnyStr]):
         return at
 
 
-def is_cut_object(text: str) -> bool:
-    """Return whether a text begins as a JSON object and ends before that is closed."""
+def is_unclosed_object(text: str) -> bool:
+    """Return whether a text begins as a JSON object and ends before that is closed, valid or not."""
+    if not text.lstrip().startswith("{"):
+        return False
     braces = BraceCounter(IN_TEXT)
-    begins = text.lstrip().startswith("{")
-    if begins:
-        braces.advance(text, 0)
-    return begins and braces.depth > 0
+    braces.advance(text, 0)
+    return braces.depth > 0
 
 
 class ObjectScanner:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.framing.jsonscan import is_cut_object
+from dragoman.framing.jsonscan import is_unclosed_object
 from dragoman.hub.events import (
     CallBlock,
     CitationAdded,
@@ -151,7 +151,7 @@ def _find_defect(arguments: str) -> str:
     try:
         _object.decode(arguments)
     except (msgspec.MsgspecError, RecursionError):
-        return BREAKS_OFF if is_cut_object(arguments) else NO_OBJECT
+        return BREAKS_OFF if is_unclosed_object(arguments) else NO_OBJECT
     return ""
 
 

@@ -89,7 +89,7 @@ class RowLog:
             self._first = self._gone.popleft()[0]
 
     def reaches_back_to(self, number: int | None) -> bool:
-        """Return whether the changes after the one with this number are known; None: nobody asks for them."""
+        """Return whether the changes after the one with this number are known; always for None."""
         return number is None or number >= self._first
 
     def list_changes_since(self, number: int) -> list[Change] | None:

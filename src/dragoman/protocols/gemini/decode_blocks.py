@@ -83,7 +83,7 @@ class ReplyBlocks:
 
     __slots__ = (
         "_block", "_bytes_before", "_code", "_declared", "_issuer", "_ledger", "_open_kind", "_texts", "_used_ids",
-        "calls", "count", "reply_id",
+        "acts", "calls", "count", "reply_id",
     )  # fmt: skip
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
