@@ -78,7 +78,7 @@ async function mayLeave() {
   const left = page;
   if (!left?.unsaved?.()) return true;
   if (document.querySelector("dialog[open]")) return false;
-  if (!(await ask("Leave this page?", "What you typed is not written yet, and is lost.", "Leave"))) return false;
+  if (!(await ask("Leave this page?", "What you typed has not been written, and will be lost.", "Leave"))) return false;
   left.discard?.();
   return true;
 }

@@ -130,7 +130,7 @@ function makeFigures() {
       const least = totals.is_partial ? "≥ " : "";
       setText(values[0], number(totals.under_way));
       setText(values[1], number(rate));
-      show(values[2], least + money(totals.cost_last_hour_usd), totals.unpriced_last_hour ? h("small", null, `and ${number(totals.unpriced_last_hour)} requests without a price`) : null);
+      show(values[2], least + money(totals.cost_last_hour_usd), totals.unpriced_last_hour ? h("small", null, `and ${number(totals.unpriced_last_hour)} request${totals.unpriced_last_hour === 1 ? "" : "s"} without a price`) : null);
       setText(values[3], (totals.errors ? "✕ " : "") + number(totals.errors));
       values[3].className = totals.errors ? "bad" : "";
       setText(values[4], least + number(totals.requests_last_hour));
