@@ -34,6 +34,7 @@ def figure(tab: Screen, name: str) -> Locator:
     return tab.page.get_by_text(name, exact=True).locator("..").locator("dd")
 
 
+@pytest.mark.rest
 def test_the_last_hour_counts_requests_from_before_a_restart(chromium: Browser, tmp_path: Path) -> None:
     with running(ECHO + PRICED, tmp_path, stored=["someone"]) as before:
         for model in ("echo", "echo", "no-such-model"):

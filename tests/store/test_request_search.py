@@ -1,5 +1,6 @@
 """Pages of requests on both stores: every row once, newest first, whatever the conditions are."""
 
+import pytest
 from msgspec.structs import replace
 
 from dragoman.store import Store
@@ -81,6 +82,7 @@ async def test_a_search_returns_what_fits_every_condition(store: Store) -> None:
         assert list((await store.search_requests(within)).rows) == expected, conditions
 
 
+@pytest.mark.rest
 @on_both_stores
 async def test_a_search_for_something_rare_continues_on_the_next_page(store: Store) -> None:
     """No page examines more rows than MAX_EXAMINED, so that it takes no longer however many there are."""

@@ -74,7 +74,9 @@ class Keys {
     const grace = h("select", { id: "grace" }, h("option", { value: "0" }, "At once"), h("option", { value: "3600" }, "After an hour"), h("option", { value: String(DAY_S), selected: true }, "After a day"), h("option", { value: String(7 * DAY_S) }, "After a week"));
     const done = await dialog(`Rotate ${plain(key.name)}`, [h("p", null, "The key gets a new secret, shown once. Its id and its history stay."), h("label", { for: "grace" }, "The old secret ends"), grace], "Rotate", async () => {
       const response = await send("POST", `/api/v1/keys/${encodeURIComponent(key.id)}/rotate`, { grace_s: Number(grace.value) }, { headers: { "if-match": `"${key.version}"` } });
-      this.show(await response.json(), "rotated");
+      const made = await response.json();
+      key.version = made.version; // so that its row can be used before the table is read again
+      this.show(made, "rotated");
     });
     if (done) await this.load();
   }
@@ -94,7 +96,7 @@ class Keys {
   /** @param {any} made @param {string} how */
   show(made, how) {
     const secret = made.secret;
-    show(this.secret, h("section.notice.good", null, h("h2", null, `The key ${plain(made.key?.name ?? made.name)} is ${how}`), h("p", null, "This is shown only now. Copy it to where it is used."),
+    show(this.secret, h("section.notice.good", null, h("h2", null, `The key ${plain(made.name)} is ${how}`), h("p", null, "This is shown only now. Copy it to where it is used."),
       h("div.bar", null, h("code", null, secret), copyButton(() => secret)), h("button.quiet", { type: "button", onclick: () => this.secret.replaceChildren() }, "I have it: hide it")));
   }
 }
