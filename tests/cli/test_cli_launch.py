@@ -43,7 +43,10 @@ def read_start(shell: Shell) -> tuple[dict[str, str], list[str]]:
     return environ, shell.read("arguments").splitlines()
 
 
-@pytest.mark.parametrize("client", ["claude", "codex", "gemini", "opencode", "aider"])
+@pytest.mark.parametrize(
+    "client",
+    ["claude", "codex", *(pytest.param(name, marks=pytest.mark.rest) for name in ("gemini", "opencode", "aider"))],
+)
 def test_the_exit_code_and_the_clients_own_arguments_pass_through(shell: Shell, client: str) -> None:
     add_program(shell, client, SHOW)
     done = shell.run("launch", client, "-m", "echo", "--", "-p", "--model", "two words")

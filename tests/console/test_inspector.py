@@ -59,7 +59,7 @@ def send(gateway: Running, protocol: str, model: str, content: object, request_i
     gateway.capture(request_id)
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", ["messages", pytest.param("chat", marks=pytest.mark.rest)])
 def test_an_image_is_its_kind_and_size_and_is_drawn_on_request(tab: Screen, name: str) -> None:
     tab.open(f"inspect/image-{name}")
     request = tab.page.get_by_role("region", name="Request as the client sent it")

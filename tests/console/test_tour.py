@@ -5,6 +5,7 @@ import struct
 import threading
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from console.browser import sign_in
@@ -19,6 +20,7 @@ MAX_BYTES = 120_000
 LONG = " ".join(["A dragoman was an interpreter between parties who shared no language."] * 400)
 
 
+@pytest.mark.rest
 def test_the_console_is_photographed_for_the_readme(chromium: Browser, tmp_path: Path) -> None:
     light, dark = (
         (DOCS if WRITE else tmp_path) / "console-light.png",
