@@ -266,18 +266,21 @@ async def remove_old_responses_forever(
     store: Store, settings: Callable[[], ResponsesSettings], every_s: float = REMOVE_EVERY_S
 ) -> None:
     while True:
+        added = store.responses.added_bytes  # before the removal: what is stored meanwhile may be too much again
         try:
             await remove_old_responses(store.responses, settings())
             await remove_old_events(store.runs)
             await store.database.tidy()
         except StoreError as error:
             log.warning("old responses cannot be removed now: %s", error)
-        await _wait_for_more(store.responses, settings, every_s)
+        await _wait_for_more(store.responses, added, settings, every_s)
 
 
-async def _wait_for_more(store: Responses, settings: Callable[[], ResponsesSettings], every_s: float) -> None:
+async def _wait_for_more(
+    store: Responses, before: int, settings: Callable[[], ResponsesSettings], every_s: float
+) -> None:
     """Wait until it is time to remove something: a client that stores much does not fill the disk until then."""
-    until, before = time.monotonic() + every_s, store.added_bytes
+    until = time.monotonic() + every_s
     while (left := until - time.monotonic()) > 0:
         await asyncio.sleep(min(left, CHECK_EVERY_S))
         if store.added_bytes - before > EARLIER_SHARE * settings().max_mb_per_key * MB:
