@@ -255,7 +255,6 @@ async def _translate(
     if "no_custom_tools" in quirks:
         limits = replace(limits, custom=False)
     target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options)
-    offered = _with_default_thinking(offered, call, provider, fitting.profile, ledger)
     if size <= LARGE_BYTES and fitting.fetcher is None:
         request, tools = adapt_tools(offered, limits, ledger)
         request = _apply_changes(request, (*changes, *rules.passes), ledger)
