@@ -26,8 +26,7 @@ from dragoman.hub.failure import Failure
 from dragoman.hub.ports import RunStage
 
 MASK = MASK_BYTES.decode()
-# So many characters of a secret are not worth holding back: many a word begins with them.
-TOLERATED = 3
+TOLERATED = 3  # characters of a secret that are not held back: too many words begin with them
 SHORT_TEXT = 40  # characters; longer texts are searched for words at once
 
 

@@ -66,7 +66,7 @@ class Requests {
     ];
   }
 
-  /** @param {number} [atLeast] so many rows, which were there before */
+  /** @param {number} [atLeast] rows to load: those that were shown before */
   async search(atLeast) {
     this.control.abort(); // what an earlier search brings would be among the rows of this one
     this.control = new AbortController();
