@@ -1,9 +1,10 @@
 """Heads that differ only in their length and credential are parsed once; every check still holds for each of them."""
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.net.errors import HeadRejected
-from dragoman.net.request_head import parse_head
+from dragoman.net.request_head import HeadReader, RequestHead, parse_head
 from tables import each_row
 
 MAX_FIELDS = 100
@@ -99,3 +100,51 @@ def test_a_head_with_another_credential_has_no_lasting_fields() -> None:
     assert parse_head(head("content-length: 5", "x-session-token: fake"), MAX_FIELDS).lasting is None
     with_key = head("content-length: 5", line="POST /v1beta/models/m:countTokens?key=fake HTTP/1.1")
     assert parse_head(with_key, MAX_FIELDS).lasting is None
+
+
+def test_a_connection_knows_the_head_that_it_has_read_before() -> None:
+    reader = HeadReader()
+    first = reader.parse(head("Content-Length: 17", "x-api-key: k", "x-session-token: s"), MAX_FIELDS)
+    first.key_digests.append(b"digest")
+    second = reader.parse(head("Content-Length: 4096", "x-api-key: k", "x-session-token: s"), MAX_FIELDS)
+    assert second == parse_again(second, "Content-Length: 4096", "x-api-key: k", "x-session-token: s")
+    assert (second.length, second.key_digests) == (4096, [b"digest"])
+    assert first.fields[1] == (b"content-length", b"17")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("Content-Length: 17", "x-api-key: other"),
+        ("Content-Length: 0", "x-api-key: k"),
+        ("Content-Length: 017", "x-api-key: k"),
+        ("Content-Length: 17 ", "x-api-key: k"),
+        ("Content-Length: 1\r\nx: 7", "x-api-key: k"),
+        ("Transfer-Encoding: chunked", "x-api-key: k"),
+        ("x-api-key: k",),
+    ],
+)
+def test_a_head_that_differs_otherwise_is_parsed_anew(lines: tuple[str, ...]) -> None:
+    reader = HeadReader()
+    reader.parse(head("Content-Length: 5", "x-api-key: k"), MAX_FIELDS).key_digests.append(b"digest")
+    read = reader.parse(head(*lines), MAX_FIELDS)
+    assert read.key_digests == []
+    assert read == parse_again(read, *lines)
+
+
+def test_what_is_rejected_is_rejected_on_a_connection_that_knows_a_similar_head() -> None:
+    reader = HeadReader()
+    reader.parse(head("Content-Length: 5", "a: 1"), 3)
+    for lines in (("Content-Length: 5\nb: 2", "a: 1"), ("Content-Length: 5", "Content-Length: 5", "a: 1")):
+        with pytest.raises(HeadRejected):
+            reader.parse(head(*lines), 9)
+    reader.parse(head("Content-Length: 5", "a: 1"), 3)
+    with pytest.raises(HeadRejected):
+        reader.parse(head("Content-Length: 6", "a: 1"), 2)
+
+
+def parse_again(read: RequestHead, *lines: str) -> RequestHead:
+    """Return the same head, parsed without any memory."""
+    parsed = parse_head(head(*lines, "x: " + "a" * 5000), MAX_FIELDS)
+    fields = parsed.fields[:-1]
+    return replace(parsed, fields=fields, by_name=read.by_name, lasting=read.lasting, key_digests=read.key_digests)

@@ -7,7 +7,7 @@ import logging
 import secrets
 import string
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -151,9 +151,11 @@ class Keyring:
 
     def check(self, presented: bytes | None) -> KeyId | None:
         """Return the id of the key, or None if it is not valid. Any bytes may be passed."""
-        if not presented or len(presented) > MAX_PRESENTED_BYTES:
-            return None
-        digest = _digest(presented)
+        digests = digest_presented((presented,)) if presented else []
+        return self.find_valid(digests[0]) if digests else None
+
+    def find_valid(self, digest: bytes) -> KeyId | None:
+        """Return the id of the key with this digest, or None if there is none, or it is not valid any more."""
         found = self._live.get(digest)
         if found is None or not hmac.compare_digest(found[0], digest):
             return None
@@ -317,6 +319,11 @@ def _find_access(key: LiveKey) -> Access:
 
 def _make_secret(role: KeyRole) -> Secret:
     return Secret(PREFIXES[role] + "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_CHARACTERS)))
+
+
+def digest_presented(keys: Iterable[bytes]) -> list[bytes]:
+    """Return the digests by which presented keys are looked up; what is too long to be a key is left out."""
+    return [_digest(presented) for presented in keys if 0 < len(presented) <= MAX_PRESENTED_BYTES]
 
 
 def _digest(presented: bytes) -> bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dragoman import __version__
-from dragoman.accounts.keys import KeyId, Keyring
+from dragoman.accounts.keys import KeyId, Keyring, digest_presented
 from dragoman.flow.count_tokens import count_tokens
 from dragoman.flow.failures import respond_with_failure
 from dragoman.flow.gateway import Gateway
@@ -259,8 +259,11 @@ class RequestHandler:
 
     def _key(self, exchange: Exchange) -> KeyId | None:
         """Return the id of the valid key that the request carries; None if it carries none."""
-        for presented in find_keys(exchange):
-            key = self._keyring.check(presented)
+        digests = exchange.key_digests
+        if not digests:
+            digests += digest_presented(find_keys(exchange))
+        for digest in digests:
+            key = self._keyring.find_valid(digest)
             if key is not None:
                 exchange.mark_authenticated()
                 return key

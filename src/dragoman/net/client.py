@@ -354,10 +354,11 @@ def _find_invalid_header(headers: tuple[Header, ...]) -> str:
 
 def _encode_request_line(method: str, target: ParsedUrl, proxy: Proxy | None) -> bytes:
     """Return the request line and the fields that depend only on the URL and the proxy."""
-    forwarded = proxy is not None and proxy.forwards(target.scheme)
-    write = _write_request_line if may_hold_secret(target.path) else _find_request_line
-    head = write(method, target, forwarded)
-    secret = proxy.authorization() if proxy is not None and forwarded else None
+    write = _write_request_line if "?" in target.path and may_hold_secret(target.path) else _find_request_line
+    if proxy is None:
+        return write(method, target, False)
+    forwarded = proxy.forwards(target.scheme)
+    head, secret = write(method, target, forwarded), proxy.authorization() if forwarded else None
     return head if secret is None else head + b"proxy-authorization: " + secret + b"\r\n"
 
 

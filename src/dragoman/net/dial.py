@@ -82,7 +82,7 @@ def may_hold_secret(url: str) -> bool:
 
 def parse_url(url: str) -> ParsedUrl:
     """Parse a URL; raises ValueError, without quoting the URL, if it cannot be requested."""
-    return _parse_url(url) if may_hold_secret(url) else _find_parsed_url(url)
+    return _parse_url(url) if "?" in url and may_hold_secret(url) else _find_parsed_url(url)
 
 
 def _parse_url(url: str) -> ParsedUrl:

@@ -99,6 +99,7 @@ class Exchange:
         "headers",
         "incoming",
         "keep_alive",
+        "key_digests",
         "listener",
         "method",
         "modern",
@@ -125,6 +126,7 @@ class Exchange:
         self.modern = head.modern
         self.keep_alive = head.keep_alive
         self.expects_continue = head.expects_continue
+        self.key_digests = head.key_digests  # filled by who checks the keys
         self.incoming: IncomingBody | None = None
         self.body_open = False  # more bytes of the request body are expected
         self.refusal: RequestRejected | None = None

@@ -10,7 +10,7 @@ from dragoman.net.bodies import UNCOUNTED_BYTES, ChunkedBody, SizedBody
 from dragoman.net.errors import BodyTimeout, ClientDisconnected, HeadRejected, RequestRejected
 from dragoman.net.exchange import CONTINUE, Exchange, format_response_head
 from dragoman.net.limits import BodyWait, Deadline, wake
-from dragoman.net.request_head import RequestHead, check_incomplete_head, parse_head, path_of
+from dragoman.net.request_head import HeadReader, RequestHead, check_incomplete_head, path_of
 from dragoman.net.service import ReceiveBytes, Service, UpgradedConnection
 
 _HEAD_END = b"\r\n\r\n"
@@ -27,8 +27,8 @@ class ClientConnection(asyncio.Protocol):
     """The server's side of a connection. It reads while a handler runs, to notice that the client disconnects."""
 
     __slots__ = (
-        *("_authenticated", "_body_in_turn", "_body_wait", "_deadline", "_discarding", "_exchange", "_in_head"),
-        *("_limits", "_loop", "_reading", "_scanned", "_service", "_transport", "_unread", "_unsent"),
+        *("_authenticated", "_body_in_turn", "_body_wait", "_deadline", "_discarding", "_exchange", "_heads"),
+        *("_in_head", "_limits", "_loop", "_reading", "_scanned", "_service", "_transport", "_unread", "_unsent"),
         *("_unsent_bytes", "_unwritten", "_write_waiters", "address", "blocked"),
     )
 
@@ -41,6 +41,7 @@ class ClientConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._deadline = Deadline(self._loop)
         self._exchange: Exchange | None = None
+        self._heads = HeadReader()
         self._unread = bytearray()
         self._scanned = 0
         self._in_head = True
@@ -150,7 +151,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _begin(self, raw: bytes, rest: bytes) -> None:
         try:
-            head = parse_head(raw, self._limits.max_header_fields)
+            head = self._heads.parse(raw, self._limits.max_header_fields)
         except HeadRejected as refusal:
             self._refuse(raw, refusal)
             return

@@ -16,6 +16,7 @@ _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]
 _METHOD = re.compile(rb"[A-Z][A-Z_-]{0,31}")
 _MAX_LENGTH_DIGITS = 18
 _LENGTH = re.compile(rb"[1-9][0-9]{0,17}")
+_LENGTH_FIELD = re.compile(rb"\r\n(?i:content-length): ?([1-9][0-9]{0,17})\r\n")
 # The values that differ between requests, or are secret: they are cut out of a head, and the rest is looked up.
 _CUT_FIELDS = CREDENTIAL_FIELDS | {b"content-length"}
 _CUT = re.compile(rb"(\r\n(?i:" + b"|".join(sorted(_CUT_FIELDS)) + rb"): *)([!-~][ -~]*)(?=\r\n)")
@@ -45,12 +46,57 @@ class RequestHead(Struct):
     upgrade: bool = False
     tunnel: bool = False  # CONNECT: what follows is no HTTP
     complete: bool = False
+    key_digests: list[bytes] = []  # of the keys that it presents: made once for all equal heads of a connection
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.fields.append((name.lower(), value.rstrip()))
 
     def on_headers_complete(self) -> None:
         self.complete = True
+
+
+class HeadReader:
+    """Parses the heads of one connection.
+
+    Most requests of a connection differ in nothing but their length: such a head is taken from the one before. That one
+    has the client's key in it, and is forgotten with the connection.
+    """
+
+    __slots__ = ("_after", "_before", "_known", "_max_fields", "_place")
+
+    def __init__(self) -> None:
+        self._known: RequestHead | None = None  # the last one that had a length
+        self._before = self._after = b""  # what stands around its length
+        self._place = 0  # of the length, among its fields
+        self._max_fields = 0
+
+    def parse(self, raw: bytes, max_fields: int) -> RequestHead:
+        """Parse a head that ends with its only empty line; raises HeadRejected."""
+        known = self._known
+        if known is not None and raw.startswith(self._before) and raw.endswith(self._after):
+            length = raw[len(self._before) : len(raw) - len(self._after)]
+            if _LENGTH.fullmatch(length) and max_fields == self._max_fields:
+                return _replace_length(known, self._place, length)
+        head = parse_head(raw, max_fields)
+        self._remember(raw, head, max_fields)
+        return head
+
+    def _remember(self, raw: bytes, head: RequestHead, max_fields: int) -> None:
+        found = _LENGTH_FIELD.search(raw) if len(raw) <= _MAX_KEPT_BYTES and head.by_name is not None else None
+        if found is None:
+            self._known = None
+            return
+        self._known, self._max_fields = head, max_fields
+        self._before, self._after = raw[: found.start(1)], raw[found.end(1) :]
+        self._place = [name for name, _ in head.fields].index(b"content-length")
+
+
+def _replace_length(known: RequestHead, place: int, length: bytes) -> RequestHead:
+    assert known.by_name is not None
+    fields, by_name = known.fields.copy(), known.by_name.copy()
+    fields[place] = (b"content-length", length)
+    by_name[b"content-length"] = length
+    return replace(known, fields=fields, by_name=by_name, length=int(length))
 
 
 def parse_head(raw: bytes, max_fields: int) -> RequestHead:
@@ -119,7 +165,7 @@ def _restore(known: _KnownHead, values: list[bytes]) -> RequestHead | None:
             if not _LENGTH.fullmatch(value):
                 return None
             length = int(value)
-    return replace(known.head, fields=fields, by_name=by_name, length=length)
+    return replace(known.head, fields=fields, by_name=by_name, length=length, key_digests=[])
 
 
 def _parse(raw: bytes, max_fields: int) -> RequestHead:

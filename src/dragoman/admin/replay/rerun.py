@@ -149,8 +149,8 @@ class _Keyring(Keyring):
         default = self._default_thinking
         return replace(super().access(key), default_thinking=None if default is None else parse_thinking(default))
 
-    def check(self, presented: bytes | None) -> KeyId | None:
-        key = super().check(presented)
+    def find_valid(self, digest: bytes) -> KeyId | None:
+        key = super().find_valid(digest)
         return key if key is None or self._owner else STORED_KEY
 
 
