@@ -28,11 +28,11 @@ from dragoman.hub.ports import ReplyContext, Stage
 from dragoman.hub.profile import Profile
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest
+from dragoman.net.headers import Header, Headers
 from dragoman.net.http_request import HttpRequest
+from dragoman.net.request_head import RequestHead
 from dragoman.net.sink import ReplySink
 from dragoman.net.socket_sink import SocketSink
-from dragoman.net.headers import Header, Headers
-from dragoman.net.request_head import RequestHead
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.models import CachedCatalogue
 from dragoman.providers.provider import (

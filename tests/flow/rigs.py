@@ -21,8 +21,8 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import Outcome
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
-from dragoman.net.socket_sink import SocketSink
 from dragoman.net.headers import Header
+from dragoman.net.socket_sink import SocketSink
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import Auth, Provider, ReplyRules
 from dragoman.routing import Route
@@ -125,7 +125,9 @@ class GatewayRig:
 
     def make_call(self, protocol: str, body: bytes, headers: Sequence[Header] = ()) -> "ClientCall":
         wire = MemoryWire()
-        return ClientCall(self.gateway, wire, make_sink(wire), make_call(protocol, body, request=make_request(headers=headers)))
+        return ClientCall(
+            self.gateway, wire, make_sink(wire), make_call(protocol, body, request=make_request(headers=headers))
+        )
 
 
 @dataclass

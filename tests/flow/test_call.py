@@ -79,8 +79,8 @@ def test_a_call_uses_the_parser_it_was_given() -> None:
     def parse(body: bytes, ledger: Ledger) -> Request:
         return request
 
-    request = make_request()
-    call = Call(PROTOCOLS["chat"], b'{"model":"m"}', request, Sender(), RequestRecord("", "", request.headers), parse)
+    http = make_request()
+    call = Call(PROTOCOLS["chat"], b'{"model":"m"}', http, Sender(), RequestRecord("", "", http.headers), parse)
     assert call.is_from_other_protocol
     assert call.request() is request
     assert not make_call().is_from_other_protocol

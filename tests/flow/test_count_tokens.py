@@ -10,7 +10,17 @@ from dragoman.flow.gateway import Gateway
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.provider import Endpoint
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
-from flow.in_memory import MESSAGES, ClientReply, MemoryWire, make_call, make_provider, make_request, make_sink, make_world, run
+from flow.in_memory import (
+    MESSAGES,
+    ClientReply,
+    MemoryWire,
+    make_call,
+    make_provider,
+    make_request,
+    make_sink,
+    make_world,
+    run,
+)
 from flow.rigs import document, refusal
 from outgoing import open_http
 

@@ -20,9 +20,9 @@ from flow.in_memory import (
     MESSAGES_STREAM,
     MemoryWire,
     make_call,
+    make_provider,
     make_request,
     make_sink,
-    make_provider,
     make_whole_writer,
     prepare_for,
 )

@@ -239,7 +239,12 @@ def ask(fake: FakeUpstream, *, keeper: str = "up", auth: Auth | None = None, que
             provider = make_provider(url=fake.url, send=client.send, key=b"sk-own", auth=auth)
             request = make_request("/v1/responses/resp_1", [(b"authorization", b"Bearer client")], query)
             await relay_resource(
-                make_world(provider), Keeper(keeper, "", "responses"), request, make_sink(wire), "/responses/resp_1", "req_1"
+                make_world(provider),
+                Keeper(keeper, "", "responses"),
+                request,
+                make_sink(wire),
+                "/responses/resp_1",
+                "req_1",
             )
         return wire
 

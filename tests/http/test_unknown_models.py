@@ -15,9 +15,9 @@ from dragoman.http.unknown_models import FREE, MAX_COUNTED, MAX_WAITING, RepeatC
 from dragoman.hub.failure import UNKNOWN_MODEL, Failure, Kind, RequestError
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.sink import CollectorSink
 from dragoman.net.request_head import RequestHead
-from flow.in_memory import MemoryWire, run
+from dragoman.net.sink import CollectorSink
+from flow.in_memory import run
 from gateway import Running, running
 from raw_http import Answered, post
 from tables import each_row

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.socket_sink import SocketSink
 from dragoman.net.server import Server
 from dragoman.net.service import Admission, network_of
+from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops
 from net.raw_client import GET, RawClient, Witness, connect_raw, limits, serving
 from waiting import wait_until_async

@@ -4,9 +4,9 @@ import asyncio
 import socket
 
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.socket_sink import SocketSink
 from dragoman.net.server import Limits, Server
 from dragoman.net.service import Service
+from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops
 from flow.in_memory import MemoryWire, make_request, make_sink
 from net.raw_client import GET, PATIENCE_S, Witness, connect_raw, limits, render, serving

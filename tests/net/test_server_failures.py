@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.socket_sink import SocketSink
 from dragoman.net.server import ClientDisconnected, ResponseOrderError
+from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops
 from net.raw_client import GET, PATIENCE_S, connect_raw, serving
 from waiting import wait_until_async

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.socket_sink import SocketSink
 from dragoman.net.server import BodyTimeout
+from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops, on_uvloop_first
 from net.raw_client import GET, PATIENCE_S, Received, Witness, connect_raw, limits, serving
 from waiting import wait_until_async

@@ -6,9 +6,9 @@ import socket
 import pytest
 
 from dragoman.net.http_request import HttpRequest
+from dragoman.net.server import BodyTooLarge
 from dragoman.net.sink import Phase
 from dragoman.net.socket_sink import SocketSink
-from dragoman.net.server import BodyTooLarge
 from fakes.loops import on_both_loops
 from net.raw_client import GET, Witness, connect_raw, limits, serving
 

@@ -9,8 +9,8 @@ from functools import partial
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.errors import BufferBudgetExceeded
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.socket_sink import SocketSink
 from dragoman.net.server import Server
+from dragoman.net.socket_sink import SocketSink
 from dragoman.net.websocket import MAX_CONTROL_FRAMES, MAX_FRAGMENTS, MAX_WAITING, FrameTurns, WebSocket
 from fakes.loops import on_both_loops
 from net.raw_client import PATIENT, RawClient, connect_raw, render

@@ -7,8 +7,8 @@ import pytest
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest
 from dragoman.net.dial import DialOptions, connect, parse_url
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.socket_sink import SocketSink
 from dragoman.net.outbound import UpstreamConnection
+from dragoman.net.socket_sink import SocketSink
 from dragoman.net.write_batch import QUIET_S, WriteBatch
 from fakes.loops import on_both_loops
 from fakes.raw import Hold, RawServer, Request, Until

@@ -13,10 +13,8 @@ import pytest
 from asking import Reply
 from dragoman.config.settings import ResponsesSettings
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
-from dragoman.net.bodies import ByteBudget
-from dragoman.net.sink import CollectorSink
 from dragoman.net.errors import BufferBudgetExceeded, ClientDisconnected
-from dragoman.net.headers import Headers
+from dragoman.net.sink import CollectorSink
 from dragoman.responses.conversations import Conversations
 from dragoman.responses.kept_call import CallScope, KeptCall
 from dragoman.responses.service import ResponseService

@@ -16,8 +16,8 @@ from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import TokenCounting, UpstreamCounting
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
-from dragoman.net.sink import ReplySink
 from dragoman.net.headers import JSON, Header
+from dragoman.net.sink import ReplySink
 from dragoman.net.tasks import run_off_loop
 from dragoman.providers.models import find_profile
 from dragoman.providers.provider import Provider

@@ -18,8 +18,8 @@ from dragoman.flow.response_headers import headers_to_forward, id_headers
 from dragoman.flow.step import ErrorReply
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client
-from dragoman.net.sink import Phase, ReplySink
 from dragoman.net.headers import JSON, Header, Headers
+from dragoman.net.sink import Phase, ReplySink
 from dragoman.providers.provider import is_bad_token
 
 # A retry never helps: a wrong client key, a rejected credential of the gateway.

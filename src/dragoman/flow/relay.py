@@ -33,9 +33,9 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import EVENT_STREAM
 from dragoman.hub.usage import Usage
 from dragoman.net.client import ConnectionLost, IncomingResponse, OutgoingRequest, UpstreamTimeout, join_fields
+from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
-from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.tasks import run_off_loop
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.protocols.relayed_paths import (

@@ -18,8 +18,8 @@ from dragoman.framing.known_secrets import redact_known_in_fields
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.net.sink import ReplySink
 from dragoman.net.headers import JSON, Header, Headers
+from dragoman.net.sink import ReplySink
 from dragoman.routing import Route
 from dragoman.stages.split_citations import split_citations
 

@@ -20,9 +20,9 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import ErrorShape
 from dragoman.net.client import ConnectionLost, IncomingResponse, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.errors import InvalidResponse
+from dragoman.net.headers import Header, Headers
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
-from dragoman.net.headers import Header, Headers
 from dragoman.providers.provider import Provider
 
 log = logging.getLogger(__name__)

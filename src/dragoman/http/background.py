@@ -24,9 +24,9 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import EVENT_STREAM
 from dragoman.hub.request import Json
 from dragoman.net.bodies import ByteBudget
+from dragoman.net.headers import JSON, Header
 from dragoman.net.http_request import make_post
 from dragoman.net.sink import ReplySink
-from dragoman.net.headers import JSON, Header
 from dragoman.protocols.responses.state_items import TRIGGER
 from dragoman.protocols.responses.wire import NAME
 from dragoman.responses.background import ActiveRun, BackgroundRuns, RunRequest

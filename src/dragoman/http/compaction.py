@@ -9,9 +9,9 @@ from dragoman.flow.reply_bounds import charge_bytes
 from dragoman.flow.response_headers import id_headers
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
+from dragoman.net.headers import JSON, Header
 from dragoman.net.http_request import make_post
 from dragoman.net.sink import CollectorSink, ReplySink
-from dragoman.net.headers import JSON, Header
 from dragoman.protocols.responses.encode_response import Snapshot, encode_made, encode_stream, keep_made
 from dragoman.protocols.responses.state_items import (
     TRIGGER,

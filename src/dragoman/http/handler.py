@@ -48,9 +48,9 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client
 from dragoman.net import tasks
 from dragoman.net.errors import ClientDisconnected, RequestRejected
+from dragoman.net.headers import JSON, Header, asks_for_websocket
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import Phase, ReplySink
-from dragoman.net.headers import JSON, Header, asks_for_websocket
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.metrics import CONTENT_TYPE
 from dragoman.protocols.relayed_paths import CLIENT as RELAYED_CLIENT
@@ -190,7 +190,9 @@ class RequestHandler:
         private = PRIVATE if path.startswith(OF_CONSOLE) else ()
         respond_with_failure(sink, self._client(request, path), refused, request_id, private)
 
-    def _dispatch(self, request: HttpRequest, sink: ReplySink, path: str, request_id: str, found: RouteMatch | None) -> Awaitable[None]:
+    def _dispatch(
+        self, request: HttpRequest, sink: ReplySink, path: str, request_id: str, found: RouteMatch | None
+    ) -> Awaitable[None]:
         """Return what handles a request. Raises RequestError if its key may not do this."""
         host_error = self.host_check.find_error(request.headers)
         if host_error is not None:
@@ -220,7 +222,9 @@ class RequestHandler:
         access = self._keyring.access(key)
         check_role(found.route, access)
         tenant, now = self._keyring.tenant(key), time.time()
-        routed = RoutedRequest(request, sink, path, request_id, key, found.rest, access, via_console, False, tenant, now)
+        routed = RoutedRequest(
+            request, sink, path, request_id, key, found.rest, access, via_console, False, tenant, now
+        )
         return found.route.handler(routed)
 
     async def _dispatch_without_key(
@@ -237,7 +241,14 @@ class RequestHandler:
         raise RequestError(key_failure(request), observed=True)  # by the backoff, which logs many in one line
 
     async def _respond_with_status(
-        self, request: HttpRequest, sink: ReplySink, path: str, request_id: str, status: int, failure: Failure, *fields: Header
+        self,
+        request: HttpRequest,
+        sink: ReplySink,
+        path: str,
+        request_id: str,
+        status: int,
+        failure: Failure,
+        *fields: Header,
     ) -> None:
         """Send a failure with a status that no kind of failure has."""
         client = self._client(request, path)
@@ -245,7 +256,13 @@ class RequestHandler:
         sink.respond(status, [JSON, *fields, *id_headers(client, request_id, [])], body)
 
     async def _dispatch_forwarded(
-        self, request: HttpRequest, sink: ReplySink, path: str, request_id: str, found: RouteMatch | None, sender: Sender
+        self,
+        request: HttpRequest,
+        sink: ReplySink,
+        path: str,
+        request_id: str,
+        found: RouteMatch | None,
+        sender: Sender,
     ) -> None:
         if not self._keyring.is_valid(sender.key):  # it may be so new that this worker does not know it yet
             await self._keyring.refresh()

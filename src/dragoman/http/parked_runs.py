@@ -21,9 +21,9 @@ from dragoman.http.routes import RoutedRequest
 from dragoman.http.runs import MAX_RUN_BYTES, NOT_COUNTED, OnDisconnect, ParkedSink, Run, RunIndex
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import EVENT_STREAM
-from dragoman.net.http_request import HttpRequest
 from dragoman.net.bodies import BudgetShare
 from dragoman.net.headers import Headers
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import Phase, ReplySink
 from dragoman.net.tasks import run_off_loop
 from dragoman.protocols import REPLY_CHOICES

@@ -22,8 +22,8 @@ from dragoman.framing.redaction import redact_path
 from dragoman.http.routes import client_at, plain_path
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.errors import BodyTooLarge, BufferBudgetExceeded, RequestRejected
-from dragoman.net.http_request import HttpRequest
 from dragoman.net.headers import JSON, Header, Headers
+from dragoman.net.http_request import HttpRequest
 from dragoman.protocols import PROTOCOLS, find_presented_keys
 
 log = logging.getLogger(__name__)

@@ -23,9 +23,9 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, GetHeader, Protocol
 from dragoman.net.encoding import decompress
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
+from dragoman.net.headers import JSON
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
-from dragoman.net.headers import JSON
 from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 
 _SLASHES = re.compile("/{2,}")

@@ -27,10 +27,10 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import Client
 from dragoman.hub.request import Json
 from dragoman.net.errors import BufferBudgetExceeded, ClientDisconnected
-from dragoman.net.http_request import HttpRequest
-from dragoman.net.sink import DetachedSink, ReplySink
 from dragoman.net.headers import Header
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.request_head import RequestHead
+from dragoman.net.sink import DetachedSink, ReplySink
 from dragoman.net.tasks import describe_fault, run_off_loop, spawn
 from dragoman.net.websocket import Message, WebSocket
 from dragoman.protocols.responses.encode_response import Snapshot, encode_stream, keep_made

@@ -23,11 +23,11 @@ from dragoman.http.routes import RoutedRequest, Sender
 from dragoman.hub.failure import Failure, Kind, RequestError, describe_cause
 from dragoman.net.bodies import ByteBudget, read_chunks
 from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, HttpResponse, OutgoingRequest, UpstreamTimeout
-from dragoman.net.http_request import HttpRequest
-from dragoman.net.sink import Phase, ReplySink
 from dragoman.net.headers import Header, Headers, names_in_connection
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.limits import Limits
 from dragoman.net.server import RenderError, Server
+from dragoman.net.sink import Phase, ReplySink
 
 log = logging.getLogger(__name__)
 

@@ -140,9 +140,7 @@ class WebSocket:
     Compression is declined: wsproto inflates without a bound, so that a few kilobytes could fill the memory.
     """
 
-    def __init__(
-        self, request: HttpRequest, sink: SocketSink, max_bytes: int, turns: FrameTurns | None = None
-    ) -> None:
+    def __init__(self, request: HttpRequest, sink: SocketSink, max_bytes: int, turns: FrameTurns | None = None) -> None:
         self._request = request
         self._sink = sink
         self._max_bytes = max_bytes

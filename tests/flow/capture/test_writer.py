@@ -12,8 +12,8 @@ from dragoman.flow.capture.format import Capture
 from dragoman.flow.capture.memory_bounds import MemoryBudget
 from dragoman.flow.capture.writer import CaptureWriter, Counts, Job, RequestCapture
 from dragoman.hub.outcome import Outcome
-from flow.capture.recordings import make_recording
 from dragoman.net.sink import CollectorSink
+from flow.capture.recordings import make_recording
 from flow.in_memory import make_request
 from narrowing import present
 

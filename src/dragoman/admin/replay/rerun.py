@@ -43,8 +43,8 @@ from dragoman.hub.ports import ReplyContext
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.sink import CollectorSink, ReplySink
 from dragoman.net.request_head import RequestHead
+from dragoman.net.sink import CollectorSink, ReplySink
 from dragoman.net.tasks import spawn
 from dragoman.responses.kept_call import KeptCall
 

@@ -25,8 +25,8 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.hub.request import Json
 from dragoman.net.client import IncomingResponse, OutgoingRequest
-from dragoman.net.http_request import HttpRequest
 from dragoman.net.headers import Header
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import Provider

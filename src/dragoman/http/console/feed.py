@@ -21,9 +21,9 @@ from dragoman.http.console.live_requests import TICK_S, LiveRequest, LiveRequest
 from dragoman.http.console.stored_hour import HourReader
 from dragoman.http.routes import Role, Route, RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.net.headers import Header
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
-from dragoman.net.headers import Header
 from dragoman.store import Store, StoreError
 from dragoman.store.console_sessions import SessionRow
 

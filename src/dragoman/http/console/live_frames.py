@@ -32,9 +32,9 @@ from dragoman.flow.pipes import PassthroughPipe, Source, TranslationPipe
 from dragoman.flow.request_record import RequestRecord
 from dragoman.framing.redaction import SHORTEST, mask_text
 from dragoman.hub.events import Event
+from dragoman.net.headers import Header
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
-from dragoman.net.headers import Header
 from dragoman.protocols import find_client_keys
 
 MAX_ENTRIES = 2000  # from the end, when it is read for the first time

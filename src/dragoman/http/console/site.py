@@ -27,8 +27,8 @@ from dragoman.http.rejections import LOCAL_NAMES, AuthBackoff, host_name, port_o
 from dragoman.http.routes import Role, Route, RoutedRequest, read_short_body
 from dragoman.hub.deferred import Deferred
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
-from dragoman.net.http_request import HttpRequest
 from dragoman.net.headers import JSON, Header
+from dragoman.net.http_request import HttpRequest
 from dragoman.store import Store, StoreError
 from dragoman.store.console_sessions import SessionRow
 
