@@ -84,6 +84,14 @@ def find_worker(request: HttpRequest, tenant: str, count: int) -> int | None:
     return crc32(b"%b\0%b\0%b" % (tenant.encode(), request.path.encode(errors="surrogatepass"), key)) % count
 
 
+class Reader(Struct, frozen=True):
+    """A client that gets the reply of an earlier request."""
+
+    request_id: str
+    share: BudgetShare
+    sink: ReplySink
+
+
 class ParkedRuns:
     """The runs of this process that a client may come back to."""
 
@@ -108,7 +116,8 @@ class ParkedRuns:
         if run is None or run.owner != request.tenant or run.path != request.http.path or not run.status:
             raise _unknown_run(cursor.run)
         record.stream = run.is_stream
-        await self._follow(run, request.http, request.sink, cursor, record, BY_CURSOR)
+        reader = Reader(request.request_id, request.http.buffered, request.sink)
+        await self._follow(run, reader, cursor, record, BY_CURSOR)
 
     def choose_policy(self, headers: Headers) -> OnDisconnect | None:
         """Return what happens to a reply whose client leaves: as the request says, else as the configuration does.
@@ -159,7 +168,7 @@ class ParkedRuns:
         if how == BY_RETRY:
             earlier.is_taken = True
         cursor = Cursor(earlier.id, -1, with_ids=False)
-        await self._follow(earlier, request, sink, cursor, call.record, how)
+        await self._follow(earlier, Reader(call.id, call.buffered, sink), cursor, call.record, how)
 
     def _find_keyed(self, call: Call, path: str, key: bytes, digest: bytes) -> Run | None:
         """Return the run that has this idempotency key. Raises RequestError if it is another request's."""
@@ -177,7 +186,7 @@ class ParkedRuns:
         task = asyncio.current_task()
         assert task is not None
         tee = ParkedSink(run, client, self._note_growth)
-        run.stop = partial(tee.lose_reader, task.cancel)  # nobody reads it, so that it ends without an error event
+        run.stop = partial(tee.lose_reader, task.cancel)  # no client reads it, so that it ends without an error event
         call.record.run = run.id
         self._index.add(run)
         client.on_reader_gone(partial(self._leave, run))
@@ -218,10 +227,9 @@ class ParkedRuns:
         else:
             run.set_timer(self._settings().park_s, run.stop)
 
-    async def _follow(
-        self, run: Run, request: HttpRequest, sink: ReplySink, cursor: Cursor, record: RequestRecord, how: str
-    ) -> None:
+    async def _follow(self, run: Run, reader: "Reader", cursor: Cursor, record: RequestRecord, how: str) -> None:
         """Send what a client does not have yet, then what is still written."""
+        sink = reader.sink
         sink.allow_leaving()
         self.joined[how] += 1
         record.note_joined(run.id, run.model)
@@ -232,9 +240,9 @@ class ParkedRuns:
             while not run.status and not run.is_done:
                 await run.wait()
             if run.is_stream:
-                await self._send_events(run, request.buffered, sink, cursor, record.id)
+                await self._send_events(run, reader.share, sink, cursor, reader.request_id)
             else:
-                await self._send_whole(run, request.buffered, sink, cursor, record.id)
+                await self._send_whole(run, reader.share, sink, cursor, reader.request_id)
             run.is_delivered = run.is_delivered or sink.phase is Phase.ENDED
         finally:
             self._leave(run)

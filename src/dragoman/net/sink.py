@@ -90,8 +90,8 @@ class DetachedSink:
         if self.phase >= Phase.SENT:
             raise ResponseOrderError("a reply was already sent")
         self.phase = Phase.ENDED
-        self._take_head(status, self._tell_head(status, headers))
-        self._tell_body(body)
+        self._take_head(status, self._copy_head(status, headers))
+        self._copy_body(body)
         self._take_body(body)
 
     def begin(self, status: int, headers: Sequence[Header]) -> None:
@@ -100,14 +100,14 @@ class DetachedSink:
         if self.phase is not Phase.OPEN:
             raise ResponseOrderError("a reply was already begun")
         self.phase = Phase.BEGUN
-        self._take_head(status, self._tell_head(status, headers))
+        self._take_head(status, self._copy_head(status, headers))
 
     def write(self, data: bytes) -> bool:
         if self._is_over:
             return False
         self._check_begun()
         self.phase = Phase.SENT
-        self._tell_body(data)
+        self._copy_body(data)
         return self._take_body(data)
 
     async def send(self, data: bytes) -> None:
@@ -123,7 +123,7 @@ class DetachedSink:
             return
         self._check_begun()
         self.phase = Phase.ENDED
-        self._tell_body(last)
+        self._copy_body(last)
         self._take_body(last)
 
     def abort(self) -> None:
@@ -140,7 +140,7 @@ class DetachedSink:
             raise ClientDisconnected
 
     def lose_reader(self, cancel: Callable[[], object]) -> None:
-        """Note that nobody wants the reply any more; call `cancel` unless something else is to happen then."""
+        """Note that the reply is not wanted any more; call `cancel` unless something else is to happen then."""
         self.reader_gone = True
         (self._on_reader_gone or cancel)()
 
@@ -153,7 +153,7 @@ class DetachedSink:
         if self.phase is not Phase.BEGUN and self.phase is not Phase.SENT:
             raise ResponseOrderError("a write outside a streamed reply")
 
-    def _tell_head(self, status: int, headers: Sequence[Header]) -> Sequence[Header]:
+    def _copy_head(self, status: int, headers: Sequence[Header]) -> Sequence[Header]:
         """Return the fields as the reader gets them."""
         if self.echoed_id:
             headers = echo_id(headers, self.echoed_id)
@@ -161,7 +161,7 @@ class DetachedSink:
             self.listener.on_head(status, headers)
         return headers
 
-    def _tell_body(self, data: bytes) -> None:
+    def _copy_body(self, data: bytes) -> None:
         if self.listener is not None:
             self.listener.on_body(data)
 

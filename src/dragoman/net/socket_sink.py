@@ -152,7 +152,7 @@ class SocketSink:
         return self._connection.write(data) and not self._connection.blocked
 
     def _write_first(self, data: bytes) -> bool:
-        """Write after the head that is held; drop what nobody reads."""
+        """Write after the head that is held; drop what has no reader."""
         if self.reader_gone or self.phase is _ABORTED:
             return False
         if self.phase is not _BEGUN:
