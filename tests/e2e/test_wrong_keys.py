@@ -46,10 +46,10 @@ def test_nothing_waits_for_a_client_with_a_wrong_key_that_has_left(tmp_path: Pat
         crowd = [stack.enter_context(dial(gateway.port)) for _ in range(FREE_FAILURES + 30)]
         for number, sock in enumerate(crowd):
             sock.sendall(request_bytes("/v1/messages", b"{}", key=f"dgm_fake-wrong-{number}"))
-        exchanges = gateway.app.server._service.exchanges
+        requests = gateway.app.server._service.requests
         wait_until(lambda: len(select.select(crowd, [], [], 0)[0]) >= FREE_FAILURES)
         began = time.monotonic()
         for sock in crowd:
             sock.close()
-        wait_until(lambda: not exchanges)
+        wait_until(lambda: not requests)
         assert time.monotonic() - began < MAX_DELAY_S / 2

@@ -28,9 +28,11 @@ from dragoman.hub.ports import ReplyContext, Stage
 from dragoman.hub.profile import Profile
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.request_head import RequestHead
+from dragoman.net.sink import ReplySink
+from dragoman.net.socket_sink import SocketSink
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.models import CachedCatalogue
 from dragoman.providers.provider import (
@@ -69,8 +71,6 @@ def run(work: Coroutine[object, object, T]) -> T:
 class MemoryWire:
     """A client's connection that keeps what is written; `blocked` stands for a client that reads too slowly."""
 
-    address = "127.0.0.1"
-
     def __init__(self) -> None:
         self.blocked = False
         self.writes: list[bytes] = []
@@ -86,13 +86,13 @@ class MemoryWire:
             self.writes.append(data)
         return True
 
-    def must_close(self, exchange: Exchange) -> bool:
+    def must_close(self, sink: SocketSink) -> bool:
         return False
 
-    def end_reply(self, exchange: Exchange) -> None:
+    def end_reply(self, sink: SocketSink) -> None:
         self.ended = True
 
-    def drop(self, exchange: Exchange) -> None:
+    def drop(self, sink: SocketSink) -> None:
         self.dropped = True
 
     def take_over(self, head: bytes, receive: Callable[[bytes], None]) -> None:
@@ -106,12 +106,6 @@ class MemoryWire:
 
     async def wait_writable(self) -> None:
         self.blocked = False
-
-    async def wait_for_body(self, exchange: Exchange, *, whole: bool) -> None:
-        return
-
-    def mark_authenticated(self) -> None:
-        return
 
     @property
     def reply(self) -> "ClientReply":
@@ -156,18 +150,26 @@ def _read_chunks(reply: ClientReply) -> None:
         raw = raw[size + 2 :]
 
 
-def make_exchange(
-    wire: MemoryWire,
+def make_request(
     path: str = "/v1/chat/completions",
     headers: Sequence[Header] = (),
     query: str = "",
     budget: ByteBudget | None = None,
-) -> Exchange:
+) -> HttpRequest:
+    return HttpRequest(make_head(path, headers, query), None, budget or ByteBudget(sys.maxsize))
+
+
+def make_sink(wire: MemoryWire) -> SocketSink:
+    """Return the sink of a reply whose bytes, framing included, are kept in memory."""
+    return SocketSink(make_head("/"), wire)
+
+
+def make_head(path: str, headers: Sequence[Header] = (), query: str = "") -> RequestHead:
     head = RequestHead()
     head.method = "POST"
     head.raw_path, head.path, head.query = path.encode(), unquote(path), query
     head.fields = list(headers)
-    return Exchange(head, wire, budget or ByteBudget(sys.maxsize))
+    return head
 
 
 class Sender(Struct, frozen=True):
@@ -186,13 +188,13 @@ def make_call(
     headers: Sequence[Header] = (),
     *,
     query: str = "",
-    exchange: Exchange | None = None,
+    request: HttpRequest | None = None,
     key: str = "",
     tenant: str = "t",
 ) -> Call:
-    exchange = exchange or make_exchange(MemoryWire(), PATHS[protocol], headers, query)
-    record = RequestRecord("log_1", "of the log", exchange.headers)
-    return Call(PROTOCOLS[protocol], body, exchange, Sender(key=key, tenant=tenant), record)
+    request = request or make_request(PATHS[protocol], headers, query)
+    record = RequestRecord("log_1", "of the log", request.headers)
+    return Call(PROTOCOLS[protocol], body, request, Sender(key=key, tenant=tenant), record)
 
 
 URL = "http://127.0.0.1:9/v1"
@@ -279,14 +281,14 @@ def make_encoding(call: Call, *, joins: bool = False) -> ClientEncoding:
     return ClientEncoding(make, lambda trip: None, serial=client.serial_blocks, joins=joins)
 
 
-def make_whole_writer(exchange: Exchange, call: Call) -> WholeWriter:
+def make_whole_writer(sink: ReplySink, call: Call) -> WholeWriter:
     """Return the writer of a reply in one body."""
 
     def encode(events: Sequence[Event], ledger: Ledger) -> bytes:
         context = ReplyContext(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
         return call.client.encode_whole(events, context, ledger)
 
-    return WholeWriter(exchange, call, lambda trip: None, encode)
+    return WholeWriter(sink, call, lambda trip: None, encode)
 
 
 def make_world(

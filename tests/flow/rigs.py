@@ -21,8 +21,8 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import Outcome
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
+from dragoman.net.socket_sink import SocketSink
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import Auth, Provider, ReplyRules
 from dragoman.routing import Route
@@ -37,9 +37,10 @@ from flow.in_memory import (
     MemoryWire,
     make_call,
     make_encoding,
-    make_exchange,
     make_pooled,
     make_provider,
+    make_request,
+    make_sink,
     make_whole_writer,
     make_world,
     prepare_for,
@@ -124,19 +125,20 @@ class GatewayRig:
 
     def make_call(self, protocol: str, body: bytes, headers: Sequence[Header] = ()) -> "ClientCall":
         wire = MemoryWire()
-        exchange = make_exchange(wire, headers=headers)
-        return ClientCall(self.gateway, wire, exchange, make_call(protocol, body, exchange=exchange))
+        return ClientCall(
+            self.gateway, wire, make_sink(wire), make_call(protocol, body, request=make_request(headers=headers))
+        )
 
 
 @dataclass
 class ClientCall:
     gateway: Gateway
     wire: MemoryWire
-    exchange: Exchange
+    sink: SocketSink
     call: Call
 
     async def answer(self) -> ClientReply:
-        await self.gateway.answer(self.exchange, self.call)
+        await self.gateway.answer(self.call, self.sink)
         assert self.wire.ended
         return self.wire.reply
 
@@ -203,13 +205,13 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
         protocols=(scene.speaks,), url=fake.url, send=client.send, auth=scene.auth, replies=scene.replies
     )
     wire = MemoryWire()
-    exchange = make_exchange(wire, headers=scene.headers, budget=ByteBudget(scene.budget))
+    sink, request = make_sink(wire), make_request(headers=scene.headers, budget=ByteBudget(scene.budget))
     body = scene.body or BODIES[scene.client][scene.stream]
-    call = make_call(scene.client, body, exchange=exchange)
+    call = make_call(scene.client, body, request=request)
     call.continues = scene.joins
-    writer: ResponseWriter = make_whole_writer(exchange, call)
+    writer: ResponseWriter = make_whole_writer(sink, call)
     if call.stream:
-        writer = StreamWriter(exchange, call, make_encoding(call, joins=scene.joins), scene.server.keep_alive_s)
+        writer = StreamWriter(sink, call, make_encoding(call, joins=scene.joins), scene.server.keep_alive_s)
     noted: list[Turn] = []
     around = CallContext(
         call,
@@ -251,9 +253,8 @@ class WriterRig:
 
     def __init__(self, protocol: str = "chat", body: bytes = CHAT_STREAM, keep_alive_s: float = NEVER_S) -> None:
         self.wire = MemoryWire()
-        exchange = make_exchange(self.wire)
-        self.call = make_call(protocol, body, exchange=exchange)
-        self.writer = StreamWriter(exchange, self.call, make_encoding(self.call, joins=True), keep_alive_s)
+        self.call = make_call(protocol, body, request=make_request())
+        self.writer = StreamWriter(make_sink(self.wire), self.call, make_encoding(self.call, joins=True), keep_alive_s)
 
     async def begin_passthrough(self, name: str = "up") -> Prepared:
         """Begin a turn whose bytes pass unchanged."""

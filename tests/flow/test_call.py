@@ -11,7 +11,7 @@ from dragoman.hub.request import Request, Role, Text, Turn
 from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
 from dragoman.net.tasks import LARGE_BYTES
 from dragoman.protocols import PROTOCOLS
-from flow.in_memory import CHAT, CHAT_STREAM, MemoryWire, Sender, make_call, make_exchange, run
+from flow.in_memory import CHAT, CHAT_STREAM, Sender, make_call, make_request, run
 from tables import each_row
 
 
@@ -79,8 +79,8 @@ def test_a_call_uses_the_parser_it_was_given() -> None:
     def parse(body: bytes, ledger: Ledger) -> Request:
         return request
 
-    exchange = make_exchange(MemoryWire())
-    call = Call(PROTOCOLS["chat"], b'{"model":"m"}', exchange, Sender(), RequestRecord("", "", exchange.headers), parse)
+    http = make_request()
+    call = Call(PROTOCOLS["chat"], b'{"model":"m"}', http, Sender(), RequestRecord("", "", http.headers), parse)
     assert call.is_from_other_protocol
     assert call.request() is request
     assert not make_call().is_from_other_protocol
@@ -107,9 +107,9 @@ def test_each_call_has_an_id_that_no_client_chooses() -> None:
 
 def test_usage_of_a_reply_that_is_thrown_away_is_not_counted() -> None:
     budget = ByteBudget(10 * UNCOUNTED_BYTES)
-    exchange = make_exchange(MemoryWire(), budget=budget)
-    exchange.buffered.hold(2 * UNCOUNTED_BYTES)  # the request's body
-    call = make_call(exchange=exchange)
+    request = make_request(budget=budget)
+    request.buffered.hold(2 * UNCOUNTED_BYTES)  # the request's body
+    call = make_call(request=request)
     call.buffered.hold(3 * UNCOUNTED_BYTES)
     assert budget.held == 4 * UNCOUNTED_BYTES
     call.release_reply()

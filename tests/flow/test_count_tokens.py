@@ -10,7 +10,17 @@ from dragoman.flow.gateway import Gateway
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.provider import Endpoint
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
-from flow.in_memory import MESSAGES, ClientReply, MemoryWire, make_call, make_exchange, make_provider, make_world, run
+from flow.in_memory import (
+    MESSAGES,
+    ClientReply,
+    MemoryWire,
+    make_call,
+    make_provider,
+    make_request,
+    make_sink,
+    make_world,
+    run,
+)
 from flow.rigs import document, refusal
 from outgoing import open_http
 
@@ -30,8 +40,7 @@ def count(
             )
             gateway = Gateway(make_world(provider, models=(ModelRoute("m", ("one/vendor-m",)),)), LostCalls(None))
             wire = MemoryWire()
-            exchange = make_exchange(wire)
-            await count_tokens(gateway, exchange, make_call(protocol, body, exchange=exchange))
+            await count_tokens(gateway, make_call(protocol, body, request=make_request()), make_sink(wire))
             return wire.reply
 
     with FakeUpstream([answer], models=("vendor-m",)) as fake:

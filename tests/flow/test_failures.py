@@ -27,9 +27,9 @@ from flow.in_memory import (
     MemoryWire,
     authorize_nothing,
     make_call,
-    make_exchange,
     make_pooled,
     make_provider,
+    make_sink,
     prepare_for,
     run,
 )
@@ -198,7 +198,7 @@ def test_allowances_are_not_read_where_the_upstream_names_the_wait() -> None:
 
 def refuse(refused: RequestError, protocol: str = "chat") -> ClientReply:
     wire = MemoryWire()
-    respond_with_failure(make_exchange(wire), present(PROTOCOLS[protocol].client), refused, "req_1")
+    respond_with_failure(make_sink(wire), present(PROTOCOLS[protocol].client), refused, "req_1")
     assert wire.ended
     assert len(wire.writes) == 1
     return wire.reply
@@ -247,11 +247,11 @@ def test_without_an_own_error_the_failure_is_rendered() -> None:
 
 def test_a_reply_that_has_begun_is_broken_off() -> None:
     wire = MemoryWire()
-    exchange = make_exchange(wire)
-    exchange.start(200, [])
-    exchange.write(b"data: {}\n\n")
+    sink = make_sink(wire)
+    sink.begin(200, [])
+    sink.write(b"data: {}\n\n")
     written = wire.written
-    respond_with_failure(exchange, present(PROTOCOLS["chat"].client), RequestError(Failure(Kind.BUG, "oh")), "req_1")
+    respond_with_failure(sink, present(PROTOCOLS["chat"].client), RequestError(Failure(Kind.BUG, "oh")), "req_1")
     assert wire.dropped
     assert wire.written == written
 

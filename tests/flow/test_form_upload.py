@@ -5,19 +5,19 @@ import pytest
 from dragoman.flow.form_upload import FormUpload
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.bodies import UNCOUNTED_BYTES
-from dragoman.net.exchange import Exchange
-from flow.in_memory import MemoryWire, make_exchange
+from dragoman.net.http_request import HttpRequest
+from flow.in_memory import make_request
 
 TYPE = b"multipart/form-data; boundary=XX"
 FILE = b'--XX\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n%b\r\n'
 FORM = b'--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n' + FILE + b"--XX--\r\n"
 
 
-def make_upload(body: bytes, declares: bool = True) -> Exchange:
+def make_upload(body: bytes, declares: bool = True) -> HttpRequest:
     headers = [(b"content-length", b"%d" % len(body))] if declares else []
-    exchange = make_exchange(MemoryWire(), "/v1/audio/transcriptions", headers)
-    exchange.set_body(body)
-    return exchange
+    request = make_request("/v1/audio/transcriptions", headers)
+    request.set_body(body)
+    return request
 
 
 async def read_sent(form: FormUpload, model: str | None) -> bytes:

@@ -231,7 +231,7 @@ async def test_a_gateway_that_stops_sends_an_error_to_a_client_that_is_still_the
         answering = asyncio.create_task(client.answer())
         await wait_until_async(lambda: b"Half" in client.wire.written)
         assert rig.gateway.streams == 1
-        client.exchange.gone = gone
+        client.sink.reader_gone = gone
         written = client.wire.written
         answering.cancel()
         with suppress(asyncio.CancelledError):
@@ -259,7 +259,7 @@ async def test_a_client_that_leaves_before_the_first_token_is_noted() -> None:
         client = rig.make_call("chat", CHAT)
         answering = asyncio.create_task(client.answer())
         await wait_until_async(lambda: bool(rig.one.calls))
-        client.exchange.gone = True
+        client.sink.reader_gone = True
         answering.cancel()
         with suppress(asyncio.CancelledError):
             await answering

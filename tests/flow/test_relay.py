@@ -18,7 +18,7 @@ from dragoman.protocols.relayed_paths import PROTOCOL, RELAYED_PATHS, UPSTREAM
 from dragoman.providers.provider import Endpoint
 from dragoman.routing import Route
 from fakes.upstream import Answer, End, FakeUpstream
-from flow.in_memory import MemoryWire, Sender, make_exchange, make_provider, make_world, run
+from flow.in_memory import MemoryWire, Sender, make_provider, make_request, make_sink, make_world, run
 from narrowing import expect, present
 from outgoing import open_http
 
@@ -38,12 +38,12 @@ def ask(
         async with open_http() as client:
             wire = MemoryWire()
             provider = make_provider(endpoint=Endpoint(fake.url, ("chat",), client.send, relays=frozenset(relays)))
-            exchange = make_exchange(wire, f"/v1/{path}", [(b"openai-organization", b"other")])
-            record = RequestRecord("log", path, exchange.headers)
-            call = RelayedCall(RELAYED_PATHS[path], exchange, Sender(), record)
+            request = make_request(f"/v1/{path}", [(b"openai-organization", b"other")])
+            record = RequestRecord("log", path, request.headers)
+            call = RelayedCall(RELAYED_PATHS[path], request, Sender(), record)
             world = make_world(provider, retry=ONCE, server=Server(), models=(ModelRoute("up/*", ("up/*",)),))
             call.read_body(body)
-            await relay(world, call)
+            await relay(world, call, make_sink(wire))
         record.end()
         return wire, record
 
@@ -124,7 +124,7 @@ class Passed:
             response = await client.send(out, head_timeout_s=20)
             self.watch = ReplyMonitor(lambda: 0.0)
             path = RELAYED_PATHS["embeddings"]
-            reply = RelayedReply(path, make_exchange(self.wire), prepared, response, self.watch, "req_1")
+            reply = RelayedReply(path, make_sink(self.wire), prepared, response, self.watch, "req_1")
             now = asyncio.get_running_loop().time()
             return await reply.pass_on(ReplyDeadline("up", Timeouts(20, 20, 20), now), self._accept)
 

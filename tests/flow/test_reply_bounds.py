@@ -28,7 +28,7 @@ from dragoman.net.client import (
 )
 from dragoman.providers.provider import FirstTokenWait
 from fakes.upstream import Answer, End, FakeUpstream
-from flow.in_memory import MemoryWire, make_call, make_exchange, run
+from flow.in_memory import make_call, make_request, run
 from outgoing import open_http
 
 SERVER = Server(first_token_timeout_s=300, token_timeout_s=900, idle_timeout_s=200)
@@ -100,9 +100,9 @@ async def ask(fake: FakeUpstream, client: HttpClient) -> IncomingResponse:
 def read(answer: Answer, budget: ByteBudget, *, silence_s: float = 30, total_s: float = 30) -> bytes:
     async def read_limited() -> bytes:
         async with open_http() as client:
-            exchange = make_exchange(MemoryWire(), budget=budget)
+            request = make_request(budget=budget)
             given = await ask(fake, client)
-            return await read_reply(make_call(exchange=exchange), given, silence_s, total_s, "up")
+            return await read_reply(make_call(request=request), given, silence_s, total_s, "up")
 
     with FakeUpstream([answer]) as fake:
         return run(read_limited())
@@ -123,10 +123,10 @@ def test_a_body_for_which_there_is_no_room_is_refused() -> None:
 
 def test_no_room_is_a_reason_to_come_back_soon() -> None:
     budget = ByteBudget(0)
-    exchange = make_exchange(MemoryWire(), budget=budget)
-    charge_bytes(exchange.buffered, UNCOUNTED_BYTES)
+    request = make_request(budget=budget)
+    charge_bytes(request.buffered, UNCOUNTED_BYTES)
     with pytest.raises(RequestError) as refused:
-        charge_bytes(exchange.buffered, 1)
+        charge_bytes(request.buffered, 1)
     assert refused.value.failure.kind is Kind.BUSY
     assert refused.value.failure.retry_after == 1.0
     assert "server.max_buffered_mb" in refused.value.failure.message

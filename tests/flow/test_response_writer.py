@@ -20,8 +20,9 @@ from flow.in_memory import (
     MESSAGES_STREAM,
     MemoryWire,
     make_call,
-    make_exchange,
     make_provider,
+    make_request,
+    make_sink,
     make_whole_writer,
     prepare_for,
 )
@@ -180,9 +181,8 @@ async def test_the_error_of_a_reply_that_passes_is_already_written() -> None:
 
 def whole(protocol: str = "chat", body: bytes = CHAT, key: str = "") -> tuple[MemoryWire, Call, WholeWriter]:
     wire = MemoryWire()
-    exchange = make_exchange(wire)
-    call = make_call(protocol, body, exchange=exchange, key=key)
-    return wire, call, make_whole_writer(exchange, call)
+    call = make_call(protocol, body, request=make_request(), key=key)
+    return wire, call, make_whole_writer(make_sink(wire), call)
 
 
 @pytest.mark.parametrize("key", ["", "environment"])

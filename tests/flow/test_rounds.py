@@ -88,7 +88,7 @@ async def test_a_client_that_has_left_ends_the_search_and_is_noticed_as_such() -
         client = ask(rig, service)
         answering = asyncio.create_task(client.answer())
         await service.begun.wait()
-        client.exchange.gone = True
+        client.sink.reader_gone = True
         service.may_end.set()
         with pytest.raises(ClientDisconnected):
             await answering

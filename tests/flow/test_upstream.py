@@ -24,8 +24,9 @@ from flow.in_memory import (
     MESSAGES,
     MemoryWire,
     make_call,
-    make_exchange,
     make_provider,
+    make_request,
+    make_sink,
     make_world,
     prepare_for,
     run,
@@ -236,9 +237,14 @@ def ask(fake: FakeUpstream, *, keeper: str = "up", auth: Auth | None = None, que
         async with open_http() as client:
             wire = MemoryWire()
             provider = make_provider(url=fake.url, send=client.send, key=b"sk-own", auth=auth)
-            exchange = make_exchange(wire, "/v1/responses/resp_1", [(b"authorization", b"Bearer client")], query)
+            request = make_request("/v1/responses/resp_1", [(b"authorization", b"Bearer client")], query)
             await relay_resource(
-                make_world(provider), Keeper(keeper, "", "responses"), exchange, "/responses/resp_1", "req_1"
+                make_world(provider),
+                Keeper(keeper, "", "responses"),
+                request,
+                make_sink(wire),
+                "/responses/resp_1",
+                "req_1",
             )
         return wire
 

@@ -2,7 +2,8 @@
 
 from dragoman.http.routes import read_short_body
 from dragoman.hub.failure import RequestError
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.socket_sink import SocketSink
 from net.raw_client import connect_raw, serving
 
 HEAD = b"POST /console/session HTTP/1.1\r\nHost: gateway\r\n"
@@ -18,12 +19,12 @@ ROWS = [
 ]
 
 
-async def answer(exchange: Exchange) -> None:
-    timeout_s = 0.05 if exchange.headers.get(b"x-ends") == b"never" else 60.0
+async def answer(request: HttpRequest, sink: SocketSink) -> None:
+    timeout_s = 0.05 if request.headers.get(b"x-ends") == b"never" else 60.0
     try:
-        exchange.respond(200, [], await read_short_body(exchange, 10, timeout_s))
+        sink.respond(200, [], await read_short_body(request, 10, timeout_s))
     except RequestError as refused:
-        exchange.respond(400, [], refused.failure.kind.value.encode())
+        sink.respond(400, [], refused.failure.kind.value.encode())
 
 
 async def test_a_short_body_is_read_and_a_long_or_late_one_is_not_waited_for() -> None:

@@ -14,9 +14,10 @@ from dragoman.http.routes import RoutedRequest
 from dragoman.http.unknown_models import FREE, MAX_COUNTED, MAX_WAITING, RepeatCounter, UnknownModelDelay
 from dragoman.hub.failure import UNKNOWN_MODEL, Failure, Kind, RequestError
 from dragoman.net.bodies import ByteBudget
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.request_head import RequestHead
-from flow.in_memory import MemoryWire, run
+from dragoman.net.sink import CollectorSink
+from flow.in_memory import run
 from gateway import Running, running
 from raw_http import Answered, post
 from tables import each_row
@@ -85,23 +86,23 @@ def make_refusal(parsed: Parsed | None = None) -> RequestError:
         return observed
 
 
-def make_exchange(budget: ByteBudget) -> Exchange:
+def make_request(budget: ByteBudget) -> HttpRequest:
     head = RequestHead(
         fields=[], method="POST", path="/v1/chat/completions", raw_path=b"/v1/chat/completions", query=""
     )
-    exchange = Exchange(head, MemoryWire(), budget)
-    exchange.buffered.hold(BODY_BYTES)
-    exchange.set_body(b" " * BODY_BYTES)
-    return exchange
+    request = HttpRequest(head, None, budget)
+    request.buffered.hold(BODY_BYTES)
+    request.set_body(b" " * BODY_BYTES)
+    return request
 
 
-def find_key(exchange: Exchange) -> KeyId | None:
+def find_key(request: HttpRequest) -> KeyId | None:
     return None
 
 
 async def exhaust(delay: UnknownModelDelay) -> None:
     for _ in range(FREE):
-        await delay.hold_back(make_refusal(), make_exchange(ByteBudget(10**9)), find_key)
+        await delay.hold_back(make_refusal(), make_request(ByteBudget(10**9)), find_key)
 
 
 def test_a_delayed_answer_holds_no_body_and_at_most_50_wait() -> None:
@@ -118,16 +119,16 @@ def test_a_delayed_answer_holds_no_body_and_at_most_50_wait() -> None:
         assert waits == []
         parsed = Parsed()
         alive = weakref.ref(parsed)
-        exchange = make_exchange(budget)
-        held = [asyncio.create_task(delay.hold_back(make_refusal(parsed), exchange, find_key))]
+        request = make_request(budget)
+        held = [asyncio.create_task(delay.hold_back(make_refusal(parsed), request, find_key))]
         del parsed
         await asyncio.sleep(0)
         assert (waits, alive(), budget.held) == ([1.0], None, 0)
-        assert await exchange.body() == b""
+        assert await request.body() == b""
         for _ in range(MAX_WAITING - 1):
-            held.append(asyncio.create_task(delay.hold_back(make_refusal(), make_exchange(budget), find_key)))
+            held.append(asyncio.create_task(delay.hold_back(make_refusal(), make_request(budget), find_key)))
         await asyncio.sleep(0)
-        await delay.hold_back(make_refusal(), make_exchange(ByteBudget(10**9)), find_key)  # the 51st: at once
+        await delay.hold_back(make_refusal(), make_request(ByteBudget(10**9)), find_key)  # the 51st: at once
         assert (delay.waiting, len(waits)) == (MAX_WAITING, MAX_WAITING)
         held.pop().cancel()
         await asyncio.sleep(0)
@@ -149,7 +150,7 @@ def test_other_refusals_are_never_delayed(failure: Failure) -> None:
     async def check() -> None:
         delay = UnknownModelDelay(lambda: 0.0, fail)
         for _ in range(2 * FREE):
-            await delay.hold_back(RequestError(failure), make_exchange(ByteBudget(10**9)), find_key)
+            await delay.hold_back(RequestError(failure), make_request(ByteBudget(10**9)), find_key)
 
     run(check())
 
@@ -158,7 +159,7 @@ def test_requests_over_a_websocket_are_delayed_by_their_key() -> None:
     async def refuse(protocol: str, answer: Callable[..., Awaitable[None]], request: RoutedRequest) -> None:
         raise make_refusal()
 
-    async def answer(exchange: Exchange, call: object) -> None:
+    async def answer(call: object, sink: object) -> None:
         raise AssertionError("no model answers")
 
     async def check() -> list[float]:
@@ -169,7 +170,7 @@ def test_requests_over_a_websocket_are_delayed_by_their_key() -> None:
 
         infer = UnknownModelDelay(lambda: 0.0, sleep).wrap(refuse)
         for key in [*["a"] * FREE, "b", "a"]:
-            request = RoutedRequest(make_exchange(ByteBudget(10**9)), "/responses", "req_1", KeyId(key))
+            request = RoutedRequest(make_request(ByteBudget(10**9)), CollectorSink(), "/responses", "req_1", KeyId(key))
             with pytest.raises(RequestError):
                 await infer("responses", answer, request)
         return waits

@@ -7,7 +7,7 @@ from typing import cast
 
 import msgspec
 
-from dragoman.net.server import Exchange, Handler, Header, Limits, Server
+from dragoman.net.server import Handler, Header, HttpRequest, Limits, Server, SocketSink
 
 PATIENCE_S = 60.0
 PATIENT = Limits(
@@ -121,14 +121,14 @@ class Witness:
     """A handler that keeps its requests and answers with them."""
 
     def __init__(self) -> None:
-        self.seen: list[Exchange] = []
+        self.seen: list[HttpRequest] = []
         self.bodies: list[bytes] = []
 
-    async def __call__(self, exchange: Exchange) -> None:
-        self.seen.append(exchange)
-        self.bodies.append(await exchange.body())
-        exchange.respond(200, [(b"x-saw", exchange.raw_path)], exchange.path.encode())
+    async def __call__(self, request: HttpRequest, sink: SocketSink) -> None:
+        self.seen.append(request)
+        self.bodies.append(await request.body())
+        sink.respond(200, [(b"x-saw", request.raw_path)], request.path.encode())
 
     @property
     def paths(self) -> list[str]:
-        return [exchange.path for exchange in self.seen]
+        return [request.path for request in self.seen]

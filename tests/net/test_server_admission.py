@@ -6,9 +6,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.server import Server
 from dragoman.net.service import Admission, network_of
+from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops
 from net.raw_client import GET, RawClient, Witness, connect_raw, limits, serving
 from waiting import wait_until_async
@@ -19,10 +20,10 @@ UNAUTHENTICATED = GET.replace(b"/first", b"/health")
 class KeyedWitness(Witness):
     """A witness that takes the path /first for a valid key."""
 
-    async def __call__(self, exchange: Exchange) -> None:
-        if exchange.path == "/first":
-            exchange.mark_authenticated()
-        await super().__call__(exchange)
+    async def __call__(self, request: HttpRequest, sink: SocketSink) -> None:
+        if request.path == "/first":
+            request.mark_authenticated()
+        await super().__call__(request, sink)
 
 
 def abort(client: RawClient) -> None:

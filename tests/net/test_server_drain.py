@@ -3,20 +3,21 @@
 import asyncio
 import socket
 
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.server import Limits, Server
 from dragoman.net.service import Service
+from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops
-from flow.in_memory import MemoryWire, make_exchange
+from flow.in_memory import MemoryWire, make_request, make_sink
 from net.raw_client import GET, PATIENCE_S, Witness, connect_raw, limits, render, serving
 
 
-async def slow_stream(exchange: Exchange) -> None:
-    exchange.start(200, [])
+async def slow_stream(request: HttpRequest, sink: SocketSink) -> None:
+    sink.begin(200, [])
     for number in range(10):
-        await exchange.send(b"%d" % number)
+        await sink.send(b"%d" % number)
         await asyncio.sleep(0.03)
-    exchange.finish()
+    sink.end()
 
 
 async def listens(port: int) -> bool:
@@ -47,10 +48,10 @@ async def test_streams_in_flight_finish_and_the_listener_is_gone() -> None:
 async def test_a_reply_that_begins_while_draining_says_that_the_connection_closes() -> None:
     entered, go_on = asyncio.Event(), asyncio.Event()
 
-    async def handler(exchange: Exchange) -> None:
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
         entered.set()
         await go_on.wait()
-        exchange.respond(200, [], b"late")
+        sink.respond(200, [], b"late")
 
     async with serving(handler) as server, connect_raw(server) as client:
         client.send(GET)
@@ -76,16 +77,16 @@ async def test_idle_connections_are_closed_at_once() -> None:
 
 @on_both_loops
 async def test_after_the_grace_handlers_are_cancelled_and_may_send_a_last_error() -> None:
-    async def endless(exchange: Exchange) -> None:
-        exchange.start(200, [])
+    async def endless(request: HttpRequest, sink: SocketSink) -> None:
+        sink.begin(200, [])
         try:
             while True:
-                await exchange.send(b"tick ")
+                await sink.send(b"tick ")
                 await asyncio.sleep(0.02)
         except asyncio.CancelledError:
-            assert not exchange.gone
-            await exchange.send(b"error: shutting down")
-            exchange.finish()
+            assert not sink.reader_gone
+            await sink.send(b"error: shutting down")
+            sink.end()
             raise
 
     async with serving(endless) as server, connect_raw(server) as client:
@@ -102,7 +103,7 @@ async def test_after_the_grace_handlers_are_cancelled_and_may_send_a_last_error(
 async def test_a_handler_cancelled_before_its_first_byte_becomes_503() -> None:
     entered = asyncio.Event()
 
-    async def never(exchange: Exchange) -> None:
+    async def never(request: HttpRequest, sink: SocketSink) -> None:
         entered.set()
         await asyncio.sleep(30)
 
@@ -117,8 +118,8 @@ async def test_a_handler_cancelled_before_its_first_byte_becomes_503() -> None:
 async def test_draining_waits_for_what_handlers_do_after_their_reply() -> None:
     rows: list[str] = []
 
-    async def handler(exchange: Exchange) -> None:
-        exchange.respond(200, [], b"done")
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.respond(200, [], b"done")
         await asyncio.sleep(0.1)
         rows.append("usage")
 
@@ -130,27 +131,27 @@ async def test_draining_waits_for_what_handlers_do_after_their_reply() -> None:
 
 
 @on_both_loops
-async def test_an_exchange_that_is_cancelled_before_its_task_starts_has_ended() -> None:
-    async def handler(exchange: Exchange) -> None:
+async def test_a_request_that_is_cancelled_before_its_task_starts_has_ended() -> None:
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
         raise AssertionError("the task has not started")
 
     service = Service(handler, limits(), render)
     service.draining = True
-    exchange = make_exchange(MemoryWire(), budget=service.budget)
-    exchange.buffered.hold(1_000_000)
-    service.begin(exchange)
-    service.cancel(exchange)
+    request, sink = make_request(budget=service.budget), make_sink(MemoryWire())
+    request.buffered.hold(1_000_000)
+    service.begin(request, sink)
+    service.cancel(sink)
     await asyncio.wait_for(service.empty.wait(), PATIENCE_S)
-    assert not service.exchanges
-    assert exchange.buffered.held == 0
+    assert not service.requests
+    assert request.buffered.held == 0
 
 
 @on_both_loops
 async def test_a_client_that_reads_nothing_cannot_hold_up_the_end() -> None:
-    async def endless(exchange: Exchange) -> None:
-        exchange.start(200, [])
+    async def endless(request: HttpRequest, sink: SocketSink) -> None:
+        sink.begin(200, [])
         while True:
-            await exchange.send(b"x" * 65536)
+            await sink.send(b"x" * 65536)
 
     async with serving(endless, limits(write_idle_timeout_s=2 * PATIENCE_S)) as server:
         deaf = socket.create_connection(("127.0.0.1", server.port))
@@ -167,7 +168,7 @@ async def test_a_client_that_reads_nothing_cannot_hold_up_the_end() -> None:
 async def test_closing_ends_everything_now() -> None:
     entered, ended = asyncio.Event(), asyncio.Event()
 
-    async def never(exchange: Exchange) -> None:
+    async def never(request: HttpRequest, sink: SocketSink) -> None:
         entered.set()
         try:
             await asyncio.sleep(30)

@@ -1,4 +1,4 @@
-"""A handler that fails or a client that leaves costs exactly that exchange, and each side learns of it at once."""
+"""A handler that fails or a client that leaves costs exactly that request, and each side learns of it at once."""
 
 import asyncio
 import logging
@@ -7,8 +7,9 @@ import struct
 
 import pytest
 
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.server import ClientDisconnected, ResponseOrderError
+from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops
 from net.raw_client import GET, PATIENCE_S, connect_raw, serving
 from waiting import wait_until_async
@@ -19,7 +20,7 @@ RESET = struct.pack("ii", 1, 0)
 
 @on_both_loops
 async def test_a_failing_handler_costs_one_500_and_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:
-    async def handler(exchange: Exchange) -> None:
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
         raise ValueError("sk-fake-secret")
 
     caplog.set_level(logging.DEBUG)
@@ -34,8 +35,8 @@ async def test_a_failing_handler_costs_one_500_and_shows_no_secret(caplog: pytes
 
 @on_both_loops
 async def test_a_failure_before_the_first_byte_of_a_stream_is_still_a_real_error() -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.start(200, [(b"content-type", b"text/event-stream")])
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.begin(200, [(b"content-type", b"text/event-stream")])
         raise ValueError
 
     async with serving(handler) as server, connect_raw(server) as client:
@@ -46,7 +47,7 @@ async def test_a_failure_before_the_first_byte_of_a_stream_is_still_a_real_error
 
 @on_both_loops
 async def test_a_handler_that_forgets_to_reply_costs_a_500() -> None:
-    async def handler(exchange: Exchange) -> None:
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
         await asyncio.sleep(0)
 
     async with serving(handler) as server, connect_raw(server) as client:
@@ -57,9 +58,9 @@ async def test_a_handler_that_forgets_to_reply_costs_a_500() -> None:
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 @on_both_loops
 async def test_a_stream_that_fails_in_the_middle_never_looks_whole(version: bytes) -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.start(200, [])
-        await exchange.send(b"half")
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.begin(200, [])
+        await sink.send(b"half")
         await asyncio.sleep(0.05)
         raise ValueError
 
@@ -77,18 +78,18 @@ async def test_a_stream_that_fails_in_the_middle_never_looks_whole(version: byte
 async def test_a_reply_out_of_order_is_refused_by_name(misuse: str) -> None:
     raised: list[type[BaseException]] = []
 
-    async def handler(exchange: Exchange) -> None:
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
         try:
             for step in misuse.split():
                 match step:
                     case "respond":
-                        exchange.respond(200, [], b"")
+                        sink.respond(200, [], b"")
                     case "start":
-                        exchange.start(200, [])
+                        sink.begin(200, [])
                     case "send":
-                        await exchange.send(b"x")
+                        await sink.send(b"x")
                     case _:
-                        exchange.finish()
+                        sink.end()
         except ResponseOrderError as error:
             raised.append(type(error))
             raise
@@ -106,21 +107,21 @@ async def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, m
     cancelled = asyncio.Event()
     entered = asyncio.Event()
 
-    async def handler(exchange: Exchange) -> None:
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
         entered.set()
         try:
             if moment == "in the body":
-                await exchange.body()
-            exchange.allow_leaving()
+                await request.body()
+            sink.allow_leaving()
             if moment == "in the stream":
-                exchange.start(200, [])
-                await exchange.send(b"first")
+                sink.begin(200, [])
+                await sink.send(b"first")
             await asyncio.sleep(2 * PATIENCE_S)
         except asyncio.CancelledError:
-            assert exchange.gone
+            assert sink.reader_gone
             with pytest.raises(ClientDisconnected):
-                await exchange.body() if moment == "in the body" else await exchange.send(b"x")
-            exchange.respond(200, [], b"unheard")
+                await request.body() if moment == "in the body" else await sink.send(b"x")
+            sink.respond(200, [], b"unheard")
             cancelled.set()
             raise
 
@@ -142,15 +143,15 @@ async def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, m
 async def test_a_client_that_leaves_after_its_body_is_only_noted_until_the_handler_allows_it() -> None:
     ended: list[str] = []
 
-    async def handler(exchange: Exchange) -> None:
-        assert await exchange.body() == b"body"
-        await wait_until_async(lambda: exchange.gone)
-        if exchange.path == "/kept":
-            exchange.when_gone(lambda: ended.append("told"))
-            exchange.allow_leaving()
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        assert await request.body() == b"body"
+        await wait_until_async(lambda: sink.reader_gone)
+        if request.path == "/kept":
+            sink.on_reader_gone(lambda: ended.append("told"))
+            sink.allow_leaving()
         try:
             await asyncio.sleep(0)
-            exchange.allow_leaving()
+            sink.allow_leaving()
             ended.append("went on")
         except ClientDisconnected:
             ended.append("ended")
@@ -167,8 +168,8 @@ async def test_a_client_that_leaves_after_its_body_is_only_noted_until_the_handl
 async def test_a_client_that_leaves_after_its_reply_does_not_cancel_what_the_handler_still_does() -> None:
     written = asyncio.Event()
 
-    async def handler(exchange: Exchange) -> None:
-        exchange.respond(200, [], b"done")
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.respond(200, [], b"done")
         await asyncio.sleep(0.1)
         written.set()
 
@@ -181,8 +182,8 @@ async def test_a_client_that_leaves_after_its_reply_does_not_cancel_what_the_han
 
 @on_both_loops
 async def test_the_next_request_does_not_wait_for_what_the_last_handler_still_does() -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.respond(200, [], b"done")
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.respond(200, [], b"done")
         await asyncio.sleep(2 * PATIENCE_S)
 
     async with serving(handler) as server, connect_raw(server) as client:
@@ -195,10 +196,10 @@ async def test_the_next_request_does_not_wait_for_what_the_last_handler_still_do
 
 @on_both_loops
 async def test_abort_drops_the_connection() -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.abort()
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.abort()
         with pytest.raises(ClientDisconnected):
-            await exchange.send(b"x")
+            await sink.send(b"x")
 
     async with serving(handler) as server, connect_raw(server) as client:
         client.send(GET)

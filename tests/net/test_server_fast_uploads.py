@@ -4,7 +4,8 @@ import asyncio
 import socket
 import threading
 
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_uvloop_first
 from net.raw_client import serving
 
@@ -19,16 +20,16 @@ class Measure:
     def __init__(self) -> None:
         self.most_in_one_turn = 0
 
-    async def __call__(self, exchange: Exchange) -> None:
-        reading = asyncio.create_task(exchange.body())
+    async def __call__(self, request: HttpRequest, sink: SocketSink) -> None:
+        reading = asyncio.create_task(request.body())
         held = 0
-        while exchange.incoming is not None:
-            now = exchange.incoming.buffered_bytes
+        while request.incoming is not None:
+            now = request.incoming.buffered_bytes
             self.most_in_one_turn = max(self.most_in_one_turn, now - held)
             held = now
             await asyncio.sleep(0)
         assert len(await reading) == SIZE
-        exchange.respond(200, (), b"")
+        sink.respond(200, (), b"")
 
 
 def upload(port: int, replies: list[bytes]) -> None:

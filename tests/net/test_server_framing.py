@@ -138,9 +138,9 @@ async def test_the_target_is_taken_apart(target: bytes, path: str, query: str) -
     async with serving(witness) as server, connect_raw(server) as client:
         client.send(b"GET " + target + b" HTTP/1.1\r\nHost: gateway\r\n\r\n")
         assert (await client.reply()).status == 200
-    exchange = witness.seen[0]
-    assert (exchange.path, exchange.query) == (path, query)
-    assert exchange.method == "GET"
+    request = witness.seen[0]
+    assert (request.path, request.query) == (path, query)
+    assert request.method == "GET"
 
 
 @on_both_loops
@@ -181,7 +181,7 @@ async def test_connect_reaches_the_handler_and_its_tunnel_is_never_parsed() -> N
         client.send(b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n" + SMUGGLED)
         assert (await client.reply()).headers[b"connection"] == b"close"
         assert await client.wait_closed()
-    assert [exchange.method for exchange in witness.seen] == ["CONNECT"]
+    assert [request.method for request in witness.seen] == ["CONNECT"]
 
 
 @on_both_loops

@@ -6,8 +6,9 @@ import socket
 
 import pytest
 
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.server import BodyTimeout
+from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops, on_uvloop_first
 from net.raw_client import GET, PATIENCE_S, Received, Witness, connect_raw, limits, serving
 from waiting import wait_until_async
@@ -19,7 +20,7 @@ def resident_bytes() -> int:
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-async def never(exchange: Exchange) -> None:
+async def never(request: HttpRequest, sink: SocketSink) -> None:
     await asyncio.sleep(PATIENCE_S)
 
 
@@ -157,11 +158,11 @@ async def test_a_gap_in_the_body_times_out_but_a_slow_steady_body_does_not() -> 
 
 @on_both_loops
 async def test_the_handler_may_word_the_body_timeout_itself() -> None:
-    async def handler(exchange: Exchange) -> None:
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
         try:
-            await exchange.body()
+            await request.body()
         except BodyTimeout:
-            exchange.respond(408, [], b"in the words of the protocol")
+            sink.respond(408, [], b"in the words of the protocol")
 
     async with serving(handler, limits(body_gap_timeout_s=0.1)) as server, connect_raw(server) as client:
         client.send(POST + b"Content-Length: 6\r\n\r\nxx")
@@ -192,12 +193,12 @@ async def test_a_client_that_does_not_read_holds_the_sender_back_and_is_dropped_
     sent = 0
     over: asyncio.Future[float] = loop.create_future()
 
-    async def handler(exchange: Exchange) -> None:
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
         nonlocal sent
-        exchange.start(200, [])
+        sink.begin(200, [])
         try:
             while True:
-                await exchange.send(b"x" * 16384)
+                await sink.send(b"x" * 16384)
                 sent += 16384
         finally:
             over.set_result(loop.time())
@@ -223,11 +224,11 @@ async def test_a_client_that_stops_reading_and_then_leaves_cancels_its_handler_a
     loop = asyncio.get_running_loop()
     cancelled: asyncio.Future[None] = loop.create_future()
 
-    async def handler(exchange: Exchange) -> None:
-        exchange.start(200, [])
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.begin(200, [])
         try:
             while True:
-                await exchange.send(b"x" * 16384)
+                await sink.send(b"x" * 16384)
         finally:
             cancelled.set_result(None)
 
@@ -244,8 +245,8 @@ async def test_a_client_that_stops_reading_and_then_leaves_cancels_its_handler_a
 async def test_a_client_that_reads_slowly_but_steadily_is_kept() -> None:
     total = 1024 * 1024
 
-    async def handler(exchange: Exchange) -> None:
-        exchange.respond(200, [], b"x" * total)
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.respond(200, [], b"x" * total)
 
     loop = asyncio.get_running_loop()
     settings = limits(write_idle_timeout_s=1, keep_alive_s=0.5)
@@ -268,8 +269,8 @@ async def test_a_client_that_reads_slowly_but_steadily_is_kept() -> None:
 async def test_a_finished_reply_that_is_not_read_does_not_keep_its_connection(size: int) -> None:
     served = asyncio.Event()
 
-    async def handler(exchange: Exchange) -> None:
-        exchange.respond(200, [], b"x" * size)
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.respond(200, [], b"x" * size)
         served.set()
 
     settings = limits(write_idle_timeout_s=0.2, keep_alive_s=0.2)
@@ -284,10 +285,10 @@ async def test_a_finished_reply_that_is_not_read_does_not_keep_its_connection(si
 async def test_pipelined_replies_that_are_not_read_stop_the_next_handler() -> None:
     served = 0
 
-    async def handler(exchange: Exchange) -> None:
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
         nonlocal served
         served += 1
-        exchange.respond(200, [], b"x" * 1_000_000)
+        sink.respond(200, [], b"x" * 1_000_000)
 
     async with serving(handler, limits()) as server, connect_raw(server) as client:
         client.pause_reading()
@@ -304,10 +305,10 @@ async def test_pipelined_replies_that_are_not_read_stop_the_next_handler() -> No
 async def test_an_idle_connection_costs_little_memory() -> None:
     streaming = 0
 
-    async def stream_one(exchange: Exchange) -> None:
+    async def stream_one(request: HttpRequest, sink: SocketSink) -> None:
         nonlocal streaming
-        exchange.start(200, [])
-        await exchange.send(b"first")
+        sink.begin(200, [])
+        await sink.send(b"first")
         streaming += 1
         await asyncio.sleep(PATIENCE_S)
 

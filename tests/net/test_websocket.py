@@ -8,8 +8,9 @@ from functools import partial
 
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.errors import BufferBudgetExceeded
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.server import Server
+from dragoman.net.socket_sink import SocketSink
 from dragoman.net.websocket import MAX_CONTROL_FRAMES, MAX_FRAGMENTS, MAX_WAITING, FrameTurns, WebSocket
 from fakes.loops import on_both_loops
 from net.raw_client import PATIENT, RawClient, connect_raw, render
@@ -59,8 +60,8 @@ class Listener:
     def has_taken(self, count: int) -> bool:
         return len(self.messages) == count
 
-    async def __call__(self, exchange: Exchange) -> None:
-        socket = WebSocket(exchange, MAX_BYTES, FrameTurns(self.clock))
+    async def __call__(self, request: HttpRequest, sink: SocketSink) -> None:
+        socket = WebSocket(request, sink, MAX_BYTES, FrameTurns(self.clock))
         socket.accept()
         while True:
             await self.may_take.wait()

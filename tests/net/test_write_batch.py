@@ -6,8 +6,9 @@ import pytest
 
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest
 from dragoman.net.dial import DialOptions, connect, parse_url
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.outbound import UpstreamConnection
+from dragoman.net.socket_sink import SocketSink
 from dragoman.net.write_batch import QUIET_S, WriteBatch
 from fakes.loops import on_both_loops
 from fakes.raw import Hold, RawServer, Request, Until
@@ -39,10 +40,10 @@ async def test_the_first_after_a_lull_is_sent_at_once_and_all_others_in_order_on
 
 @on_both_loops
 async def test_what_was_written_just_before_a_break_reaches_the_client() -> None:
-    async def break_off(exchange: Exchange) -> None:
-        exchange.start(200, [])
-        exchange.write(b"half a")
-        exchange.abort()
+    async def break_off(request: HttpRequest, sink: SocketSink) -> None:
+        sink.begin(200, [])
+        sink.write(b"half a")
+        sink.abort()
 
     async with serving(break_off) as server, connect_raw(server) as client:
         client.send(GET)
@@ -53,12 +54,12 @@ async def test_what_was_written_just_before_a_break_reaches_the_client() -> None
 async def test_a_handler_that_never_waits_learns_at_once_that_the_client_is_too_slow() -> None:
     written = 0
 
-    async def flood(exchange: Exchange) -> None:
+    async def flood(request: HttpRequest, sink: SocketSink) -> None:
         nonlocal written
-        exchange.start(200, [])
-        while exchange.write(b"x" * 4096) and written < 1 << 30:
+        sink.begin(200, [])
+        while sink.write(b"x" * 4096) and written < 1 << 30:
             written += 4096
-        exchange.abort()
+        sink.abort()
 
     async with serving(flood) as server, connect_raw(server) as client:
         client.send(GET)

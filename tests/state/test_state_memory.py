@@ -13,10 +13,8 @@ import pytest
 from asking import Reply
 from dragoman.config.settings import ResponsesSettings
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
-from dragoman.net.bodies import ByteBudget
-from dragoman.net.detached import detached_exchange
 from dragoman.net.errors import BufferBudgetExceeded, ClientDisconnected
-from dragoman.net.headers import Headers
+from dragoman.net.sink import CollectorSink
 from dragoman.responses.conversations import Conversations
 from dragoman.responses.kept_call import CallScope, KeptCall
 from dragoman.responses.service import ResponseService
@@ -163,9 +161,8 @@ async def end_with(fault: BaseException | None, directory: Path) -> None:
     state = await service.open_call("alice", raw, 100)
     with pytest.raises(BadRequest, match="Another process"):
         await service.open_call("alice", raw, 100)
-    exchange = detached_exchange("/v1/responses", Headers([]), ByteBudget(MEBIBYTE))
     with suppress(BaseException):
-        async with CallScope(state, exchange):
+        async with CallScope(state, CollectorSink()):
             if fault is not None:
                 raise fault
     again = await open_later(service, raw)

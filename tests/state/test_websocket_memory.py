@@ -12,8 +12,9 @@ from websockets.sync.client import ClientConnection
 from dragoman.flow.call import Call
 from dragoman.http.routes import RoutedRequest
 from dragoman.http.socket_memory import HeldRequest, Remembered, SocketMemory
-from dragoman.http.websocket import EventSender, LaneConnection, QueuedRequest, ResponsesSocket
-from dragoman.net.exchange import Exchange
+from dragoman.http.websocket import LaneSink, QueuedRequest, ResponsesSocket
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.socket_sink import SocketSink
 from dragoman.net.websocket import Message, WebSocket
 from dragoman.responses.kept_call import KeptCall
 from fakes.upstream import Answer, End
@@ -117,7 +118,7 @@ def test_a_post_is_refused_while_a_connection_holds_the_budget(small: StateRig) 
 
 
 KINDS: tuple[type, ...] = (
-    *(Call, EventSender, Exchange, HeldRequest, KeptCall, LaneConnection, Message, QueuedRequest, Remembered),
+    *(Call, HeldRequest, HttpRequest, KeptCall, LaneSink, Message, QueuedRequest, Remembered, SocketSink),
     *(ResponsesSocket, RoutedRequest, SocketMemory, WebSocket),
 )
 

@@ -14,7 +14,7 @@ from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Client, Protocol
 from dragoman.hub.request import Request
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.tasks import run_off_loop
 from dragoman.providers.token_count import estimate_body_tokens
 
@@ -43,7 +43,7 @@ class Call:
         self,
         protocol: Protocol,
         body: bytes,
-        exchange: Exchange,
+        request: HttpRequest,
         caller: Caller,
         record: RequestRecord,  # is written here, and not read
         parse: Parse | None = None,
@@ -58,10 +58,11 @@ class Call:
         self._parsed: tuple[Request, Ledger] | None = None
         self.input_tokens = 0  # estimated where the client's stream begins with them, once the body is parsed
         self.body = body
-        self.headers = headers = exchange.headers
-        self.query = exchange.query
-        self.buffered = exchange.buffered
-        self._held = exchange.buffered.held  # by the request alone, and what it refers to
+        self.headers = headers = request.headers
+        self.path = request.path
+        self.query = request.query
+        self.buffered = request.buffered
+        self._held = request.buffered.held  # by the request alone, and what it refers to
         self.record = record
         self.caller = caller
         self.id = caller.request_id
@@ -72,7 +73,7 @@ class Call:
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
         # The client's choice for models that do not exist here: some clients ask for their vendor's by name.
         self.fallback_model = (headers.get(b"x-dragoman-fallback-model") or b"").decode("latin-1")
-        head = protocol.client.read_call(exchange.path, exchange.query, body)
+        head = protocol.client.read_call(request.path, request.query, body)
         self.model, self.stream, self.stream_type = head.model, head.stream, head.stream_type
         record.requested_model, record.stream, record.body = self.model, self.stream, body
 

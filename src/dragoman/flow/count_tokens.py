@@ -16,8 +16,8 @@ from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import TokenCounting, UpstreamCounting
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
+from dragoman.net.sink import ReplySink
 from dragoman.net.tasks import run_off_loop
 from dragoman.providers.models import find_profile
 from dragoman.providers.provider import Provider
@@ -34,7 +34,7 @@ class NoCount(Exception):
     """The upstream gave no count; the message says why."""
 
 
-async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None:
+async def count_tokens(gateway: Gateway, call: Call, sink: ReplySink) -> None:
     runtime, recording = gateway.runtime, call.record.recording
     if recording is not None:
         from dragoman.flow.capture.recording_runtime import record_runtime
@@ -56,10 +56,10 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
     except NoCount as none:
         tokens = await _estimate_count(call, route, counting)
         log.info("%s: %d tokens, estimated: %s", route, tokens, none)
-        exchange.respond(200, [*head, (b"x-dragoman-estimate", b"1")], counting.render_count(tokens))
+        sink.respond(200, [*head, (b"x-dragoman-estimate", b"1")], counting.render_count(tokens))
     else:
         log.info("%s: %d tokens, counted upstream", route, counting.read_count(body))
-        exchange.respond(200, head, body)
+        sink.respond(200, head, body)
 
 
 async def _estimate_count(call: Call, route: Route, counting: TokenCounting) -> int:

@@ -18,8 +18,8 @@ from dragoman.flow.response_headers import headers_to_forward, id_headers
 from dragoman.flow.step import ErrorReply
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
+from dragoman.net.sink import Phase, ReplySink
 from dragoman.providers.provider import is_bad_token
 
 # A retry never helps: a wrong client key, a rejected credential of the gateway.
@@ -118,25 +118,25 @@ class AllTargetsFailed(RequestError):
 
 
 def respond_with_failure(
-    exchange: Exchange, client: Client, refused: RequestError, request_id: str, headers: Sequence[Header] = ()
+    sink: ReplySink, client: Client, refused: RequestError, request_id: str, headers: Sequence[Header] = ()
 ) -> None:
     """Send the upstream's own error body if client and upstream use one protocol, else render the failure.
 
     `headers` are sent with a failure that is rendered.
     """
-    if exchange.started:
-        exchange.abort()  # the head was sent already: the stream has ended with its error event
+    if sink.phase >= Phase.SENT:
+        sink.abort()  # the head was sent already: the stream has ended with its error event
         return
     failure = refused.failure
     error = refused.error_reply if isinstance(refused, AllTargetsFailed) else None
     if error is not None:
         fields = _without(headers_to_forward(error.headers), failure)
         head = [*fields, *id_headers(client, request_id, fields), *retry_headers(failure)]
-        exchange.respond(error.status, head, error.body)
+        sink.respond(error.status, head, error.body)
         return
     rendered = client.render_error(failure, request_id)
     head = [JSON, *id_headers(client, request_id, []), *headers, *retry_headers(failure)]
-    exchange.respond(rendered.status, head, rendered.body)
+    sink.respond(rendered.status, head, rendered.body)
 
 
 def _without(fields: list[Header], failure: Failure) -> list[Header]:

@@ -15,7 +15,7 @@ from dragoman.framing.fields import check_model
 from dragoman.framing.multipart import FieldFinder, MalformedForm, read_boundary
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError, describe_cause
 from dragoman.net.bodies import UNCOUNTED_BYTES
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
 
 log = logging.getLogger(__name__)
 
@@ -25,14 +25,14 @@ PIECE_BYTES = 64 * 1024
 class FormUpload:
     """A client's form. `close` it in every case."""
 
-    def __init__(self, exchange: Exchange, content_type: bytes) -> None:
+    def __init__(self, request: HttpRequest, content_type: bytes) -> None:
         """Raises RequestError if the content type names no boundary."""
-        self._exchange = exchange
+        self._request = request
         try:
             self._finder = FieldFinder(b"model", read_boundary(content_type))
         except MalformedForm as bad:
             raise RequestError(Failure(Kind.BAD_REQUEST, str(bad))) from None
-        length = exchange.headers.get(b"content-length")
+        length = request.headers.get(b"content-length")
         self._declared = None if length is None else int(length)
         self._kept: IO[bytes] = BytesIO()
         self._in_memory = True
@@ -42,7 +42,7 @@ class FormUpload:
     async def read_model(self, *, needs_model: bool) -> str:
         """Read on until the model is known, and return it; empty if there is none and none is needed.
 
-        Raises RequestError, or as `Exchange.body` does.
+        Raises RequestError, or as `HttpRequest.body` does.
         """
         while self._finder.span is None and await self._read_on():
             pass
@@ -84,7 +84,7 @@ class FormUpload:
 
     async def _read_on(self) -> bool:
         """Read and keep the next piece; return False at the end."""
-        piece = b"" if self._ended else await self._exchange.next_piece()
+        piece = b"" if self._ended else await self._request.next_piece()
         if not piece:
             self._ended = True
             return False

@@ -35,7 +35,7 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import OutcomeObserver
 from dragoman.hub.ports import ReplyContext
-from dragoman.net.exchange import Exchange
+from dragoman.net.sink import ReplySink
 from dragoman.net.tasks import run_off_loop
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.routing import Route
@@ -66,9 +66,9 @@ class Gateway:
         """Use this configuration from the next request on."""
         self.runtime = runtime
 
-    async def answer(self, exchange: Exchange, call: Call) -> None:
+    async def answer(self, call: Call, sink: ReplySink) -> None:
         """Answer a call. Raises RequestError if every target failed and nothing was sent to the client."""
-        exchange.allow_leaving()
+        sink.allow_leaving()
         runtime, memory, recording = self.runtime, self._memory, call.record.recording
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         on_guard_trip: Callable[[str], None] = self._note_guard_trip
@@ -90,21 +90,21 @@ class Gateway:
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
         sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
         policy = _make_policy(call, runtime, routes, sessions)
-        writer = self._make_writer(exchange, call, runtime.config.server.keep_alive_s, on_guard_trip)
+        writer = self._make_writer(call, sink, runtime.config.server.keep_alive_s, on_guard_trip)
         answering = ActiveCall(call, runtime, memory, policy, writer, make_watch, self._clock)
         self._answering.add(answering)
         try:
-            await answering.run(exchange)
+            await answering.run(sink)
         finally:
             self._answering.discard(answering)
             answering.close()
         self.answered += 1
 
-    async def relay(self, call: "RelayedCall") -> None:
+    async def relay(self, call: "RelayedCall", sink: ReplySink) -> None:
         """Answer a call of one of the other OpenAI paths; raises as `answer` does."""
         from dragoman.flow.relay import relay
 
-        await relay(self.runtime, call)
+        await relay(self.runtime, call, sink)
         self.answered += 1
 
     def describe_stop(self, requests: int, signals: int) -> str:
@@ -123,7 +123,7 @@ class Gateway:
         return sum(answering.is_streaming for answering in self._answering)
 
     def _make_writer(
-        self, exchange: Exchange, call: Call, keep_alive_s: float, on_guard_trip: Callable[[str], None]
+        self, call: Call, sink: ReplySink, keep_alive_s: float, on_guard_trip: Callable[[str], None]
     ) -> ResponseWriter:
         client = call.client
         if call.stream:
@@ -135,8 +135,8 @@ class Gateway:
                 cites_apart=client.cites_apart,
                 any_arguments=client.arguments_are_text,
             )
-            return StreamWriter(exchange, call, encoding, keep_alive_s)
-        return WholeWriter(exchange, call, on_guard_trip, partial(self._encode_whole, call))
+            return StreamWriter(sink, call, encoding, keep_alive_s)
+        return WholeWriter(sink, call, on_guard_trip, partial(self._encode_whole, call))
 
     def _encode_whole(self, call: Call, events: Sequence[Event], ledger: Ledger) -> bytes:
         return call.client.encode_whole(events, self._reply_context(call), ledger)
@@ -174,7 +174,7 @@ class ActiveCall:
         self._current_route: Route | None = None  # the target of the turn that runs now
         self._accepted = False  # this turn has given its first token
 
-    async def run(self, exchange: Exchange) -> None:
+    async def run(self, sink: ReplySink) -> None:
         try:
             step = self._policy.begin()
             while True:
@@ -190,7 +190,7 @@ class ActiveCall:
         except asyncio.CancelledError as cancelled:
             if self._current_route is not None and not self._accepted:
                 self._call.record.note_client_gone(self._current_route)
-            if not exchange.gone and self._writer.head_sent:  # the client is still there, and must not wait for more
+            if not sink.reader_gone and self._writer.head_sent:  # the client is still there, and must not wait for more
                 await self._break_off(_reason_of(cancelled))
             raise
         if self._turn is not None and not self._turn.ended:

@@ -33,8 +33,9 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import EVENT_STREAM
 from dragoman.hub.usage import Usage
 from dragoman.net.client import ConnectionLost, IncomingResponse, OutgoingRequest, UpstreamTimeout, join_fields
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import ReplySink
 from dragoman.net.tasks import run_off_loop
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.protocols.relayed_paths import (
@@ -59,11 +60,11 @@ SHUTTING_DOWN = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the r
 class RelayedCall:
     """A client's request to one of the paths, with what routing needs of it."""
 
-    def __init__(self, path: RelayedPath, exchange: Exchange, caller: Caller, record: RequestRecord) -> None:
+    def __init__(self, path: RelayedPath, request: HttpRequest, caller: Caller, record: RequestRecord) -> None:
         self.path = path
-        self.exchange = exchange
+        self.request = request
         self.record = record
-        self.headers = exchange.headers
+        self.headers = request.headers
         self.id = caller.request_id
         self.tenant = caller.tenant
         self.is_owner = caller.key == ENVIRONMENT_KEY
@@ -71,7 +72,7 @@ class RelayedCall:
         self.names_model = True
         self.body = b""
         self.form: FormUpload | None = None
-        self._content_type = exchange.headers.get(b"content-type") or b""
+        self._content_type = request.headers.get(b"content-type") or b""
 
     @property
     def is_form(self) -> bool:
@@ -85,12 +86,12 @@ class RelayedCall:
         self._set_model(head.model, head.stream)
 
     async def begin_form(self) -> None:
-        """Read a form as far as its model; raises RequestError, or as `Exchange.body` does."""
+        """Read a form as far as its model; raises RequestError, or as `HttpRequest.body` does."""
         if not self.path.form:
             raise RequestError(Failure(Kind.BAD_REQUEST, f"/v1/{self.path.name} takes JSON, not a form."))
         if self.headers.get(b"content-encoding"):
             raise RequestError(Failure(Kind.BAD_REQUEST, "A form cannot be compressed: leave out content-encoding."))
-        self.form = FormUpload(self.exchange, self._content_type)
+        self.form = FormUpload(self.request, self._content_type)
         self._set_model(await self.form.read_model(needs_model=not self.path.default_model), stream=False)
 
     def _set_model(self, named: str, stream: bool) -> None:
@@ -111,7 +112,7 @@ class RelayedCall:
         return OutgoingRequest("POST", url, join_fields((JSON, *own), others), body)
 
 
-async def relay(runtime: Runtime, call: RelayedCall) -> None:
+async def relay(runtime: Runtime, call: RelayedCall, sink: ReplySink) -> None:
     """Answer a call. Raises RequestError if every target failed and nothing was sent to the client."""
     recording = call.record.recording
     if recording is not None:
@@ -123,7 +124,7 @@ async def relay(runtime: Runtime, call: RelayedCall) -> None:
         if recording is not None:
             recording.routes = routes
         make_watch = recording.make_monitor if recording is not None else partial(ReplyMonitor, time.monotonic)
-        await _Turns(runtime, call, routes, make_watch()).run()
+        await _Turns(runtime, call, sink, routes, make_watch()).run()
     finally:
         if call.form is not None:
             whole = None if recording is None else call.form.read_all(MAX_BYTES)
@@ -161,8 +162,11 @@ def _describe_unserved(call: RelayedCall, routes: tuple[Route, ...]) -> Failure:
 class _Turns:
     """The upstream requests of one call, until one of them is answered."""
 
-    def __init__(self, runtime: Runtime, call: RelayedCall, routes: tuple[Route, ...], watch: ReplyMonitor) -> None:
+    def __init__(
+        self, runtime: Runtime, call: RelayedCall, sink: ReplySink, routes: tuple[Route, ...], watch: ReplyMonitor
+    ) -> None:
         self._call = call
+        self._sink = sink
         self._server: Server = runtime.config.server
         self._watch = watch
         self._clock = asyncio.get_running_loop().time
@@ -217,7 +221,7 @@ class _Turns:
             return answer
         try:
             call = self._call
-            reply = RelayedReply(call.path, call.exchange, prepared, answer, self._watch, call.id)
+            reply = RelayedReply(call.path, self._sink, prepared, answer, self._watch, call.id)
             return await reply.pass_on(wait, partial(self._accept, prepared))
         finally:
             answer.close()
@@ -231,7 +235,7 @@ class _Turns:
         call, provider, route = self._call, ask.provider, ask.route
         options = await provider.requests.options(route.model)
         credentials = await authorize(provider, PROTOCOL.name)
-        query = client_query(call.exchange.query)
+        query = client_query(call.request.query)
         url = f"{provider.endpoint.url}/{call.path.name}" + (f"?{query}" if query else "")
         own = (IDENTITY, *provider.endpoint.headers, *credentials)
         return Passthrough(
@@ -258,13 +262,13 @@ class RelayedReply:
     def __init__(
         self,
         path: RelayedPath,
-        exchange: Exchange,
+        sink: ReplySink,
         prepared: Passthrough,
         answer: IncomingResponse,
         watch: ReplyMonitor,
         request_id: str,
     ) -> None:
-        self._exchange = exchange
+        self._sink = sink
         self._prepared = prepared
         self._answer = answer
         self._request_id = request_id
@@ -297,11 +301,11 @@ class RelayedReply:
         if isinstance(self._observer, EventStream) and self._observer.seen.failure is not None:
             return NoReply(attribute_failure(self._prepared, self._observer.seen.failure))
         accept(self)
-        self._exchange.start(self._answer.status, self._fields())
+        self._sink.begin(self._answer.status, self._fields())
         try:
             return await self._stream(held, wait)
         except asyncio.CancelledError:
-            if not self._exchange.gone:
+            if not self._sink.reader_gone:
                 self._break_off(SHUTTING_DOWN)
             raise
 
@@ -331,7 +335,7 @@ class RelayedReply:
             return NoReply(attribute_failure(self._prepared, failure))
         self._note_end(seen)
         accept(self)
-        self._exchange.respond(self._answer.status, self._fields(), redact_known(body, self._prepared.secrets))
+        self._sink.respond(self._answer.status, self._fields(), redact_known(body, self._prepared.secrets))
         return Completed()
 
     async def _stream(self, held: bytes, wait: ReplyDeadline) -> TurnEnd:
@@ -340,7 +344,7 @@ class RelayedReply:
             if isinstance(piece, Failure):
                 return self._break_off(piece)
             self.watch.count_read(len(piece))
-            await self._exchange.send(self._redactor.feed(piece))
+            await self._sink.send(self._redactor.feed(piece))
             piece = await self._next_piece(wait)
             if isinstance(piece, bytes):
                 self._observer.feed(piece)
@@ -349,7 +353,7 @@ class RelayedReply:
         if isinstance(self._observer, EventStream) and not self._observer.is_complete:
             return self._break_off(seen.failure or EMPTY)
         self._note_end(seen)
-        self._exchange.finish(self._redactor.finish())
+        self._sink.end(self._redactor.finish())
         return Completed(seen.failure)
 
     def _break_off(self, failure: Failure) -> TurnEnd:
@@ -358,9 +362,9 @@ class RelayedReply:
         self.watch.fail(failure)
         if isinstance(self._observer, EventStream):
             event = CLIENT.render_stream_error(failure, None, 0, EVENT_STREAM)
-            self._exchange.finish(self._redactor.finish() + b"\n\n" + event)
+            self._sink.end(self._redactor.finish() + b"\n\n" + event)
         else:
-            self._exchange.abort()
+            self._sink.abort()
         return Completed(failure)
 
     def _note_end(self, seen: Observed) -> None:

@@ -60,7 +60,7 @@ def _is_kept_back(name: bytes) -> bool:
 
 
 def request_id_headers(request_id: str) -> list[Header]:
-    """Return the gateway's id of a request in both headers. The exchange puts the client's own into the first."""
+    """Return the gateway's id of a request in both headers. The sink puts the client's own into the first."""
     id = request_id.encode()
     return [(CLIENT_ID, id), (OWN_ID, id)]
 

@@ -18,8 +18,8 @@ from dragoman.framing.known_secrets import redact_known_in_fields
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
+from dragoman.net.sink import ReplySink
 from dragoman.routing import Route
 from dragoman.stages.split_citations import split_citations
 
@@ -39,7 +39,7 @@ class StreamWriter:
 
     streams = True
 
-    def __init__(self, exchange: Exchange, call: Call, encoding: ClientEncoding, keep_alive_s: float) -> None:
+    def __init__(self, exchange: ReplySink, call: Call, encoding: ClientEncoding, keep_alive_s: float) -> None:
         self._exchange = exchange
         self._call = call
         self.encoding = encoding
@@ -173,7 +173,7 @@ class StreamWriter:
             await self._exchange.send(last)
             await asyncio.sleep(APART_S)
             last = apart
-        self._exchange.finish(last, self._trailers())
+        self._exchange.end(last, self._trailers())
 
     def close(self) -> None:
         self._stop_timer()
@@ -192,7 +192,7 @@ class StreamWriter:
         fields: list[Header] = [(b"content-type", self._call.stream_type), *UNBUFFERED]
         if upstream_headers is not None:
             fields = _stream_fields(upstream_headers, prepared, fields)
-        self._exchange.start(200, [*fields, *own_headers(self._call, prepared, fields, whole=False)])
+        self._exchange.begin(200, [*fields, *own_headers(self._call, prepared, fields, whole=False)])
 
     def _error_event(self, failure: Failure) -> LastWrites:
         if self.committed:
@@ -290,7 +290,7 @@ class WholeWriter:
     keep_alive = b""
 
     def __init__(
-        self, exchange: Exchange, call: Call, on_guard_trip: Callable[[str], None], encode: EncodeWhole
+        self, exchange: ReplySink, call: Call, on_guard_trip: Callable[[str], None], encode: EncodeWhole
     ) -> None:
         self._exchange = exchange
         self._call = call

@@ -20,8 +20,9 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import ErrorShape
 from dragoman.net.client import ConnectionLost, IncomingResponse, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.errors import InvalidResponse
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import ReplySink
 from dragoman.providers.provider import Provider
 
 log = logging.getLogger(__name__)
@@ -146,7 +147,8 @@ NoteStatus = Callable[[int], Awaitable[None]]
 async def relay_resource(
     runtime: Runtime,
     keeper: Keeper,
-    exchange: Exchange,
+    request: HttpRequest,
+    sink: ReplySink,
     path: str,
     request_id: str,
     note_status: NoteStatus | None = None,
@@ -162,9 +164,9 @@ async def relay_resource(
     except ConfigError as error:
         raise RequestError(Failure(Kind.CREDENTIAL, f"Provider {name!r} has no credential: {error}")) from error
     fields: tuple[Header, ...] = (IDENTITY, *provider.endpoint.headers, *credentials)
-    url = f"{provider.endpoint.url}{path}?{exchange.query}" if exchange.query else provider.endpoint.url + path
+    url = f"{provider.endpoint.url}{path}?{request.query}" if request.query else provider.endpoint.url + path
     try:
-        answer = await provider.send(OutgoingRequest(exchange.method, url, fields, b""), RESOURCE_TIMEOUT_S)
+        answer = await provider.send(OutgoingRequest(request.method, url, fields, b""), RESOURCE_TIMEOUT_S)
     except (ConnectionLost, UpstreamTimeout) as fault:
         raise RequestError(Failure(Kind.LOST, f"Provider {name!r} did not answer: {fault}")) from fault
     try:
@@ -174,12 +176,12 @@ async def relay_resource(
         if note_status is not None:
             await note_status(answer.status)
         forwarded = headers_to_forward(drop_account_headers(answer.headers))
-        exchange.start(answer.status, [*forwarded, *request_id_headers(request_id)])
+        sink.begin(answer.status, [*forwarded, *request_id_headers(request_id)])
         while chunk := await answer.chunk(runtime.config.server.idle_timeout_s):
-            await exchange.send(chunk)
-        exchange.finish()
+            await sink.send(chunk)
+        sink.end()
     except (ConnectionLost, UpstreamTimeout):
-        exchange.abort()
+        sink.abort()
     finally:
         answer.close()
 

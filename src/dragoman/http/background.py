@@ -24,19 +24,19 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import EVENT_STREAM
 from dragoman.hub.request import Json
 from dragoman.net.bodies import ByteBudget
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
-from dragoman.net.request_head import RequestHead
+from dragoman.net.http_request import make_post
+from dragoman.net.sink import ReplySink
 from dragoman.protocols.responses.state_items import TRIGGER
 from dragoman.protocols.responses.wire import NAME
 from dragoman.responses.background import ActiveRun, BackgroundRuns, RunRequest
 from dragoman.responses.kept_call import KeptCall
-from dragoman.responses.run_output import RunConnection
+from dragoman.responses.run_output import RunSink
 from dragoman.responses.service import ResponseService, check_trigger
 from dragoman.store import StoreError
 from dragoman.store.response_rows import BACKGROUND_STREAM, ResponseRow
 
-Infer = Callable[[str, Callable[[Exchange, Call], Awaitable[None]], RoutedRequest], Awaitable[None]]
+Infer = Callable[[str, Callable[[Call, ReplySink], Awaitable[None]], RoutedRequest], Awaitable[None]]
 
 FOLLOW_S = 0.25  # how often the events of a response that another process runs are read
 EVENTS_KEPT = "10 minutes"
@@ -73,20 +73,20 @@ class BackgroundApi:
         keeps = [endpoint.keeps_replies and NAME in endpoint.protocols for endpoint in endpoints]
         return not state.is_rebuilt and bool(keeps) and all(keeps)
 
-    async def accept(self, exchange: Exchange, call: Call, state: KeptCall, raw: dict[str, Json]) -> None:
+    async def accept(self, call: Call, sink: ReplySink, state: KeptCall, raw: dict[str, Json]) -> None:
         """Queue a response, and answer with what is known of it: whole at once, or its events as they come."""
         try:
             await self._check(call, state, raw)
-            row = await self.runs.queue(state, self._describe(exchange, call, raw), stream=call.stream)
+            row = await self.runs.queue(state, self._describe(call, raw), stream=call.stream)
         finally:
             await state.release()  # the queued response itself locks its conversation
         call.record.rounds = 0
-        exchange.allow_leaving()
+        sink.allow_leaving()
         if call.stream:
-            await self._send_events(exchange, row, -1, id_headers(call.client, call.id, []))
+            await self._send_events(sink, row, -1, id_headers(call.client, call.id, []))
         else:
             body = bytes(state.snapshot.response("queued"))
-            exchange.respond(200, [JSON, *id_headers(call.client, call.id, [])], body)
+            sink.respond(200, [JSON, *id_headers(call.client, call.id, [])], body)
 
     async def follow(self, request: RoutedRequest, row: ResponseRow, after: int) -> None:
         """Send the events of a response after the one with this number; raises RequestError if it has none."""
@@ -98,7 +98,7 @@ class BackgroundApi:
         if not stored.chunks or stored.chunks[0].first > after + 1:
             message = f"Response can no longer be streamed: its events are kept for {EVENTS_KEPT}, if they are not too "
             raise BadRequest("/stream", f"{message}many. Retrieve it without stream=true.")
-        await self._send_events(request.exchange, row, after, request_id_headers(request.request_id))
+        await self._send_events(request.sink, row, after, request_id_headers(request.request_id))
 
     async def cancel(self, row: ResponseRow) -> bytes:
         """Cancel a response and return it; raises RequestError if it has ended otherwise."""
@@ -134,19 +134,19 @@ class BackgroundApi:
         if provider is not None:
             await prepare(call, route, provider, target_settings(runtime, route, call.tenant), 1)
 
-    def _describe(self, exchange: Exchange, call: Call, raw: dict[str, Json]) -> RunRequest:
+    def _describe(self, call: Call, raw: dict[str, Json]) -> RunRequest:
         return RunRequest(
             call.caller.key,
             call.id,
-            exchange.path,
-            client_query(exchange.query),
-            tuple(field for field in exchange.headers if field[0] not in _NOT_REPEATED),
+            call.path,
+            client_query(call.query),
+            tuple(field for field in call.headers if field[0] not in _NOT_REPEATED),
             msgspec.json.encode({name: value for name, value in raw.items() if name != "input"}),
         )
 
-    async def _send_events(self, exchange: Exchange, row: ResponseRow, after: int, headers: list[Header]) -> None:
+    async def _send_events(self, sink: ReplySink, row: ResponseRow, after: int, headers: list[Header]) -> None:
         """Send events from the store, and those that are added to it, until the response has ended."""
-        exchange.start(200, [(b"content-type", EVENT_STREAM), *UNBUFFERED, *headers])
+        sink.begin(200, [(b"content-type", EVENT_STREAM), *UNBUFFERED, *headers])
         server = self._gateway.runtime.config.server
         sent_at = time.monotonic()
         while True:
@@ -154,52 +154,46 @@ class BackgroundApi:
             stored = await self.runs.load_events(row, after)
             for chunk in stored.chunks:
                 skipped = max(0, after + 1 - chunk.first)
-                await exchange.send(skip_events(chunk.body, skipped))
+                await sink.send(skip_events(chunk.body, skipped))
                 after, sent_at = chunk.last, time.monotonic()
             if not stored.is_running and not stored.chunks:
                 break
             if not stored.chunks:
                 await _wait(changed)
                 if time.monotonic() - sent_at > server.keep_alive_s:
-                    await exchange.send(KEEP_ALIVE)
+                    await sink.send(KEEP_ALIVE)
                     sent_at = time.monotonic()
-        exchange.finish(DONE if server.responses_done else b"")
+        sink.end(DONE if server.responses_done else b"")
 
     async def _execute(self, infer: Infer, run: ActiveRun, state: KeptCall) -> None:
         """Run a response as if its client had sent the request now and waited for it.
 
         Raises RequestError, or BufferBudgetExceeded if there is no memory for it now.
         """
-        request, key = run.request, KeyId(run.request.key)
+        given, key = run.request, KeyId(run.request.key)
         if not await self._is_valid(key) or self._keyring.tenant(key) != run.row.owner:
             raise RequestError(Failure(Kind.AUTH, "The client key of this response is not valid any more."))
-        head = RequestHead(
-            fields=[*request.headers, (PARK, b"0")],  # no client waits for it here
-            method="POST",
-            path=request.path,
-            raw_path=request.path.encode(),
-            query=request.query,
-        )
-        run.exchange = exchange = Exchange(head, RunConnection(run.output), self._budget)
-        exchange.listener = run.output
-        exchange.echoed_id = find_client_request_id(exchange.headers).encode()
-        fields: dict[str, Json] = msgspec.json.decode(request.fields, type=dict[str, Json])
+        headers = [*given.headers, (PARK, b"0")]  # no client waits for it here
+        request = make_post(given.path, headers, self._budget, given.query)
+        run.sink = sink = RunSink(run.output, find_client_request_id(request.headers).encode())
+        fields: dict[str, Json] = msgspec.json.decode(given.fields, type=dict[str, Json])
         items: list[Json] = [one.item for one in state.context.items]
         body = msgspec.json.encode({**fields, "background": False, "input": items})
         size = len(body) + state.context.earlier_bytes
         if size > self._budget.limit:  # there will never be room
             raise RequestError(no_room_failure())
-        exchange.buffered.hold(size)
-        exchange.set_body(body)
+        request.buffered.hold(size)
+        request.set_body(body)
 
-        async def answer(exchange: Exchange, call: Call) -> None:
+        async def answer(call: Call, sink: ReplySink) -> None:
             call.state = state
-            await self._gateway.answer(exchange, call)
+            await self._gateway.answer(call, sink)
 
         routed = RoutedRequest(
-            exchange,
-            request.path,
-            request.request_id,
+            request,
+            sink,
+            given.path,
+            given.request_id,
             key,
             access=self._keyring.access(key),
             tenant=run.row.owner,
@@ -208,8 +202,9 @@ class BackgroundApi:
         try:
             await infer(NAME, answer, routed)
         finally:
-            exchange.buffered.release_to(0)
-            exchange.listener.on_end()
+            request.buffered.release_to(0)
+            if sink.listener is not None:
+                sink.listener.on_end()
 
     async def _is_valid(self, key: KeyId) -> bool:
         """Return whether a client key is valid; it may have been made by another process a moment ago."""

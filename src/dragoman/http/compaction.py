@@ -9,9 +9,9 @@ from dragoman.flow.reply_bounds import charge_bytes
 from dragoman.flow.response_headers import id_headers
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
-from dragoman.net.detached import CollectedResponse, detached_exchange
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
+from dragoman.net.http_request import make_post
+from dragoman.net.sink import CollectorSink, ReplySink
 from dragoman.protocols.responses.encode_response import Snapshot, encode_made, encode_stream, keep_made
 from dragoman.protocols.responses.state_items import (
     TRIGGER,
@@ -53,10 +53,10 @@ class Summary(Struct, frozen=True):
 class Compactor:
     """Compacts the context of one call."""
 
-    def __init__(self, gateway: Gateway, exchange: Exchange, call: Call, state: KeptCall, raw: dict[str, Json]) -> None:
+    def __init__(self, gateway: Gateway, call: Call, sink: ReplySink, state: KeptCall, raw: dict[str, Json]) -> None:
         self._gateway = gateway
-        self._exchange = exchange
         self._call = call
+        self._sink = sink
         self._state = state
         self._raw = raw
 
@@ -74,11 +74,11 @@ class Compactor:
         if stream:
             done = self._gateway.runtime.config.server.responses_done
             data = encode_stream(snapshot, output, usage, time, done=done)
-            self._exchange.start(200, [(b"content-type", call.stream_type), *headers])
-            self._exchange.finish(data if is_kept else state.mark_unstored(data))
+            self._sink.begin(200, [(b"content-type", call.stream_type), *headers])
+            self._sink.end(data if is_kept else state.mark_unstored(data))
         else:
             data = encode_made(snapshot, output, usage, time)
-            self._exchange.respond(200, [JSON, *headers], data if is_kept else state.mark_unstored(data))
+            self._sink.respond(200, [JSON, *headers], data if is_kept else state.mark_unstored(data))
 
     async def answer_compact(self) -> None:
         """Answer POST /responses/compact: the next input, which is the user's messages and one compaction."""
@@ -97,22 +97,21 @@ class Compactor:
             "usage": summary.usage,
         }
         head = [JSON, *id_headers(call.client, call.id, []), *summary.headers]
-        self._exchange.respond(200, head, msgspec.json.encode(body))
+        self._sink.respond(200, head, msgspec.json.encode(body))
 
     async def _summarise(self) -> Summary:
         """Have the model of the request summarise its context. Raises RequestError if it does not."""
         call, context = self._call, self._state.context
-        self._exchange.allow_leaving()
+        self._sink.allow_leaving()
         note_state(call, self._state)
         if context.keeper:
             message = f"Provider {context.keeper!r} keeps this response, so its context cannot be compacted here."
             raise BadRequest("/previous_response_id", f"{message} Send the whole input instead.")
-        inner = detached_exchange(self._exchange.path, self._exchange.headers, call.buffered.budget)
-        inner.listener = collected = CollectedResponse()
+        inner, collected = make_post(call.path, call.headers.fields, call.buffered.budget), CollectorSink()
         body = msgspec.json.encode(make_summary_request(self._raw, context.whole))
         try:
             charge_bytes(inner.buffered, len(body))
-            await self._gateway.answer(inner, Call(call.protocol, body, inner, call.caller, call.record))
+            await self._gateway.answer(Call(call.protocol, body, inner, call.caller, call.record), collected)
             reply = msgspec.json.decode(collected.body, type=_Reply)
         finally:
             inner.buffered.release_to(0)

@@ -48,8 +48,9 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client
 from dragoman.net import tasks
 from dragoman.net.errors import ClientDisconnected, RequestRejected
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, asks_for_websocket
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import Phase, ReplySink
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.metrics import CONTENT_TYPE
 from dragoman.protocols.relayed_paths import CLIENT as RELAYED_CLIENT
@@ -149,63 +150,66 @@ class RequestHandler:
         infer_here = self.unknown_models.wrap(self._infer)
         yield from refuse_state() if self.responses is None else self.responses.routes(infer, infer_here)
 
-    async def __call__(self, exchange: Exchange, sender: Sender | None = None) -> None:
+    async def __call__(self, request: HttpRequest, sink: ReplySink, sender: Sender | None = None) -> None:
         """Answer a request. `sender`: another worker of the gateway has checked it, and passes it on."""
         request_id = self.make_request_id() if sender is None else sender.request_id
-        exchange.echoed_id = find_client_request_id(exchange.headers).encode()
+        sink.echoed_id = find_client_request_id(request.headers).encode()
         tasks.request_id.set(request_id)
-        path = plain_path(exchange.path)
+        path = plain_path(request.path)
         try:
-            found = self.routes.find(exchange.method, path)
+            found = self.routes.find(request.method, path)
             if found is None or not found.route.decides_leaving:
-                exchange.allow_leaving()
+                sink.allow_leaving()
             if sender is None:
-                await self._dispatch(exchange, path, request_id, found)
+                await self._dispatch(request, sink, path, request_id, found)
             else:
-                await self._dispatch_forwarded(exchange, path, request_id, found, sender)
+                await self._dispatch_forwarded(request, sink, path, request_id, found, sender)
         except RequestError as refused:
             self._gateway.refused += 1
             if not refused.observed:
                 log.info("%s refused: %s", redact_path(path), refused.failure.kind.value)
-            exchange.allow_leaving()
-            await self.unknown_models.hold_back(refused, exchange, self._key)
-            self._refuse(exchange, path, refused, request_id)
+            sink.allow_leaving()
+            await self.unknown_models.hold_back(refused, request, self._key)
+            self._refuse(request, sink, path, refused, request_id)
         except ClientDisconnected:
             raise
         except RequestRejected as rejected:
-            self._refuse(exchange, path, RequestError(transport_failure(rejected)), request_id)
+            self._refuse(request, sink, path, RequestError(transport_failure(rejected)), request_id)
         except Exception as bug:
             log.error("%s failed: %s", redact_path(path), describe_fault(bug))
-            if exchange.started:
-                exchange.abort()
+            if sink.phase >= Phase.SENT:
+                sink.abort()
                 return
             message = f"The gateway failed on this request; its log names the place under {request_id}."
-            self._refuse(exchange, path, RequestError(Failure(Kind.BUG, message)), request_id)
+            self._refuse(request, sink, path, RequestError(Failure(Kind.BUG, message)), request_id)
         finally:
-            if exchange.listener is not None:
-                exchange.listener.on_end()
+            if sink.listener is not None:
+                sink.listener.on_end()
 
-    def _refuse(self, exchange: Exchange, path: str, refused: RequestError, request_id: str) -> None:
+    def _refuse(self, request: HttpRequest, sink: ReplySink, path: str, refused: RequestError, request_id: str) -> None:
         private = PRIVATE if path.startswith(OF_CONSOLE) else ()
-        respond_with_failure(exchange, self._client(exchange, path), refused, request_id, private)
+        respond_with_failure(sink, self._client(request, path), refused, request_id, private)
 
-    def _dispatch(self, exchange: Exchange, path: str, request_id: str, found: RouteMatch | None) -> Awaitable[None]:
+    def _dispatch(
+        self, request: HttpRequest, sink: ReplySink, path: str, request_id: str, found: RouteMatch | None
+    ) -> Awaitable[None]:
         """Return what handles a request. Raises RequestError if its key may not do this."""
-        host_error = self.host_check.find_error(exchange.headers)
+        host_error = self.host_check.find_error(request.headers)
         if host_error is not None:
-            return self._respond_with_status(exchange, path, request_id, *host_error)
-        if exchange.method == "GET" and path != SOCKET_PATH and asks_for_websocket(exchange.headers):
-            return self._respond_with_status(exchange, path, request_id, 426, NO_SOCKET)
+            return self._respond_with_status(request, sink, path, request_id, *host_error)
+        if request.method == "GET" and path != SOCKET_PATH and asks_for_websocket(request.headers):
+            return self._respond_with_status(request, sink, path, request_id, 426, NO_SOCKET)
         if found is not None and found.route.role in (Role.PUBLIC, Role.SESSION):
-            return found.route.handler(RoutedRequest(exchange, path, request_id, NO_KEY, found.rest))
-        key = self._key(exchange)
+            return found.route.handler(RoutedRequest(request, sink, path, request_id, NO_KEY, found.rest))
+        key = self._key(request)
         if key is None:
-            return self._dispatch_without_key(exchange, path, request_id, found)
-        return self._dispatch_with_key(exchange, path, request_id, found, key)
+            return self._dispatch_without_key(request, sink, path, request_id, found)
+        return self._dispatch_with_key(request, sink, path, request_id, found, key)
 
     def _dispatch_with_key(
         self,
-        exchange: Exchange,
+        request: HttpRequest,
+        sink: ReplySink,
         path: str,
         request_id: str,
         found: RouteMatch | None,
@@ -214,84 +218,98 @@ class RequestHandler:
         via_console: bool = False,
     ) -> Awaitable[None]:
         if found is None:
-            return self._refuse_path(exchange, path, request_id)
+            return self._refuse_path(request, sink, path, request_id)
         access = self._keyring.access(key)
         check_role(found.route, access)
         tenant, now = self._keyring.tenant(key), time.time()
-        routed = RoutedRequest(exchange, path, request_id, key, found.rest, access, via_console, False, tenant, now)
+        routed = RoutedRequest(
+            request, sink, path, request_id, key, found.rest, access, via_console, False, tenant, now
+        )
         return found.route.handler(routed)
 
     async def _dispatch_without_key(
-        self, exchange: Exchange, path: str, request_id: str, found: RouteMatch | None
+        self, request: HttpRequest, sink: ReplySink, path: str, request_id: str, found: RouteMatch | None
     ) -> None:
         """Handle a request of a browser that is signed in to the console; raises RequestError for any other."""
-        key = None if self.console is None else await self.console.find_key(exchange)
+        key = None if self.console is None else await self.console.find_key(request)
         if key is not None:
-            await self._dispatch_with_key(exchange, path, request_id, found, key, via_console=True)
+            await self._dispatch_with_key(request, sink, path, request_id, found, key, via_console=True)
             return
-        exchange.allow_leaving()
-        had_key = bool(find_keys(exchange))
-        await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
-        raise RequestError(key_failure(exchange), observed=True)  # by the backoff, which logs many in one line
+        sink.allow_leaving()
+        had_key = bool(find_keys(request))
+        await self.auth_backoff.reject(request.address, path, had_key=had_key)
+        raise RequestError(key_failure(request), observed=True)  # by the backoff, which logs many in one line
 
     async def _respond_with_status(
-        self, exchange: Exchange, path: str, request_id: str, status: int, failure: Failure, *fields: Header
+        self,
+        request: HttpRequest,
+        sink: ReplySink,
+        path: str,
+        request_id: str,
+        status: int,
+        failure: Failure,
+        *fields: Header,
     ) -> None:
         """Send a failure with a status that no kind of failure has."""
-        client = self._client(exchange, path)
+        client = self._client(request, path)
         body = client.render_error(failure, request_id).body
-        exchange.respond(status, [JSON, *fields, *id_headers(client, request_id, [])], body)
+        sink.respond(status, [JSON, *fields, *id_headers(client, request_id, [])], body)
 
     async def _dispatch_forwarded(
-        self, exchange: Exchange, path: str, request_id: str, found: RouteMatch | None, sender: Sender
+        self,
+        request: HttpRequest,
+        sink: ReplySink,
+        path: str,
+        request_id: str,
+        found: RouteMatch | None,
+        sender: Sender,
     ) -> None:
         if not self._keyring.is_valid(sender.key):  # it may be so new that this worker does not know it yet
             await self._keyring.refresh()
         if found is None or not self._keyring.is_valid(sender.key):
-            raise RequestError(key_failure(exchange))
+            raise RequestError(key_failure(request))
         access = self._keyring.access(sender.key)
         check_role(found.route, access)
         tenant, now, via_console = self._keyring.tenant(sender.key), time.time(), sender.via_console
         routed = RoutedRequest(
-            exchange, path, request_id, sender.key, found.rest, access, via_console, True, tenant, now
+            request, sink, path, request_id, sender.key, found.rest, access, via_console, True, tenant, now
         )
         await found.route.handler(routed)
 
-    def _key(self, exchange: Exchange) -> KeyId | None:
+    def _key(self, request: HttpRequest) -> KeyId | None:
         """Return the id of the valid key that the request carries; None if it carries none."""
-        digests = exchange.key_digests
+        digests = request.key_digests
         if not digests:
-            digests += digest_presented(find_keys(exchange))
+            digests += digest_presented(find_keys(request))
         for digest in digests:
             key = self._keyring.find_valid(digest)
             if key is not None:
-                exchange.mark_authenticated()
+                request.mark_authenticated()
                 return key
         return None
 
     async def _infer(self, protocol: str, answer_call: AnswerCall, request: RoutedRequest) -> None:
-        exchange, parked = request.exchange, self.parked_runs
+        http, sink, parked = request.http, request.sink, self.parked_runs
         with self._observe(request, protocol) as record:
             self._check_room()
-            cursor = read_cursor(exchange.headers)
+            cursor = read_cursor(http.headers)
             if cursor is not None:
                 await parked.resume(cursor, request, record)
                 return
             call = await read_call(request, protocol, record, self._gateway.runtime)
-            policy = parked.choose_policy(exchange.headers)
-            if policy is None:
-                await answer_call(exchange, call)
+            if parked.choose_policy(http.headers) is None:
+                await answer_call(call, sink)
             else:
-                await parked.answer(answer_call, exchange, call, policy)
+                await parked.answer(answer_call, call, http, sink)
 
     async def _infer_in_group(
         self, group: "WorkerGroup", protocol: str, answer_call: AnswerCall, request: RoutedRequest
     ) -> None:
         """Answer a request, here or on the worker that has its run or its idempotency key."""
-        exchange, tenant = request.exchange, request.tenant
-        worker = find_worker(exchange, tenant, group.count)
+        http, tenant = request.http, request.tenant
+        worker = find_worker(http, tenant, group.count)
         if worker is None and not request.is_forwarded:
-            worker = await self.parked_runs.find_lost_elsewhere(group, exchange, tenant)
+            worker = await self.parked_runs.find_lost_elsewhere(group, http, tenant)
         if worker is None or worker == group.number:
             await self._infer(protocol, answer_call, request)
         else:
@@ -308,33 +326,35 @@ class RequestHandler:
 
         with self._observe(request, path.name) as record:
             self._check_room()
-            call = RelayedCall(path, request.exchange, request, record)
+            call = RelayedCall(path, request.http, request, record)
             if call.is_form:
                 await call.begin_form()
             else:
-                call.read_body(await read_body(request.exchange, record, self._gateway.runtime.config.server))
-            await self._gateway.relay(call)
+                call.read_body(await read_body(request.http, record, self._gateway.runtime.config.server))
+            await self._gateway.relay(call, request.sink)
 
     async def _count(self, protocol: str, request: RoutedRequest) -> None:
         """Count tokens. The request is captured like any other, but not reported to observers: it uses no tokens."""
         count = self._with_state(protocol, partial(count_tokens, self._gateway), keeps=False)
-        with ObservedRequest(self._record(request, protocol), request.exchange) as record:
+        with ObservedRequest(self._record(request, protocol), request.http, request.sink) as record:
             self._check_room()
-            await count(request.exchange, await read_call(request, protocol, record, self._gateway.runtime))
+            await count(await read_call(request, protocol, record, self._gateway.runtime), request.sink)
 
     def _observe(self, request: RoutedRequest, protocol: str) -> ObservedRequest:
         live = None if self.console is None else self.console.live
-        return ObservedRequest(self._record(request, protocol), request.exchange, self._gateway.observers, live)
+        return ObservedRequest(
+            self._record(request, protocol), request.http, request.sink, self._gateway.observers, live
+        )
 
     def _record(self, request: RoutedRequest, protocol: str) -> RequestRecord:
-        exchange = request.exchange
+        http = request.http
         record = RequestRecord(
-            request.request_id, protocol, exchange.headers, request.key, request.tenant, request.received_at
+            request.request_id, protocol, http.headers, request.key, request.tenant, request.received_at
         )
         if request.via_console:
             record.client = CONSOLE_CLIENT
         record.recording = self._gateway.captures.begin(
-            exchange, request.received_at, self._gateway.runtime.config.debug
+            http, request.sink, request.received_at, self._gateway.runtime.config.debug
         )
         return record
 
@@ -344,24 +364,24 @@ class RequestHandler:
             message = f"Too many concurrent requests (limit {most}, server.max_requests). Retry in a second."
             raise RequestError(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
 
-    async def _refuse_path(self, exchange: Exchange, path: str, request_id: str) -> None:
+    async def _refuse_path(self, request: HttpRequest, sink: ReplySink, path: str, request_id: str) -> None:
         """Respond with 405 if the path has other methods; raises RequestError (404) if it has none."""
-        client = self._client(exchange, path)
+        client = self._client(request, path)
         allowed = ", ".join(self.routes.methods(path))
         # Where the path ends with a verb, another verb is another path, even if GET finds a model there.
-        is_unknown_verb = exchange.method == "POST" and ":" in path and any(MODEL in at for at in client.paths)
+        is_unknown_verb = request.method == "POST" and ":" in path and any(MODEL in at for at in client.paths)
         if not allowed or is_unknown_verb:
-            raise RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
-        message = f"{exchange.method} is not possible on {exchange.path}, only {allowed}."
+            raise RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {request.method} {request.path}."))
+        message = f"{request.method} is not possible on {request.path}, only {allowed}."
         failure = Failure(Kind.BAD_REQUEST, message, code="method_not_allowed")
         allow = (b"allow", allowed.encode())
-        await self._respond_with_status(exchange, path, request_id, 405, failure, allow)
+        await self._respond_with_status(request, sink, path, request_id, 405, failure, allow)
 
     async def _root(self, request: RoutedRequest) -> None:
-        exchange = request.exchange
-        is_browser = exchange.method == "GET" and b"text/html" in (exchange.headers.get(b"accept") or b"")
+        http = request.http
+        is_browser = http.method == "GET" and b"text/html" in (http.headers.get(b"accept") or b"")
         if self.console is not None and is_browser:
-            exchange.respond(302, [(b"location", b"/console"), *request_id_headers(request.request_id)], b"")
+            request.sink.respond(302, [(b"location", b"/console"), *request_id_headers(request.request_id)], b"")
             return
         body = {"status": "ok", "message": "dragoman is running", "version": __version__}
         respond_json(request, msgspec.json.encode(body))
@@ -381,15 +401,15 @@ class RequestHandler:
 
     async def _metrics(self, request: RoutedRequest) -> None:
         head = [(b"content-type", CONTENT_TYPE), *request_id_headers(request.request_id)]
-        request.exchange.respond(200, head, await self._scrape())
+        request.sink.respond(200, head, await self._scrape())
 
     def _count_request(self) -> str:
         return f"req_{self._drawn}{next(self._counted):08x}"
 
-    def _client(self, exchange: Exchange, path: str) -> Client:
+    def _client(self, request: HttpRequest, path: str) -> Client:
         if path.removeprefix("/") in RELAYED_PATHS:
             return RELAYED_CLIENT
-        client = client_at(exchange.method, path, self._gateway.runtime.protocols, exchange.headers.get)
+        client = client_at(request.method, path, self._gateway.runtime.protocols, request.headers.get)
         return use_api_errors(client) if path.startswith(OF_CONSOLE) else client
 
 

@@ -23,20 +23,20 @@ class ModelsApi:
 
     async def list_models(self, shape: ModelList | None, request: RoutedRequest) -> None:
         await self._wait_for_catalogues()
-        parameters = read_parameters(request.exchange.query)
+        parameters = read_parameters(request.http.query)
         shape = shape or self._choose_shape(request, parameters)
         body = shape.render(list(list_models(self._gateway.runtime).values()), parameters)
         headers = [JSON, *request_id_headers(request.request_id), *unlisted_headers(self._gateway.runtime)]
-        request.exchange.respond(200, headers, body)
+        request.sink.respond(200, headers, body)
 
     async def show_model(self, shape: ModelList | None, request: RoutedRequest) -> None:
         await self._wait_for_catalogues()
         model = await find_model(self._gateway.runtime, request.rest)
-        shape = shape or self._choose_shape(request, read_parameters(request.exchange.query))
+        shape = shape or self._choose_shape(request, read_parameters(request.http.query))
         respond_json(request, shape.render_one(model))
 
     def _choose_shape(self, request: RoutedRequest, parameters: dict[str, str]) -> ModelList:
-        return choose_model_list(self._gateway.runtime.protocols, request.exchange.headers.get, parameters)
+        return choose_model_list(self._gateway.runtime.protocols, request.http.headers.get, parameters)
 
     async def _wait_for_catalogues(self) -> None:
         """Wait for the first model lists, but only briefly for one that does not arrive."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from dragoman.flow.request_record import ObserverQueue, RequestRecord
 from dragoman.hub.failure import RequestError
 from dragoman.net.errors import ClientDisconnected
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import ReplySink
 
 if TYPE_CHECKING:
     from dragoman.http.console.live_requests import LiveRequests
@@ -15,17 +16,19 @@ if TYPE_CHECKING:
 class ObservedRequest:
     """A context manager and not a coroutine around another: every await passes through all coroutines around it."""
 
-    __slots__ = ("_exchange", "_live", "_observers", "_record")
+    __slots__ = ("_live", "_observers", "_record", "_request", "_sink")
 
     def __init__(
         self,
         record: RequestRecord,
-        exchange: Exchange,
+        request: HttpRequest,
+        sink: ReplySink,
         observers: ObserverQueue | None = None,
         live: "LiveRequests | None" = None,
     ) -> None:
         self._record = record
-        self._exchange = exchange
+        self._request = request
+        self._sink = sink
         self._observers = observers  # None: its outcome is not observed
         self._live = live  # where the console lists the request and may end it
 
@@ -33,7 +36,7 @@ class ObservedRequest:
         if self._observers is not None:
             self._observers.under_way += 1
         if self._live is not None:
-            self._live.begin(self._record, self._exchange)
+            self._live.begin(self._record, self._request, self._sink)
         return self._record
 
     def __exit__(self, _: object, fault: BaseException | None, trace: object) -> bool:
@@ -41,11 +44,11 @@ class ObservedRequest:
         if self._live is not None:
             self._live.end(record)
             if fault is not None:
-                cause = self._live.find_cause(fault, self._exchange)
+                cause = self._live.find_cause(fault, self._sink)
         if cause is not None:
             cause = self._note_fault(cause)
         if recording is not None and isinstance(cause, asyncio.CancelledError | ClientDisconnected):
-            recording.note_interruption(self._exchange.gone)
+            recording.note_interruption(self._sink.reader_gone)
         if self._observers is None:
             record.end()
         else:
@@ -62,7 +65,7 @@ class ObservedRequest:
 
     def _note_fault(self, fault: BaseException) -> BaseException:
         """Return what to raise instead: a failure that the observers have is not logged again."""
-        if isinstance(fault, asyncio.CancelledError) and not self._exchange.gone:
+        if isinstance(fault, asyncio.CancelledError) and not self._sink.reader_gone:
             self._record.note_shutdown()
             return fault
         self._record.note_fault(fault)

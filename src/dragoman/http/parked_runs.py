@@ -18,19 +18,20 @@ from dragoman.flow.reply_bounds import charge_bytes
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_writer import APART_S
 from dragoman.http.routes import RoutedRequest
-from dragoman.http.runs import MAX_RUN_BYTES, NOT_COUNTED, OnDisconnect, Run, RunConnection, RunIndex, Tee
+from dragoman.http.runs import MAX_RUN_BYTES, NOT_COUNTED, OnDisconnect, ParkedSink, Run, RunIndex
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import EVENT_STREAM
-from dragoman.net.exchange import Exchange, ResponseState
+from dragoman.net.bodies import BudgetShare
 from dragoman.net.headers import Headers
-from dragoman.net.request_head import RequestHead
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import Phase, ReplySink
 from dragoman.net.tasks import run_off_loop
 from dragoman.protocols import REPLY_CHOICES
 
 if TYPE_CHECKING:
     from dragoman.http.worker_group import WorkerGroup
 
-AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
+AnswerCall = Callable[[Call, ReplySink], Awaitable[None]]
 
 PARK, RESUME, LAST_EVENT = b"x-dragoman-park", b"x-dragoman-resume", b"last-event-id"
 KEY, RETRY_COUNT = b"idempotency-key", b"x-stainless-retry-count"
@@ -67,20 +68,28 @@ def read_cursor(headers: Headers) -> Cursor | None:
     return Cursor(found[1].decode(), int(found[2]), with_ids)
 
 
-def find_worker(exchange: Exchange, tenant: str, count: int) -> int | None:
+def find_worker(request: HttpRequest, tenant: str, count: int) -> int | None:
     """Return which of `count` workers has the run that a request resumes, or runs what has its idempotency key.
 
     None if the request names neither, or a run that no worker has.
     """
-    resumed = exchange.headers.get(RESUME) or exchange.headers.get(LAST_EVENT)
+    resumed = request.headers.get(RESUME) or request.headers.get(LAST_EVENT)
     if resumed is not None:
         found = _CURSOR.fullmatch(resumed)
         worker = count if found is None else int(found[1][4:6], 16)
         return worker if worker < count else None
-    key = exchange.headers.get(KEY)
+    key = request.headers.get(KEY)
     if key is None:
         return None
-    return crc32(b"%b\0%b\0%b" % (tenant.encode(), exchange.path.encode(errors="surrogatepass"), key)) % count
+    return crc32(b"%b\0%b\0%b" % (tenant.encode(), request.path.encode(errors="surrogatepass"), key)) % count
+
+
+class Reader(Struct, frozen=True):
+    """A client that gets the reply of an earlier request."""
+
+    request_id: str
+    share: BudgetShare
+    sink: ReplySink
 
 
 class ParkedRuns:
@@ -103,11 +112,12 @@ class ParkedRuns:
 
     async def resume(self, cursor: Cursor, request: RoutedRequest, record: RequestRecord) -> None:
         """Answer a request that resumes a run. Raises RequestError if there is no such run."""
-        run, exchange = self._index.find(cursor.run), request.exchange
-        if run is None or run.owner != request.tenant or run.path != exchange.path or not run.status:
+        run = self._index.find(cursor.run)
+        if run is None or run.owner != request.tenant or run.path != request.http.path or not run.status:
             raise _unknown_run(cursor.run)
         record.stream = run.is_stream
-        await self._follow(run, exchange, cursor, request.request_id, record, BY_CURSOR)
+        reader = Reader(request.request_id, request.http.buffered, request.sink)
+        await self._follow(run, reader, cursor, record, BY_CURSOR)
 
     def choose_policy(self, headers: Headers) -> OnDisconnect | None:
         """Return what happens to a reply whose client leaves: as the request says, else as the configuration does.
@@ -125,12 +135,12 @@ class ParkedRuns:
         self.worker = group.number
         group.answer(HAS_LOST_RUN, self._answer_has_lost_run)
 
-    async def find_lost_elsewhere(self, group: "WorkerGroup", exchange: Exchange, tenant: str) -> int | None:
+    async def find_lost_elsewhere(self, group: "WorkerGroup", request: HttpRequest, tenant: str) -> int | None:
         """Return the other worker that has the run of which a request without a key is a retry; None if none has."""
-        headers = exchange.headers
+        headers = request.headers
         if self.choose_policy(headers) is None or KEY in headers or not _is_retry(headers, self._settings()):
             return None
-        digest = await _digest(exchange)
+        digest = await _digest(request)
         if self._index.find_lost(tenant, digest) is not None:
             return None
         answers = await group.ask_all(HAS_LOST_RUN, {"tenant": tenant, "digest": digest.hex()})
@@ -140,23 +150,25 @@ class ParkedRuns:
         run = self._index.find_lost(question["tenant"], bytes.fromhex(question["digest"]))
         return b"" if run is None else b"yes"
 
-    async def answer(self, answer: AnswerCall, exchange: Exchange, call: Call, policy: OnDisconnect) -> None:
+    async def answer(self, answer: AnswerCall, call: Call, request: HttpRequest, sink: ReplySink) -> None:
         """Answer a call by a run of its own, or with the reply of an earlier one that it repeats."""
-        headers, key = exchange.headers, exchange.headers.get(KEY)
-        digest = await _digest(exchange)
+        headers, key, policy = request.headers, request.headers.get(KEY), self.choose_policy(request.headers)
+        assert policy is not None
+        digest = await _digest(request)
         if key is not None:
-            earlier, how = self._find_keyed(call, exchange.path, key, digest), BY_KEY
+            earlier, how = self._find_keyed(call, request.path, key, digest), BY_KEY
         else:
             is_retry = _is_retry(headers, self._settings())
             earlier, how = self._index.find_lost(call.tenant, digest) if is_retry else None, BY_RETRY
         if earlier is None:
-            run = Run(self.worker, call.tenant, exchange.path, digest, key, policy)
+            run = Run(self.worker, call.tenant, request.path, digest, key, policy)
             run.model, run.wants_array = call.model, call.stream and call.stream_type != EVENT_STREAM
-            await self._run(run, answer, exchange, call)
+            await self._run(run, answer, call, sink)
             return
         if how == BY_RETRY:
             earlier.is_taken = True
-        await self._follow(earlier, exchange, Cursor(earlier.id, -1, with_ids=False), call.id, call.record, how)
+        cursor = Cursor(earlier.id, -1, with_ids=False)
+        await self._follow(earlier, Reader(call.id, call.buffered, sink), cursor, call.record, how)
 
     def _find_keyed(self, call: Call, path: str, key: bytes, digest: bytes) -> Run | None:
         """Return the run that has this idempotency key. Raises RequestError if it is another request's."""
@@ -170,28 +182,25 @@ class ParkedRuns:
             raise RequestError(Failure(kind, message, should_retry=False))
         return run
 
-    async def _run(self, run: Run, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+    async def _run(self, run: Run, answer: AnswerCall, call: Call, client: ReplySink) -> None:
         task = asyncio.current_task()
         assert task is not None
-        inner = _open_inner(exchange)
-        inner.listener = tee = Tee(run, exchange, self._note_growth)
-        run.stop = partial(inner.lose_client, task.cancel)  # `gone`, so that the reply ends without an error event
+        tee = ParkedSink(run, client, self._note_growth)
+        run.stop = partial(tee.lose_reader, task.cancel)  # no client reads it, so that it ends without an error event
         call.record.run = run.id
         self._index.add(run)
-        exchange.when_gone(partial(self._leave, run))
+        client.on_reader_gone(partial(self._leave, run))
         try:
-            await answer(inner, call)
+            await answer(call, tee)
         except BaseException as fault:
             run.failure = fault.failure if isinstance(fault, RequestError) else SHUTTING_DOWN
             self._index.remove(run)  # a retry runs again
             raise
         finally:
-            exchange.on_gone = None
-            if inner.reply is ResponseState.ENDED:  # perhaps with an error event
-                tee.on_end()
-            run.clients -= not exchange.gone
-            run.is_delivered = run.is_delivered or not exchange.gone
-            run.end(whole=inner.reply is ResponseState.ENDED)
+            client.on_reader_gone(None)
+            run.clients -= not client.reader_gone
+            run.is_delivered = run.is_delivered or not client.reader_gone
+            run.end(whole=tee.phase is Phase.ENDED)  # perhaps with an error event
             run.release()
             self._index.note_left(run)
             self._note_end(run)
@@ -218,11 +227,10 @@ class ParkedRuns:
         else:
             run.set_timer(self._settings().park_s, run.stop)
 
-    async def _follow(
-        self, run: Run, exchange: Exchange, cursor: Cursor, request_id: str, record: RequestRecord, how: str
-    ) -> None:
+    async def _follow(self, run: Run, reader: "Reader", cursor: Cursor, record: RequestRecord, how: str) -> None:
         """Send what a client does not have yet, then what is still written."""
-        exchange.allow_leaving()
+        sink = reader.sink
+        sink.allow_leaving()
         self.joined[how] += 1
         record.note_joined(run.id, run.model)
         run.clients += 1
@@ -232,37 +240,39 @@ class ParkedRuns:
             while not run.status and not run.is_done:
                 await run.wait()
             if run.is_stream:
-                await self._send_events(run, exchange, cursor, request_id)
+                await self._send_events(run, reader.share, sink, cursor, reader.request_id)
             else:
-                await self._send_whole(run, exchange, cursor, request_id)
-            run.is_delivered = run.is_delivered or not exchange.gone
+                await self._send_whole(run, reader.share, sink, cursor, reader.request_id)
+            run.is_delivered = run.is_delivered or sink.phase is Phase.ENDED
         finally:
             self._leave(run)
 
-    async def _send_events(self, run: Run, exchange: Exchange, cursor: Cursor, request_id: str) -> None:
-        exchange.start(200, run.headers_for(request_id))
-        await exchange.send(b"")
+    async def _send_events(
+        self, run: Run, share: BudgetShare, sink: ReplySink, cursor: Cursor, request_id: str
+    ) -> None:
+        sink.begin(200, run.headers_for(request_id))
+        await sink.send(b"")
         place, signs = 0, run.signs
         while run.is_kept:
             pending = _take_events(run.blocks, place)
             if pending:
                 place += len(pending)
-                await _send_counted(exchange, b"".join(_select(pending, run.id, cursor)))
+                await _send_counted(share, sink, b"".join(_select(pending, run.id, cursor)))
             elif run.is_done:
                 break
             elif signs != run.signs:
                 signs = run.signs
-                await exchange.send(b"" if cursor.with_ids else run.sign)
+                await sink.send(b"" if cursor.with_ids else run.sign)
             else:
                 await run.wait()
         if not run.is_kept or not run.is_whole:
-            exchange.abort()
+            sink.abort()
             return
         if run.rest and not run.wants_array:  # it is not an event: some clients must read it by itself
             await asyncio.sleep(APART_S)
-        exchange.finish(run.rest)
+        sink.end(run.rest)
 
-    async def _send_whole(self, run: Run, exchange: Exchange, cursor: Cursor, request_id: str) -> None:
+    async def _send_whole(self, run: Run, share: BudgetShare, sink: ReplySink, cursor: Cursor, request_id: str) -> None:
         while not run.is_done:
             await run.wait()
         if run.failure is not None:
@@ -273,8 +283,8 @@ class ParkedRuns:
         if cursor.after != -1:
             raise _unknown_run(run.id)
         body = b"".join([block for _, block in run.blocks])
-        charge_bytes(exchange.buffered, len(body))
-        exchange.respond(run.status, run.headers_for(request_id), body)
+        charge_bytes(share, len(body))
+        sink.respond(run.status, run.headers_for(request_id), body)
 
 
 def _is_retry(headers: Headers, settings: ResponsesSettings) -> bool:
@@ -293,16 +303,15 @@ def _take_events(blocks: list[tuple[int, bytes]], place: int) -> list[tuple[int,
     return blocks[place : place + EVENTS_AT_ONCE]
 
 
-async def _send_counted(exchange: Exchange, data: bytes) -> None:
+async def _send_counted(share: BudgetShare, sink: ReplySink, data: bytes) -> None:
     """Send bytes, and count them in what the request holds until its client has read them.
 
     Raises BufferBudgetExceeded.
     """
-    share = exchange.buffered
     held = share.held
     share.hold(len(data))
     try:
-        await exchange.send(data)
+        await sink.send(data)
     finally:
         share.release_to(held)
 
@@ -325,30 +334,18 @@ def _mark(id: bytes, event: bytes) -> bytes:
     return event[: -len(end)] + id + end + end
 
 
-def _open_inner(exchange: Exchange) -> Exchange:
-    """Return an exchange for the same request that does not end with its client."""
-    head = RequestHead(
-        fields=list(exchange.headers),
-        method=exchange.method,
-        path=exchange.path,
-        raw_path=exchange.raw_path,
-        query=exchange.query,
-    )
-    return Exchange(head, RunConnection(exchange), exchange.buffered.budget)
-
-
-async def _digest(exchange: Exchange) -> bytes:
+async def _digest(request: HttpRequest) -> bytes:
     """Return a digest of everything that decides the answer to a request.
 
     Its body counts as it was sent: other workers have not unpacked it.
     """
-    body = await exchange.body()
-    return await run_off_loop(len(body), partial(_digest_parts, exchange, body))
+    body = await request.body()
+    return await run_off_loop(len(body), partial(_digest_parts, request, body))
 
 
-def _digest_parts(exchange: Exchange, body: bytes) -> bytes:
-    fields = [exchange.headers.get(name) or b"" for name in ANSWER_HEADERS]
-    parts = (exchange.method.encode(), exchange.path.encode(), exchange.query.encode(), *fields, body)
+def _digest_parts(request: HttpRequest, body: bytes) -> bytes:
+    fields = [request.headers.get(name) or b"" for name in ANSWER_HEADERS]
+    parts = (request.method.encode(), request.path.encode(), request.query.encode(), *fields, body)
     digest = blake2b(digest_size=16)
     for part in parts:
         digest.update(b"%d:" % len(part))

@@ -22,8 +22,8 @@ from dragoman.framing.redaction import redact_path
 from dragoman.http.routes import client_at, plain_path
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.errors import BodyTooLarge, BufferBudgetExceeded, RequestRejected
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
+from dragoman.net.http_request import HttpRequest
 from dragoman.protocols import PROTOCOLS, find_presented_keys
 
 log = logging.getLogger(__name__)
@@ -165,14 +165,14 @@ def _source_of(address: str) -> str:
     return str(ipaddress.ip_network((parsed, 64), strict=False)) if not parsed.is_loopback else str(parsed)
 
 
-def find_keys(exchange: Exchange) -> tuple[bytes, ...]:
+def find_keys(request: HttpRequest) -> tuple[bytes, ...]:
     """Return the keys that a request carries. They are not remembered: a revoked key would stay in memory."""
-    return find_presented_keys(exchange.headers.get, exchange.query)
+    return find_presented_keys(request.headers.get, request.query)
 
 
-def key_failure(exchange: Exchange) -> Failure:
+def key_failure(request: HttpRequest) -> Failure:
     """Return what is wrong with the key of a request that is not authenticated."""
-    if not find_keys(exchange):
+    if not find_keys(request):
         return Failure(Kind.AUTH, "No API key was given: send it as a bearer token or in x-api-key.")
     return Failure(Kind.AUTH, "The API key is not valid here; `dragoman keys create` makes one.")
 

@@ -19,7 +19,9 @@ from dragoman.http.compaction import Compactor, note_state
 from dragoman.http.routes import Role, Route, RoutedRequest, make_not_found, respond_json
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import ReplySink
+from dragoman.net.socket_sink import SocketSink
 from dragoman.net.tasks import run_off_loop
 from dragoman.protocols import find_client_keys
 from dragoman.protocols.responses.errors import render_error
@@ -33,7 +35,7 @@ from dragoman.store.response_rows import ResponseRow
 if TYPE_CHECKING:
     from dragoman.http.websocket import ResponsesSocket
 
-AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
+AnswerCall = Callable[[Call, ReplySink], Awaitable[None]]
 Infer = Callable[[str, AnswerCall, RoutedRequest], Awaitable[None]]
 RestoreState = Callable[[bytes], KeptCall | None]  # of a captured request, by its body; None if it had no state
 
@@ -72,43 +74,43 @@ class ResponsesApi:
         yield Route("DELETE", f"{PATH}/*", Role.CLIENT, self._delete)
         yield Route("POST", f"{PATH}/*", Role.CLIENT, self._post)
 
-    async def answer_with_context(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+    async def answer_with_context(self, answer: AnswerCall, call: Call, sink: ReplySink) -> None:
         """Answer a call with what it refers to; nothing is kept."""
         if self.service.uses_state(call.body):
             raw = await run_off_loop(len(call.body), partial(read_request, call.body))
             call.state = state = await self._open(call, {**raw, "store": False})
             call.hold_context(state.context.stored_bytes)
             note_state(call, state)
-        await answer(exchange, call)
+        await answer(call, sink)
 
-    async def answer_with_state(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+    async def answer_with_state(self, answer: AnswerCall, call: Call, sink: ReplySink) -> None:
         """Answer a call with what it refers to, and keep its reply if the request says so."""
         if not self.service.uses_state(call.body):
-            await answer(exchange, call)
+            await answer(call, sink)
             return
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
         state = await self._open(call, raw)
-        async with CallScope(state, exchange):
+        async with CallScope(state, sink):
             call.hold_context(state.context.stored_bytes)
             if raw.get("background"):
                 if not await self.background.is_left_to_upstream(call, state):
-                    await self.background.accept(exchange, call, state, raw)
+                    await self.background.accept(call, sink, state, raw)
                     return
-                exchange.when_gone(_do_nothing)  # the upstream gets the request, whether its client waits or not
+                sink.on_reader_gone(_do_nothing)  # the upstream gets the request, whether its client waits or not
             if check_trigger(raw):
-                await Compactor(self._gateway, exchange, call, state, raw).answer_trigger()
+                await Compactor(self._gateway, call, sink, state, raw).answer_trigger()
             else:
                 call.state = state
-                await answer(exchange, call)
+                await answer(call, sink)
             self.service.note_end(state)
             _record_storing(call, state)
 
-    async def compact(self, exchange: Exchange, call: Call) -> None:
+    async def compact(self, call: Call, sink: ReplySink) -> None:
         """Answer POST /responses/compact; nothing is stored."""
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
         state = await self._open(call, {**raw, "store": False})
         call.hold_context(state.context.stored_bytes)
-        await Compactor(self._gateway, exchange, call, state, raw).answer_compact()
+        await Compactor(self._gateway, call, sink, state, raw).answer_compact()
 
     async def _open(self, call: Call, raw: dict[str, Json]) -> KeptCall:
         """Return the state of a call. A refusal is noted in the capture, too."""
@@ -122,13 +124,15 @@ class ResponsesApi:
 
     async def _open_socket(self, infer: Infer, request: RoutedRequest) -> None:
         from dragoman.http.websocket import ResponsesSocket, SocketServices  # few clients use it
-        from dragoman.net.websocket import wants_websocket
+        from dragoman.net.websocket import WebSocket, wants_websocket
 
-        if not wants_websocket(request.exchange.headers):
+        sink = request.sink
+        if not isinstance(sink, SocketSink) or not wants_websocket(request.http.headers):
             await refuse_websocket(request)
             return
+        config = self._gateway.runtime.config
         services = SocketServices(self._gateway, self.service, NAME, infer, self._is_authorised)
-        socket = ResponsesSocket(services, request, self._tenant(request.key))
+        socket = ResponsesSocket(services, request, WebSocket(request.http, sink, config.server.max_body_bytes))
         socket.is_retired = self._is_stopping
         self._sockets.add(socket)
         try:
@@ -136,9 +140,9 @@ class ResponsesApi:
         finally:
             self._sockets.discard(socket)
 
-    def _is_authorised(self, exchange: Exchange) -> bool:
+    def _is_authorised(self, request: HttpRequest) -> bool:
         """Return whether the key of a request is still valid: it may have been revoked, or have expired."""
-        return any(map(self._keyring.check, find_client_keys(exchange.headers.fields, exchange.query)))
+        return any(map(self._keyring.check, find_client_keys(request.headers.fields, request.query)))
 
     def begin_stop(self) -> None:
         """Take no more background responses, and close every WebSocket once no request is under way on it."""
@@ -149,7 +153,7 @@ class ResponsesApi:
 
     async def _get(self, request: RoutedRequest) -> None:
         id, _, what = request.rest.partition("/")
-        parameters = parse_qsl(request.exchange.query, keep_blank_values=True)
+        parameters = parse_qsl(request.http.query, keep_blank_values=True)
         if what == "input_items":
             page = read_page(parameters)
             row = await self._find(request, id)
@@ -201,7 +205,9 @@ class ResponsesApi:
             return False
         path = f"{PATH}/{quote_name(row.id, '/response_id')}{below}"
         keeper = Keeper(row.keeper, row.account, NAME)
-        await relay_resource(self._gateway.runtime, keeper, request.exchange, path, request.request_id, note_status)
+        await relay_resource(
+            self._gateway.runtime, keeper, request.http, request.sink, path, request.request_id, note_status
+        )
         return True
 
 
@@ -240,24 +246,24 @@ class ReplayedResponses:
         yield Route("POST", f"{PATH}/compact", Role.CLIENT, partial(infer, NAME, self._compact))
         yield from refuse_state()
 
-    async def answer_with_context(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+    async def answer_with_context(self, answer: AnswerCall, call: Call, sink: ReplySink) -> None:
         call.state = self._restore(call.body)
-        await answer(exchange, call)
+        await answer(call, sink)
 
-    async def answer_with_state(self, answer: AnswerCall, exchange: Exchange, call: Call) -> None:
+    async def answer_with_state(self, answer: AnswerCall, call: Call, sink: ReplySink) -> None:
         state, raw = self._restore(call.body), read_request(call.body)
         if state is not None and check_trigger(raw):
-            await Compactor(self._gateway, exchange, call, state, raw).answer_trigger()
+            await Compactor(self._gateway, call, sink, state, raw).answer_trigger()
         else:
             call.state = state
-            await answer(exchange, call)
+            await answer(call, sink)
 
-    async def _compact(self, exchange: Exchange, call: Call) -> None:
+    async def _compact(self, call: Call, sink: ReplySink) -> None:
         state = self._restore(call.body)
         if state is None:
             message = "The capture does not have the context of this request: it was made by an older version."
             raise RequestError(Failure(Kind.BUG, message))
-        await Compactor(self._gateway, exchange, call, state, read_request(call.body)).answer_compact()
+        await Compactor(self._gateway, call, sink, state, read_request(call.body)).answer_compact()
 
 
 def refuse_state() -> Iterator[Route]:
@@ -295,7 +301,7 @@ class ConversationsApi:
         respond_json(request, await self._conversations.create(self._tenant(request.key), await _read_body(request)))
 
     async def _get(self, request: RoutedRequest) -> None:
-        owner, parameters = self._tenant(request.key), parse_qsl(request.exchange.query, keep_blank_values=True)
+        owner, parameters = self._tenant(request.key), parse_qsl(request.http.query, keep_blank_values=True)
         match request.rest.split("/"):
             case [id]:
                 respond_json(request, render(await self._conversations.find(owner, id)))
@@ -329,4 +335,4 @@ class ConversationsApi:
 
 
 async def _read_body(request: RoutedRequest) -> dict[str, Json]:
-    return read_request(await request.exchange.body() or b"{}")
+    return read_request(await request.http.body() or b"{}")

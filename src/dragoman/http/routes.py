@@ -23,8 +23,9 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, GetHeader, Protocol
 from dragoman.net.encoding import decompress
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import ReplySink
 from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 
 _SLASHES = re.compile("/{2,}")
@@ -52,7 +53,8 @@ class Sender(Struct, frozen=True):
 class RoutedRequest(Struct, frozen=True):
     """One request to one route."""
 
-    exchange: Exchange
+    http: HttpRequest
+    sink: ReplySink
     path: str  # plain
     request_id: str
     key: KeyId  # empty where the route is public
@@ -83,12 +85,12 @@ class Route(Struct, frozen=True):
 
 
 def respond_json(request: RoutedRequest, body: bytes, status: int = 200) -> None:
-    request.exchange.respond(status, [JSON, *request_id_headers(request.request_id)], body)
+    request.sink.respond(status, [JSON, *request_id_headers(request.request_id)], body)
 
 
 def make_not_found(request: RoutedRequest) -> RequestError:
-    exchange = request.exchange
-    return RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
+    http = request.http
+    return RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {http.method} {http.path}."))
 
 
 def fits_pattern(path: str, pattern: str) -> bool:
@@ -201,29 +203,29 @@ def _serves(client: Client, method: str, path: str) -> bool:
     return any(fits_pattern(path, pattern) for pattern in patterns)
 
 
-async def read_body(exchange: Exchange, record: RequestRecord, server: Server) -> bytes:
-    """Return the whole body; raises RequestError, or as `Exchange.body` does."""
-    body = await exchange.body()
-    encoding = exchange.headers.get(b"content-encoding")
+async def read_body(request: HttpRequest, record: RequestRecord, server: Server) -> bytes:
+    """Return the whole body; raises RequestError, or as `HttpRequest.body` does."""
+    body = await request.body()
+    encoding = request.headers.get(b"content-encoding")
     if encoding:
         # However small it is packed, it may unpack to the limit.
         limit = server.max_body_bytes
         body = await run_off_loop(limit, partial(_unpack, encoding, body, limit))
-        exchange.buffered.hold(len(body))
+        request.buffered.hold(len(body))
     if record.recording is not None:
         record.recording.note_body(body)
     return body
 
 
-async def read_short_body(exchange: Exchange, limit: int, timeout_s: float) -> bytes:
+async def read_short_body(request: HttpRequest, limit: int, timeout_s: float) -> bytes:
     """Return a body that is never long. Raises RequestError once it is known to be longer, or if it takes too long."""
     too_large = RequestError(Failure(Kind.TOO_LARGE, f"The body has more than {limit} bytes."))
-    if int(exchange.headers.get(b"content-length") or b"0") > limit:
+    if int(request.headers.get(b"content-length") or b"0") > limit:
         raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
-            while piece := await exchange.next_piece():
+            while piece := await request.next_piece():
                 body += piece
                 if len(body) > limit:
                     raise too_large
@@ -235,8 +237,8 @@ async def read_short_body(exchange: Exchange, limit: int, timeout_s: float) -> b
 
 async def read_call(request: RoutedRequest, name: str, record: RequestRecord, runtime: Runtime) -> Call:
     """Return the call of a request to the protocol of this name; raises as `read_body` does."""
-    exchange = request.exchange
-    body, most = await read_body(exchange, record, runtime.config.server), runtime.config.server.max_body_values
+    http = request.http
+    body, most = await read_body(http, record, runtime.config.server), runtime.config.server.max_body_values
     if len(body) > most and await run_off_loop(len(body), partial(exceeds_value_count, body, most)):
         message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
         raise RequestError(Failure(Kind.TOO_LARGE, message))
@@ -246,9 +248,9 @@ async def read_call(request: RoutedRequest, name: str, record: RequestRecord, ru
     other = None if written_in is None else runtime.protocols[written_in].client
     parse = None if other is None else other.parse
     if len(body) <= LARGE_BYTES:
-        return Call(protocol, body, exchange, request, record, parse)
+        return Call(protocol, body, http, request, record, parse)
     # It looks through the body for the model.
-    return await run_off_loop(len(body), partial(Call, protocol, body, exchange, request, record, parse))
+    return await run_off_loop(len(body), partial(Call, protocol, body, http, request, record, parse))
 
 
 def _unpack(encoding: bytes, body: bytes, limit: int) -> bytes:

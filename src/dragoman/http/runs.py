@@ -7,15 +7,15 @@ import asyncio
 import re
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Literal, Protocol
 
 from dragoman.framing.jsonscan import IN_BYTES, BraceCounter
 from dragoman.hub.failure import Failure
-from dragoman.net.detached import NoConnection
-from dragoman.net.errors import ClientDisconnected
-from dragoman.net.exchange import Exchange
+from dragoman.net.errors import ClientDisconnected, ResponseOrderError
 from dragoman.net.headers import Header
 from dragoman.net.limits import wake
+from dragoman.net.sink import DetachedSink, Phase, ReplySink
 
 RUN = b"x-dragoman-run"
 ID_HEADERS = (b"x-request-id", b"x-dragoman-request-id", b"request-id")
@@ -221,60 +221,88 @@ def _is_sign_of_life(event: bytes) -> bool:
     return _PING.match(event) is not None
 
 
-class RunConnection(NoConnection):
-    """The inner connection of a run: blocked while its client is, as long as that is there."""
+class ParkedSink(DetachedSink):
+    """A tee: a reply goes to its run, and to the run's first client as long as that is there.
 
-    def __init__(self, client: Exchange) -> None:
-        super().__init__(client.address)
-        self._client = client
-
-    @property
-    def blocked(self) -> bool:
-        return not self._client.gone and self._client.is_blocked
-
-    async def wait_writable(self) -> None:
-        try:
-            await self._client.wait_writable()
-        except ClientDisconnected:
-            return  # the run goes on without it
-
-
-class Tee:
-    """A listener that passes a reply on to the client as long as it is there, and keeps it.
-
-    A listener of the client's exchange, such as a capture, gets the whole reply in any case.
+    It never waits for a client that has left. A listener of the client's sink, such as a capture, gets the whole reply
+    in any case.
     """
 
-    def __init__(self, run: Run, client: Exchange, note_growth: Callable[[Run, int], None]) -> None:
+    def __init__(self, run: Run, client: ReplySink, note_growth: Callable[[Run, int], None]) -> None:
+        super().__init__()
         self._run = run
         self._client = client
         self._note_growth = note_growth
 
-    def on_head(self, status: int, headers: Sequence[Header]) -> None:
+    def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        if self._is_over:
+            return
+        if self.phase >= Phase.SENT:
+            raise ResponseOrderError("a reply was already sent")
+        self.phase = Phase.ENDED
+        self._keep_head(status, headers)
+        self._keep(body)
+        headers = [*headers, (RUN, self._run.id.encode())]
+        if not self._client.reader_gone:
+            self._client.respond(status, headers, body)
+        elif self._client.listener is not None:
+            self._client.listener.on_head(status, headers)
+            self._client.listener.on_body(body)
+
+    def write(self, data: bytes) -> bool:
+        if self.phase is not Phase.SENT or self.reader_gone:
+            if self._is_over:
+                return False
+            self._check_begun()
+            self.phase = Phase.SENT
+        return self._take_body(data)
+
+    def end(self, last: bytes = b"", trailers: Sequence[Header] = ()) -> None:
+        if self._is_over:
+            return
+        self._check_begun()
+        self.phase = Phase.ENDED
+        self._keep(last)
+        if not self._client.reader_gone:
+            self._client.end(last, trailers)
+        elif self._client.listener is not None:
+            self._client.listener.on_body(last)
+
+    async def wait_writable(self) -> None:
+        await super().wait_writable()
+        with suppress(ClientDisconnected):  # the run goes on without it
+            await self._client.wait_writable()
+
+    def abort(self) -> None:
+        super().abort()
+        self._client.abort()
+
+    def _take_head(self, status: int, headers: Sequence[Header]) -> None:
+        self._keep_head(status, headers)
+        headers = [*headers, (RUN, self._run.id.encode())]
+        if not self._client.reader_gone:
+            self._client.begin(status, headers)
+        elif self._client.listener is not None:
+            self._client.listener.on_head(status, headers)
+
+    def _take_body(self, data: bytes) -> bool:
+        self._keep(data)
+        client = self._client
+        if not client.reader_gone:
+            return client.write(data)
+        if client.listener is not None:
+            client.listener.on_body(data)
+        return True
+
+    def _keep_head(self, status: int, headers: Sequence[Header]) -> None:
         before = self._run.size
         self._run.begin(status, headers)
         self._note_growth(self._run, self._run.size - before)
-        headers = [*headers, (RUN, self._run.id.encode())]
-        if self._client.gone and self._client.listener is not None:
-            self._client.listener.on_head(status, headers)
-        elif self._run.is_stream:
-            self._client.start(status, headers)
 
-    def on_body(self, data: bytes) -> None:
-        run = self._run
-        before = run.size
-        run.add(data)
-        self._note_growth(run, run.size - before)
-        if self._client.gone and self._client.listener is not None:
-            self._client.listener.on_body(data)
-        elif run.is_stream:
-            self._client.write(data)
-        else:
-            self._client.respond(run.status, [*run.headers, (RUN, run.id.encode())], data)
-
-    def on_end(self) -> None:
-        if self._run.is_stream:
-            self._client.finish()
+    def _keep(self, data: bytes) -> None:
+        before = self._run.size
+        self._run.add(data)
+        self._note_growth(self._run, self._run.size - before)
 
 
 class RunIndex:

@@ -13,7 +13,7 @@ from dragoman.accounts.keys import KeyId
 from dragoman.http.responses import AnswerCall, Infer
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import UNKNOWN_MODEL, Kind, RequestError
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
 
 FREE = 20  # answers to one key about one model that come at once
 WINDOW_S = 10.0  # the time in which they are counted
@@ -22,7 +22,7 @@ MAX_WAITING = 50  # at a time; what is beyond them is answered at once
 MAX_COUNTED = 1000  # pairs of a key and a model, those of the latest requests
 OF_CONSOLE = KeyId("console")  # stands for the key of requests that a browser sends with its session
 
-FindKey = Callable[[Exchange], KeyId | None]
+FindKey = Callable[[HttpRequest], KeyId | None]
 
 
 class RepeatCounter:
@@ -59,16 +59,16 @@ class UnknownModelDelay:
         self._counter = RepeatCounter()
         self.waiting = 0
 
-    async def hold_back(self, refused: RequestError, exchange: Exchange, find_key: FindKey) -> None:
+    async def hold_back(self, refused: RequestError, request: HttpRequest, find_key: FindKey) -> None:
         """Wait before a refusal is sent, if it is one of many; meanwhile the request's body takes no memory."""
         failure = refused.failure
         if failure.kind is not Kind.NOT_FOUND or failure.code != UNKNOWN_MODEL:
             return
-        key = find_key(exchange) or OF_CONSOLE
+        key = find_key(request) or OF_CONSOLE
         # The message stands for the model, which it names.
         if not self._counter.add(key, failure.message, self._clock()) or self.waiting >= MAX_WAITING:
             return
-        _release_body(refused, exchange)
+        _release_body(refused, request)
         self.waiting += 1
         try:
             await self._sleep(DELAY_S)
@@ -82,15 +82,15 @@ class UnknownModelDelay:
             try:
                 await infer(protocol, answer, request)
             except RequestError as refused:
-                await self.hold_back(refused, request.exchange, lambda _: request.key)
+                await self.hold_back(refused, request.http, lambda _: request.key)
                 raise
 
         return infer_patiently
 
 
-def _release_body(refused: RequestError, exchange: Exchange) -> None:
+def _release_body(refused: RequestError, request: HttpRequest) -> None:
     # Both refer to the frames that have parsed the request.
     refused.__traceback__ = refused.__context__ = None
-    if not exchange.body_open:
-        exchange.set_body(b"")
-        exchange.buffered.release_to(0)
+    if not request.body_open:
+        request.set_body(b"")
+        request.buffered.release_to(0)

@@ -26,11 +26,11 @@ from dragoman.http.socket_memory import HeldRequest, SocketMemory
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import Client
 from dragoman.hub.request import Json
-from dragoman.net.detached import NoConnection
 from dragoman.net.errors import BufferBudgetExceeded, ClientDisconnected
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.request_head import RequestHead
+from dragoman.net.sink import DetachedSink, ReplySink
 from dragoman.net.tasks import describe_fault, run_off_loop, spawn
 from dragoman.net.websocket import Message, WebSocket
 from dragoman.protocols.responses.encode_response import Snapshot, encode_stream, keep_made
@@ -52,7 +52,7 @@ _NO_USAGE = Raw(
     b'"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0}'
 )
 
-Infer = Callable[[str, Callable[[Exchange, Call], Awaitable[None]], RoutedRequest], Awaitable[None]]
+Infer = Callable[[str, Callable[[Call, ReplySink], Awaitable[None]], RoutedRequest], Awaitable[None]]
 
 
 class QueuedRequest(Struct, frozen=True):
@@ -71,36 +71,23 @@ class SocketServices(Struct, frozen=True):
     service: ResponseService
     protocol: str
     infer: Infer
-    is_authorised: Callable[[Exchange], bool]  # whether the key of the handshake is still valid
+    is_authorised: Callable[[HttpRequest], bool]  # whether the key of the handshake is still valid
 
 
-class LaneConnection(NoConnection):
-    """The connection of one request of a lane: it is blocked while the socket is."""
-
-    def __init__(self, socket: WebSocket) -> None:
-        super().__init__()
-        self._socket = socket
-
-    @property
-    def blocked(self) -> bool:
-        return self._socket.blocked
-
-    async def wait_writable(self) -> None:
-        await self._socket.wait_writable()
-
-
-class EventSender:
-    """Sends the events of a stream as messages; keeps the body of an error.
+class LaneSink(DetachedSink):
+    """Sends the events of a stream as messages of a lane, held back while the socket is; keeps the body of an error.
 
     A stream that fails has an `error` event and then `response.failed`. Over a WebSocket a message of the type `error`
     refuses a request, so that the event is sent only if nothing follows it.
     """
 
-    def __init__(self, send: Callable[[bytes], None]) -> None:
+    def __init__(self, socket: WebSocket, send: Callable[[bytes], None], echoed_id: bytes = b"") -> None:
+        super().__init__(echoed_id)
+        self._socket = socket
         self._send = send
         self._framer = SseFramer()
         self._error: list[bytes] = []
-        self._held: bytes | None = None  # an `error` event that may be the last one
+        self._last_error: bytes | None = None  # an `error` event that may be the last one
         self.status = 200
         self.headers: Sequence[Header] = ()
 
@@ -108,28 +95,34 @@ class EventSender:
     def error(self) -> bytes:
         return b"".join(self._error)
 
-    def on_head(self, status: int, headers: Sequence[Header]) -> None:
+    async def wait_writable(self) -> None:
+        await super().wait_writable()
+        await self._socket.wait_writable()
+
+    def flush(self) -> None:
+        """Send what was held back, once nothing follows."""
+        last, self._last_error = self._last_error, None
+        if last is not None:
+            self._send(last)
+
+    def _take_head(self, status: int, headers: Sequence[Header]) -> None:
         self.status, self.headers = status, headers
 
-    def on_body(self, data: bytes) -> None:
+    def _take_body(self, data: bytes) -> bool:
         if self.status != 200:
             self._error.append(data)
-            return
+            return True
         for frame in self._framer.feed(data):
             if type(frame) is Frame and frame.data != b"[DONE]":
-                self._take(frame)
+                self._take_event(frame)
+        return not self._socket.blocked
 
-    def _take(self, frame: Frame) -> None:
-        held, self._held = self._held, None
+    def _take_event(self, frame: Frame) -> None:
+        held, self._last_error = self._last_error, None
         if frame.event == "error":
-            self._held = frame.data
+            self._last_error = frame.data
         else:
             self._send(frame.data if held is None else _take_number(frame.data, held))
-
-    def on_end(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            self._send(held)
 
 
 class _Numbered(Struct):
@@ -139,13 +132,11 @@ class _Numbered(Struct):
 class ResponsesSocket:
     """One connection: reads messages, runs the requests of each lane in order, and the lanes side by side."""
 
-    def __init__(self, services: SocketServices, request: RoutedRequest, owner: str) -> None:
+    def __init__(self, services: SocketServices, request: RoutedRequest, socket: WebSocket) -> None:
         self._services = services
         self._request = request
-        self._owner = owner
-        config = services.gateway.runtime.config
-        self._settings = config.responses
-        self._socket = WebSocket(request.exchange, config.server.max_body_bytes)
+        self._settings = services.gateway.runtime.config.responses
+        self._socket = socket
         self._memory = SocketMemory(self._socket)
         self._lanes: dict[str, deque[QueuedRequest]] = {}  # what waits in each
         self._busy: set[str] = set()  # lanes in which a request is under way
@@ -217,7 +208,7 @@ class ResponsesSocket:
         self._lanes.clear()
         self._tasks.clear()
         self._memory.clear()
-        self._request.exchange.buffered.release_to(0)
+        self._request.http.buffered.release_to(0)
 
     async def _serve_next(self) -> bool:
         """Wait for a message and take it; return False once the connection is closed."""
@@ -271,8 +262,8 @@ class ResponsesSocket:
             raise BadRequest("/type", f"type must be response.create, got {shown}.")
         if self._is_too_old:
             raise self._limit_reached()
-        if not self._services.is_authorised(self._request.exchange):
-            raise RequestError(key_failure(self._request.exchange))
+        if not self._services.is_authorised(self._request.http):
+            raise RequestError(key_failure(self._request.http))
         if fields.get("background"):
             raise BadRequest("/background", "background is not possible over a WebSocket: POST the request.")
         if self._waiting >= MAX_WAITING:
@@ -330,17 +321,16 @@ class ResponsesSocket:
     async def _answer_with_model(self, lane: str, request: QueuedRequest, held: HeldRequest) -> bool:
         """Send the events of a response, or an error; return whether there was a response."""
         self._number += 1
-        outer = self._request.exchange
-        head = RequestHead(fields=_plain_headers(outer), method="POST", path=outer.path, raw_path=outer.raw_path)
-        exchange = Exchange(head, LaneConnection(self._socket), outer.buffered.budget)
-        exchange.echoed_id = outer.echoed_id
-        exchange.set_body(request.body)
-        sender = EventSender(partial(self._send, lane))
-        exchange.listen(sender)
-        request_id = f"{self._request.request_id}-{self._number}"
         opening = self._request
+        outer = opening.http
+        head = RequestHead(fields=_plain_headers(outer), method="POST", path=outer.path, raw_path=outer.raw_path)
+        http = HttpRequest(head, None, outer.buffered.budget)
+        http.set_body(request.body)
+        sink = LaneSink(self._socket, partial(self._send, lane), opening.sink.echoed_id)
+        request_id = f"{opening.request_id}-{self._number}"
         routed = RoutedRequest(
-            exchange,
+            http,
+            sink,
             opening.path,
             request_id,
             opening.key,
@@ -351,31 +341,32 @@ class ResponsesSocket:
         try:
             await self._services.infer(self._services.protocol, partial(self._answer, lane, held), routed)
         except RequestError as refused:
-            respond_with_failure(exchange, self._client, refused, request_id)
+            respond_with_failure(sink, self._client, refused, request_id)
         except ClientDisconnected:
             raise
         except Exception as bug:
             log.error("a request over a WebSocket failed: %s", describe_fault(bug))
             message = f"The gateway failed on this request; its log names the place under {request_id}."
-            respond_with_failure(exchange, self._client, RequestError(Failure(Kind.BUG, message)), request_id)
+            respond_with_failure(sink, self._client, RequestError(Failure(Kind.BUG, message)), request_id)
         finally:
-            exchange.buffered.release_to(0)
-            if exchange.listener is not None:
-                exchange.listener.on_end()
-        if sender.status != 200:
-            self._send_error(sender.status, sender.error, sender.headers, lane)
-        return sender.status == 200
+            http.buffered.release_to(0)
+            sink.flush()
+            if sink.listener is not None:
+                sink.listener.on_end()
+        if sink.status != 200:
+            self._send_error(sink.status, sink.error, sink.headers, lane)
+        return sink.status == 200
 
-    async def _answer(self, lane: str, held: HeldRequest, exchange: Exchange, call: Call) -> None:
+    async def _answer(self, lane: str, held: HeldRequest, call: Call, sink: ReplySink) -> None:
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
         state = await self._open(lane, raw, len(call.body), held)
         try:
-            async with CallScope(state, exchange):
+            async with CallScope(state, sink):
                 if check_trigger(raw):
-                    await Compactor(self._services.gateway, exchange, call, state, raw).answer_trigger()
+                    await Compactor(self._services.gateway, call, sink, state, raw).answer_trigger()
                 else:
                     call.state = state
-                    await self._services.gateway.answer(exchange, call)
+                    await self._services.gateway.answer(call, sink)
                 self._services.service.note_end(state)
         finally:
             state.memory = None  # others may refer to the state for longer than the connection lasts
@@ -397,9 +388,11 @@ class ResponsesSocket:
                 data = state.mark_unstored(data)
         finally:
             await state.release()
-        charge_bytes(self._request.exchange.buffered, len(data))
+        charge_bytes(self._request.http.buffered, len(data))
         try:
-            EventSender(partial(self._send, lane)).on_body(data)
+            sink = LaneSink(self._socket, partial(self._send, lane))
+            sink.begin(200, ())
+            sink.end(data)
             await self._wait_until_read()
         finally:
             self._socket.release(len(data))
@@ -412,7 +405,7 @@ class ResponsesSocket:
 
     async def _open(self, lane: str, raw: dict[str, Json], size: int, held: HeldRequest) -> KeptCall:
         self._memory.use_parent(held, raw.get("previous_response_id"))
-        state = await self._services.service.open_call(self._owner, raw, size, self._memory.responses)
+        state = await self._services.service.open_call(self._request.tenant, raw, size, self._memory.responses)
         context = state.context
         try:
             self._memory.hold_stored(held, context.items if held.parent else (*context.earlier, *context.items))
@@ -485,7 +478,7 @@ def _take_number(event: bytes, dropped: bytes) -> bytes:
     return msgspec.json.encode(msgspec.json.decode(event, type=dict[str, Json]) | {"sequence_number": number})
 
 
-def _plain_headers(exchange: Exchange) -> list[Header]:
+def _plain_headers(request: HttpRequest) -> list[Header]:
     """Return the headers of the handshake that a request may have too: each is cancelled with the connection."""
     dropped = (b"sec-websocket-", b"upgrade", b"connection", b"content-", PARK, RESUME, LAST_EVENT, KEY)
-    return [*(field for field in exchange.headers if not field[0].startswith(dropped)), (PARK, b"0")]
+    return [*(field for field in request.headers if not field[0].startswith(dropped)), (PARK, b"0")]

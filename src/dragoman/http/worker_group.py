@@ -23,16 +23,17 @@ from dragoman.http.routes import RoutedRequest, Sender
 from dragoman.hub.failure import Failure, Kind, RequestError, describe_cause
 from dragoman.net.bodies import ByteBudget, read_chunks
 from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, HttpResponse, OutgoingRequest, UpstreamTimeout
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers, names_in_connection
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.limits import Limits
 from dragoman.net.server import RenderError, Server
+from dragoman.net.sink import Phase, ReplySink
 
 log = logging.getLogger(__name__)
 
 Question = dict[str, str]
 Answer = Callable[[Question], Awaitable[bytes]]
-AnswerForwarded = Callable[[Exchange, Sender], Awaitable[None]]
+AnswerForwarded = Callable[[HttpRequest, ReplySink, Sender], Awaitable[None]]
 
 OWN = b"x-dragoman-worker-"  # the header fields between workers; a client's fields of such names are left out
 SECRET, KEY, VIA_CONSOLE, REQUEST_ID = OWN + b"secret", OWN + b"key", OWN + b"via-console", OWN + b"request-id"
@@ -131,20 +132,20 @@ class WorkerGroup:
 
         The other worker does not check it again, and logs and counts it. Raises RequestError if it cannot be reached.
         """
-        exchange = request.exchange
-        body = _ForwardedBody(exchange, await exchange.body())
+        sink = request.sink
+        body = _ForwardedBody(sink, await request.http.body())
         out = _describe_request(request, body, self._member.secret)
         try:
             response = await self._send(worker, out)
         except ConnectionLost as lost:
             raise _unreachable(worker) from lost
         try:
-            await _relay(response, exchange)
+            await _relay(response, request.http, sink)
         except ConnectionLost as lost:
             log.warning("worker %d ended in the middle of a response: %s", worker, lost)
-            if not exchange.started:
+            if sink.phase < Phase.SENT:
                 raise _unreachable(worker) from lost
-            exchange.abort()
+            sink.abort()
         finally:
             response.close()
 
@@ -164,29 +165,29 @@ class WorkerGroup:
     def _dial(self, worker: int) -> DialOptions:
         return DialOptions(socket_path=self._member.socket_path(worker))
 
-    async def _receive(self, exchange: Exchange) -> None:
+    async def _receive(self, request: HttpRequest, sink: ReplySink) -> None:
         """Answer another worker's question, or a client's request that it passes on."""
-        given = exchange.headers.get(SECRET)
+        given = request.headers.get(SECRET)
         if given is None or not hmac.compare_digest(given, self._member.secret):
-            exchange.respond(403, [], b"")
+            sink.respond(403, [], b"")
             return
-        exchange.mark_authenticated()
-        key = exchange.headers.get(KEY)
+        request.mark_authenticated()
+        key = request.headers.get(KEY)
         if key is None:
-            exchange.allow_leaving()
-            await self._answer_question(exchange)
+            sink.allow_leaving()
+            await self._answer_question(request, sink)
             return
-        request_id = (exchange.headers.get(REQUEST_ID) or b"").decode("latin-1")
-        sender = Sender(KeyId(key.decode("latin-1")), exchange.headers.get(VIA_CONSOLE) is not None, request_id)
-        exchange.headers = _restore_headers(exchange.headers)
-        await self._answer_forwarded(exchange, sender)
+        request_id = (request.headers.get(REQUEST_ID) or b"").decode("latin-1")
+        sender = Sender(KeyId(key.decode("latin-1")), request.headers.get(VIA_CONSOLE) is not None, request_id)
+        request.headers = _restore_headers(request.headers)
+        await self._answer_forwarded(request, sink, sender)
 
-    async def _answer_question(self, exchange: Exchange) -> None:
-        answer = self._answers.get(exchange.path.removeprefix("/"))
+    async def _answer_question(self, request: HttpRequest, sink: ReplySink) -> None:
+        answer = self._answers.get(request.path.removeprefix("/"))
         if answer is None:
-            exchange.respond(404, [], b"")
+            sink.respond(404, [], b"")
             return
-        exchange.respond(200, [], await answer(dict(parse_qsl(exchange.query, keep_blank_values=True))))
+        sink.respond(200, [], await answer(dict(parse_qsl(request.query, keep_blank_values=True))))
 
 
 class _ForwardedBody:
@@ -196,8 +197,8 @@ class _ForwardedBody:
     becomes of the request.
     """
 
-    def __init__(self, exchange: Exchange, body: bytes) -> None:
-        self._exchange = exchange
+    def __init__(self, sink: ReplySink, body: bytes) -> None:
+        self._sink = sink
         self._body = body
 
     @property
@@ -206,26 +207,26 @@ class _ForwardedBody:
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         yield self._body
-        self._exchange.allow_leaving()  # it is sent
+        self._sink.allow_leaving()  # it is sent
 
 
 def _describe_request(request: RoutedRequest, body: _ForwardedBody, secret: bytes) -> OutgoingRequest:
     """Return a client's request as it is sent to another worker."""
-    exchange = request.exchange
+    http = request.http
     own = [(SECRET, secret), (KEY, request.key.encode("latin-1")), (REQUEST_ID, request.request_id.encode())]
     if request.via_console:
         own.append((VIA_CONSOLE, b"1"))
-    hop = names_in_connection(exchange.headers)
+    hop = names_in_connection(http.headers)
     fields: list[Header] = []
-    for name, value in exchange.headers:
+    for name, value in http.headers:
         if name in REPLACED_FIELDS:
             fields.append((CARRIED + name, value))
         elif not name.startswith(OWN) and name not in hop:
             fields.append((name, value))
-    target = quote(exchange.raw_path, safe=_PATH_CHARACTERS)
-    if exchange.query:
-        target += "?" + quote(exchange.query, safe=_PATH_CHARACTERS, encoding="latin-1")
-    return OutgoingRequest(exchange.method, f"http://worker{target}", (*own, *fields), upload=body)
+    target = quote(http.raw_path, safe=_PATH_CHARACTERS)
+    if http.query:
+        target += "?" + quote(http.query, safe=_PATH_CHARACTERS, encoding="latin-1")
+    return OutgoingRequest(http.method, f"http://worker{target}", (*own, *fields), upload=body)
 
 
 def _restore_headers(headers: Headers) -> Headers:
@@ -235,22 +236,22 @@ def _restore_headers(headers: Headers) -> Headers:
     return Headers([(name, value) for name, value in restored if not name.startswith(OWN)])
 
 
-async def _relay(response: HttpResponse, exchange: Exchange) -> None:
+async def _relay(response: HttpResponse, request: HttpRequest, sink: ReplySink) -> None:
     """Pass a response on; a whole one counts in `server.max_buffered_mb`. Raises RequestError or ConnectionLost."""
     headers: Sequence[Header] = list(response.headers)
     if b"content-length" in response.headers:
-        hold = partial(charge_bytes, exchange.buffered)
+        hold = partial(charge_bytes, request.buffered)
         body = await read_chunks(response, sys.maxsize, NO_LIMIT_S, "the other worker", hold=hold)
-        exchange.respond(response.status, headers, body)
+        sink.respond(response.status, headers, body)
         return
 
     def write(data: bytes) -> float | None:
-        return NO_LIMIT_S if exchange.write(data) else None
+        return NO_LIMIT_S if sink.write(data) else None
 
-    exchange.start(response.status, headers)
+    sink.begin(response.status, headers)
     while not await response.stream_to(write, NO_LIMIT_S):
-        await exchange.wait_writable()
-    exchange.finish()
+        await sink.wait_writable()
+    sink.end()
 
 
 def _unreachable(worker: int) -> RequestError:

@@ -1,1 +1,1 @@
-"""HTTP/1.1 on asyncio: a server that passes exchanges to a handler, and a client that returns responses."""
+"""HTTP/1.1 on asyncio: a server that passes requests to a handler, and a client that returns responses."""

@@ -82,7 +82,7 @@ class ClientDisconnected(Exception):
 
 
 class ResponseOrderError(Exception):
-    """The handler called methods of an exchange in an invalid order."""
+    """The methods of a sink were called in an invalid order."""
 
 
 class BufferBudgetExceeded(RequestRejected):

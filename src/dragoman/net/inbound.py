@@ -8,10 +8,12 @@ from typing import cast
 
 from dragoman.net.bodies import UNCOUNTED_BYTES, ChunkedBody, SizedBody
 from dragoman.net.errors import BodyTimeout, ClientDisconnected, HeadRejected, RequestRejected
-from dragoman.net.exchange import CONTINUE, Exchange, format_response_head
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.limits import BodyWait, Deadline, wake
 from dragoman.net.request_head import HeadReader, RequestHead, check_incomplete_head, path_of
 from dragoman.net.service import ReceiveBytes, Service, UpgradedConnection
+from dragoman.net.sink import Phase
+from dragoman.net.socket_sink import CONTINUE, SocketSink, format_response_head
 
 _HEAD_END = b"\r\n\r\n"
 _WRITE_HIGH = 32 * 1024
@@ -27,8 +29,8 @@ class ClientConnection(asyncio.Protocol):
     """The server's side of a connection. It reads while a handler runs, to notice that the client disconnects."""
 
     __slots__ = (
-        *("_authenticated", "_body_in_turn", "_body_wait", "_deadline", "_discarding", "_exchange", "_heads"),
-        *("_in_head", "_limits", "_loop", "_reading", "_scanned", "_service", "_transport", "_unread", "_unsent"),
+        *("_authenticated", "_body_in_turn", "_body_wait", "_deadline", "_discarding", "_heads", "_in_head", "_limits"),
+        *("_loop", "_reading", "_request", "_scanned", "_service", "_sink", "_transport", "_unread", "_unsent"),
         *("_unsent_bytes", "_unwritten", "_write_waiters", "address", "blocked"),
     )
 
@@ -40,8 +42,9 @@ class ClientConnection(asyncio.Protocol):
         self._limits = service.limits
         self._loop = asyncio.get_running_loop()
         self._deadline = Deadline(self._loop)
-        self._exchange: Exchange | None = None
         self._heads = HeadReader()
+        self._request: HttpRequest | None = None  # that is being handled; None between two requests
+        self._sink: SocketSink | None = None  # for its reply
         self._unread = bytearray()
         self._scanned = 0
         self._in_head = True
@@ -74,18 +77,18 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._discarding:
             return
-        exchange = self._exchange
-        if exchange is not None and exchange.body_open:
-            taken = self._feed_body(exchange, data)
+        request = self._request
+        if request is not None and request.body_open:
+            taken = self._feed_body(request, data)
             if taken < len(data):
                 self._hold(data[taken:])
-        elif exchange is not None or self.blocked:
+        elif request is not None or self.blocked:
             self._hold(data)
         else:
             self._read_head(data)
 
     def eof_received(self) -> bool:
-        if self._exchange is not None:
+        if self._request is not None:
             self._lose_client()
             self.abort()
         return False
@@ -108,7 +111,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._deadline.clear()
         self._unblock()
-        if self._exchange is None:
+        if self._request is None:
             if self._discarding:
                 self._watch_writing()  # this was the deadline of a connection that is being closed, too
             else:
@@ -159,43 +162,43 @@ class ClientConnection(asyncio.Protocol):
         self._deadline.clear()
         self._limits = self._service.limits
         self._body_wait = None
-        exchange = Exchange(head, self, self._service.budget)
-        self._exchange = exchange
+        self._request = request = HttpRequest(head, self, self._service.budget)
+        self._sink = sink = SocketSink(head, self)
         if rest and len(rest) == head.length <= min(UNCOUNTED_BYTES, self._limits.max_body_bytes):
-            exchange.take_short_body(rest)
+            request.take_short_body(rest)
         else:
-            self._expect_body(exchange, head)
+            self._expect_body(request, head)
             if rest:
                 self.data_received(rest)
-            elif self._unread and exchange.body_open:
-                del self._unread[: self._feed_body(exchange, self._unread)]
-        self._service.begin(exchange)
+            elif self._unread and request.body_open:
+                del self._unread[: self._feed_body(request, self._unread)]
+        self._service.begin(request, sink)
 
-    def _expect_body(self, exchange: Exchange, head: RequestHead) -> None:
+    def _expect_body(self, request: HttpRequest, head: RequestHead) -> None:
         if head.tunnel:
             self._discarding = True
         elif head.chunked:
-            exchange.incoming = ChunkedBody(self._limits.max_body_bytes, exchange.buffered)
-            exchange.body_open = True
+            request.incoming = ChunkedBody(self._limits.max_body_bytes, request.buffered)
+            request.body_open = True
         elif head.length:
-            exchange.body_open = True
+            request.body_open = True
             try:
-                exchange.incoming = SizedBody(head.length, self._limits.max_body_bytes, exchange.buffered)
+                request.incoming = SizedBody(head.length, self._limits.max_body_bytes, request.buffered)
             except RequestRejected as refusal:
-                exchange.refusal = refusal.copy()  # its traceback would refer to the exchange and to the bytes read
+                request.refusal = refusal.copy()  # its traceback would refer to the request and to the bytes read
 
-    def _feed_body(self, exchange: Exchange, data: bytes | bytearray) -> int:
+    def _feed_body(self, request: HttpRequest, data: bytes | bytearray) -> int:
         """Take the body's part of `data`, all of it if the body is rejected, and return its length."""
-        incoming, waiting = exchange.incoming, self._body_wait
+        incoming, waiting = request.incoming, self._body_wait
         if incoming is None:
             return len(data)
         try:
             taken = incoming.feed(data)
         except RequestRejected as refusal:
-            self._refuse_body(exchange, refusal)
+            self._refuse_body(request, refusal)
             return len(data)
         if incoming.done:
-            exchange.set_body(incoming.peek())
+            request.set_body(incoming.peek())
             self._deadline.clear()
             if waiting is not None:
                 waiting.wake()
@@ -210,23 +213,24 @@ class ClientConnection(asyncio.Protocol):
             self.pause_reading()
         return taken
 
-    def _refuse_body(self, exchange: Exchange, refusal: RequestRejected) -> None:
-        exchange.refusal = refusal.copy()  # its traceback would refer to the exchange and to the bytes read
-        exchange.incoming = None
+    def _refuse_body(self, request: HttpRequest, refusal: RequestRejected) -> None:
+        request.refusal = refusal.copy()  # its traceback would refer to the request and to the bytes read
+        request.incoming = None
         self._deadline.clear()
         if self._body_wait is not None:
             self._body_wait.wake()
 
-    async def wait_for_body(self, exchange: Exchange, *, whole: bool) -> None:
-        if exchange.gone:
-            return
-        if exchange.expects_continue and not exchange.started:
-            exchange.expects_continue = False
+    async def wait_for_body(self, request: HttpRequest, *, whole: bool) -> None:
+        """Wait for more of the body, or for all of it; raises ClientDisconnected if the client has left by now."""
+        if self._sink is None:
+            raise ClientDisconnected
+        if request.expects_continue and self._sink.phase < Phase.SENT:
+            request.expects_continue = False
             self.write(CONTINUE)
         self.resume_reading()
         if self._body_wait is None:
             self._body_wait = BodyWait(self._loop, self._deadline, self._limits, self._expire_body)
-        await self._body_wait.wait(0 if exchange.incoming is None else exchange.incoming.received_bytes, whole=whole)
+        await self._body_wait.wait(0 if request.incoming is None else request.incoming.received_bytes, whole=whole)
 
     def _hold(self, data: bytes | bytearray) -> None:
         self._unread += data
@@ -264,14 +268,17 @@ class ClientConnection(asyncio.Protocol):
         self._unsent_bytes = 0
 
     def take_over(self, head: bytes, receive: ReceiveBytes) -> None:
+        if self._request is not None:
+            self._request.body_open = True  # whatever the client still sends when we end must not reset the connection
         self.write(head)
         self._transport.set_protocol(UpgradedConnection(self, receive))
         unread, self._unread = bytes(self._unread), bytearray()
         self.resume_reading()
         receive(unread)
 
-    def must_close(self, exchange: Exchange) -> bool:
-        return not exchange.keep_alive or exchange.body_open or self._service.is_stopping
+    def must_close(self, sink: SocketSink) -> bool:
+        request = self._request
+        return not sink.keep_alive or request is None or request.body_open or self._service.is_stopping
 
     async def wait_writable(self) -> None:
         while self.blocked:
@@ -287,25 +294,25 @@ class ClientConnection(asyncio.Protocol):
         for waiter in waiters:
             wake(waiter)
 
-    def end_reply(self, exchange: Exchange) -> None:
-        self._exchange = None
+    def end_reply(self, sink: SocketSink) -> None:
+        request, self._request, self._sink = self._request, None, None
         if self._transport.is_closing():
             return
-        if exchange.body_open:
+        if request is None or request.body_open:
             self._linger()
-        elif not exchange.keep_alive or self._service.is_stopping:
+        elif not sink.keep_alive or self._service.is_stopping:
             self._close()
         elif not self.blocked:
             self._await_next()
 
-    def drop(self, exchange: Exchange) -> None:
+    def drop(self, sink: SocketSink) -> None:
         if self._transport.is_closing():
             return
         sock = self._transport.get_extra_info("socket")
-        if not exchange.modern and sock is not None:
+        if not sink.modern and sock is not None:
             # Without chunks the end of the connection ends the response; only a reset marks it as incomplete.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        self._exchange = None
+        self._request = self._sink = None
         self.send_now()
         self.abort()
 
@@ -315,7 +322,7 @@ class ClientConnection(asyncio.Protocol):
         self._deadline.set(min(keep_alive_s, limits.keep_alive_s), self._close)
         if self._unread:
             self._next_head()
-        if self._exchange is None:
+        if self._request is None:
             self.resume_reading()
 
     def _refuse(self, raw: bytes, refusal: RequestRejected) -> None:
@@ -347,14 +354,14 @@ class ClientConnection(asyncio.Protocol):
         self._watch_writing()
 
     def _lose_client(self) -> None:
-        exchange, self._exchange = self._exchange, None
-        if exchange is None:
-            return
-        exchange.lose_client(partial(self._service.cancel, exchange))
+        request, sink = self._request, self._sink
+        self._request = self._sink = None
+        if request is not None and sink is not None:
+            sink.lose_reader(partial(self._service.cancel, sink), in_body=request.body_open)
 
     @property
     def is_idle(self) -> bool:
-        return self._exchange is None
+        return self._request is None
 
     def mark_authenticated(self) -> None:
         if not self._authenticated:
@@ -369,7 +376,7 @@ class ClientConnection(asyncio.Protocol):
 
     def retire(self) -> None:
         """Close the connection soon if it is idle and no request follows."""
-        if self._exchange is None and not self._unread and not self._discarding:
+        if self._request is None and not self._unread and not self._discarding:
             self._deadline.set(_RETIRE_S, self._close)
 
     def abort(self) -> None:
@@ -385,9 +392,9 @@ class ClientConnection(asyncio.Protocol):
             self._close()
 
     def _expire_body(self) -> None:
-        exchange = self._exchange
-        if exchange is not None and exchange.incoming is not None and self._body_wait is not None:
-            self._refuse_body(exchange, BodyTimeout(self._body_wait.timeout_message(exchange.incoming.received_bytes)))
+        request = self._request
+        if request is not None and request.incoming is not None and self._body_wait is not None:
+            self._refuse_body(request, BodyTimeout(self._body_wait.timeout_message(request.incoming.received_bytes)))
 
     def _watch_writing(self) -> None:
         self._unwritten = self._transport.get_write_buffer_size()

@@ -16,27 +16,29 @@ from dragoman.net.errors import (
     RequestRejected,
     ResponseOrderError,
 )
-from dragoman.net.exchange import Exchange, Handler, format_response_head
 from dragoman.net.headers import Header, Headers
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.inbound import TOO_MANY_CONNECTIONS, ClientConnection
 from dragoman.net.limits import Limits, open_files_limit
 from dragoman.net.service import RenderError, Service
+from dragoman.net.socket_sink import Handler, SocketSink, format_response_head
 from dragoman.net.tasks import spawn
 
 __all__ = [
     "BodyTimeout",
     "BodyTooLarge",
     "ClientDisconnected",
-    "Exchange",
     "Handler",
     "Header",
     "Headers",
+    "HttpRequest",
     "Limits",
     "MalformedBody",
     "RenderError",
     "RequestRejected",
     "ResponseOrderError",
     "Server",
+    "SocketSink",
 ]
 
 _BACKLOG = 1024
@@ -117,9 +119,9 @@ class Server:
         self._close_listener()
 
     async def drain(self, grace_s: float) -> None:
-        """Stop listening, let running exchanges end for up to `grace_s`, then cancel their handlers.
+        """Stop listening, let running requests end for up to `grace_s`, then cancel their handlers.
 
-        A handler cancelled here finds its exchange not `gone`, and may still send a terminal event.
+        A handler cancelled here finds that its reader is not gone, and may still send a terminal event.
         """
         await self.stop_listening()
         for connection in tuple(self._service.connections):
@@ -161,8 +163,8 @@ class Server:
         return format_response_head(503, fields, framing) + body
 
     async def _end_all(self) -> None:
-        for exchange in tuple(self._service.exchanges):
-            self._service.cancel(exchange)
+        for sink in tuple(self._service.requests):
+            self._service.cancel(sink)
         await self._wait_empty(_FINAL_EVENT_S)
         for connection in tuple(self._service.connections):
             connection.abort()

@@ -15,9 +15,11 @@ from typing import Protocol
 
 from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
 from dragoman.net.errors import ClientDisconnected, RequestRejected
-from dragoman.net.exchange import Exchange, Handler, ResponseState
 from dragoman.net.headers import Header
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.limits import Limits
+from dragoman.net.sink import Phase
+from dragoman.net.socket_sink import Handler, SocketSink
 from dragoman.net.tasks import describe_fault
 from dragoman.net.write_batch import WriteBatch
 
@@ -145,18 +147,18 @@ class Service:
         self.admission = Admission()
         self.highest_descriptor = sys.maxsize  # a higher one means that the process has almost none left
         self._loop = asyncio.get_running_loop()  # kept: each look-up of it is a system call
-        self.exchanges: set[Exchange] = set()  # that are being served
-        self.empty = asyncio.Event()  # set while draining, once the last connection and the last exchange have ended
+        self.requests: dict[SocketSink, HttpRequest] = {}  # that are being handled, by the sinks of their replies
+        self.empty = asyncio.Event()  # set while draining, once the last connection and the last request have ended
 
-    def begin(self, exchange: Exchange) -> None:
-        exchange.task = self._loop.create_task(self._serve(exchange))
-        self.exchanges.add(exchange)
+    def begin(self, request: HttpRequest, sink: SocketSink) -> None:
+        sink.task = self._loop.create_task(self._serve(request, sink))
+        self.requests[sink] = request
 
-    def cancel(self, exchange: Exchange) -> None:
-        """Cancel the task of an exchange. One that has not started never runs, and so cannot end its exchange."""
-        assert exchange.task is not None
-        exchange.task.add_done_callback(lambda _: self._end(exchange))
-        exchange.task.cancel()
+    def cancel(self, sink: SocketSink) -> None:
+        """Cancel the task of a request. One that has not started never runs, and so cannot end its request."""
+        assert sink.task is not None
+        sink.task.add_done_callback(lambda _: self._end(sink))
+        sink.task.cancel()
 
     def admit(self, connection: Connection, peer: str, descriptor: int) -> bool:
         """Add a connection; if there are too many, evict one without a valid key, or return False."""
@@ -181,54 +183,55 @@ class Service:
         self.signal_if_empty()
 
     def signal_if_empty(self) -> None:
-        if self.draining and not self.connections and not self.exchanges:
+        if self.draining and not self.connections and not self.requests:
             self.empty.set()
 
-    async def _serve(self, exchange: Exchange) -> None:
+    async def _serve(self, request: HttpRequest, sink: SocketSink) -> None:
         try:
             try:
-                await self.handler(exchange)
-                if exchange.reply is not ResponseState.ENDED and not exchange.gone:
+                await self.handler(request, sink)
+                if sink.phase < Phase.ENDED and not sink.reader_gone:
                     _log.error("handler returned without ending its reply")
-                    self._give_up(exchange, 500, "internal error")
+                    self._give_up(request, sink, 500, "internal error")
             except (asyncio.CancelledError, Exception) as fault:
-                self._end_failed(exchange, fault)
-            if exchange.buffered.held > UNCOUNTED_BYTES and not exchange.gone:
-                await exchange.wait_writable()  # the response to a slow reader is still buffered
+                self._end_failed(request, sink, fault)
+            if request.buffered.held > UNCOUNTED_BYTES and not sink.reader_gone:
+                await sink.wait_writable()  # the response to a slow reader is still buffered
         except ClientDisconnected:
             return
         except Exception as fault:
-            _log.error("an exchange was not ended: %s", describe_fault(fault))
+            _log.error("a request was not ended: %s", describe_fault(fault))
         finally:
-            self._end(exchange)
+            self._end(sink)
 
-    def _end(self, exchange: Exchange) -> None:
-        exchange.buffered.release_to(0)
-        self.exchanges.discard(exchange)
+    def _end(self, sink: SocketSink) -> None:
+        request = self.requests.pop(sink, None)
+        if request is not None:
+            request.buffered.release_to(0)
         if self.draining:
             self.signal_if_empty()
 
-    def _end_failed(self, exchange: Exchange, fault: BaseException) -> None:
-        """End an exchange whose handler has failed."""
+    def _end_failed(self, request: HttpRequest, sink: SocketSink, fault: BaseException) -> None:
+        """End a request whose handler has failed."""
         match fault:
             case asyncio.CancelledError():
-                self._give_up(exchange, 503, "The gateway is shutting down. Send the request again.")
+                self._give_up(request, sink, 503, "The gateway is shutting down. Send the request again.")
             case RequestRejected(status=status, message=message):
-                self._give_up(exchange, status, message)
+                self._give_up(request, sink, status, message)
             case ClientDisconnected():
-                exchange.abort()
+                sink.abort()
             case _:
                 _log.error("handler failed: %s", describe_fault(fault))
-                self._give_up(exchange, 500, "internal error")
+                self._give_up(request, sink, 500, "internal error")
 
-    def _give_up(self, exchange: Exchange, status: int, message: str) -> None:
-        if exchange.gone or exchange.reply is ResponseState.ENDED:
+    def _give_up(self, request: HttpRequest, sink: SocketSink, status: int, message: str) -> None:
+        if sink.reader_gone or sink.phase >= Phase.ENDED:
             return
-        if exchange.started:
-            exchange.abort()
+        if sink.phase is Phase.SENT:
+            sink.abort()
             return
-        headers, body = self.render_error(exchange.path, status, message)
-        exchange.respond(status, headers, body)
+        headers, body = self.render_error(request.path, status, message)
+        sink.respond(status, headers, body)
 
 
 class UpgradedConnection(asyncio.Protocol):

@@ -27,7 +27,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _log = logging.getLogger(__name__)
 _alive: set[asyncio.Task[object]] = set()
 
-# The id of the request that the running code works for, for log lines. Each exchange has a task of its own, and so its
+# The id of the request that the running code works for, for log lines. Each request has a task of its own, and so its
 # own value, which tasks that it starts inherit.
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 

@@ -1,4 +1,4 @@
-"""The server's side of a WebSocket on an exchange: wsproto reads the frames.
+"""The server's side of a WebSocket: wsproto reads the frames.
 
 All WebSockets of an event loop together read frames for at most 5 ms in one turn of the loop. What a client has sent
 beyond that stays in its socket until a later turn, so that a flood of tiny frames does not delay others.
@@ -20,8 +20,9 @@ from msgspec import Struct
 from wsproto.frame_protocol import CloseReason, Frame, FrameDecoder, MessageDecoder, Opcode, ParseFailed
 
 from dragoman.net.errors import BufferBudgetExceeded
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers, asks_for_websocket
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.socket_sink import SocketSink
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 UNSUPPORTED_DATA, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN = 1003, 1008, 1009, 1013
@@ -139,8 +140,9 @@ class WebSocket:
     Compression is declined: wsproto inflates without a bound, so that a few kilobytes could fill the memory.
     """
 
-    def __init__(self, exchange: Exchange, max_bytes: int, turns: FrameTurns | None = None) -> None:
-        self._exchange = exchange
+    def __init__(self, request: HttpRequest, sink: SocketSink, max_bytes: int, turns: FrameTurns | None = None) -> None:
+        self._request = request
+        self._sink = sink
         self._max_bytes = max_bytes
         self._turns = turns or _shared_turns()
         self._clock = self._turns.clock
@@ -157,10 +159,10 @@ class WebSocket:
 
     def accept(self, *fields: Header) -> None:
         """Answer the handshake, with these header fields."""
-        key = self._exchange.headers.get(b"sec-websocket-key") or b""
+        key = self._request.headers.get(b"sec-websocket-key") or b""
         token = base64.b64encode(hashlib.sha1(key + _MAGIC, usedforsecurity=False).digest())
         head = [(b"upgrade", b"websocket"), (b"sec-websocket-accept", token), *fields]
-        self._exchange.upgrade(head, self._receive)
+        self._sink.upgrade(head, self._receive)
 
     async def receive(self) -> Message | None:
         """Return the next message, whose bytes must be released later; None once the connection is closed.
@@ -177,41 +179,41 @@ class WebSocket:
 
     def hold(self, size: int) -> None:
         """Count bytes that are held for this connection; raises BufferBudgetExceeded, and counts none."""
-        self._exchange.buffered.hold(size)
+        self._request.buffered.hold(size)
 
     def release(self, size: int) -> None:
         """Stop counting bytes that are no longer held."""
-        share = self._exchange.buffered
+        share = self._request.buffered
         share.release_to(max(0, share.held - size))
 
     @property
     def is_open(self) -> bool:
-        return not self._is_closed and not self._exchange.gone
+        return not self._is_closed and not self._sink.reader_gone
 
     @property
     def blocked(self) -> bool:
         """Whether the client reads more slowly than we write."""
-        return self._exchange.is_blocked
+        return self._sink.is_blocked
 
     async def wait_writable(self) -> None:
-        await self._exchange.wait_writable()
+        await self._sink.wait_writable()
 
     def send(self, text: bytes) -> None:
         if self.is_open:
             if not text.isascii():  # an upstream's bytes may be no UTF-8, and the client would end the connection
                 text = text.decode(errors="replace").encode()
-            self._exchange.write(format_frame(Opcode.TEXT, text))
+            self._sink.write(format_frame(Opcode.TEXT, text))
 
     def ping(self) -> None:
         if self.is_open:
-            self._exchange.write(format_frame(Opcode.PING, b""))
+            self._sink.write(format_frame(Opcode.PING, b""))
 
     def close(self, code: int, reason: str = "") -> None:
         """Close the connection; messages that wait are forgotten."""
         self._end(struct.pack("!H", code) + reason.encode("ascii", "replace")[:_MAX_REASON])
 
     def _end(self, payload: bytes) -> None:
-        """Send a close frame and end the exchange at once: the client may be gone before its handler runs again."""
+        """Send a close frame and end the reply at once: the client may be gone before its handler runs again."""
         if self._is_closed:
             return
         self._is_closed, self._is_full = True, False
@@ -221,7 +223,7 @@ class WebSocket:
             if isinstance(waiting, Message):
                 self.release(waiting.size)
         self._inbox.put_nowait(None)
-        self._exchange.finish(format_frame(Opcode.CLOSE, payload))
+        self._sink.end(format_frame(Opcode.CLOSE, payload))
 
     def _forget_incoming(self) -> None:
         incoming, self._incoming = self._incoming, _IncomingMessage()
@@ -243,7 +245,7 @@ class WebSocket:
                     return False
                 frame = self._frames.process_buffer()
                 if frame is None:
-                    self._exchange.resume_reading()
+                    self._sink.resume_reading()
                     return False
                 self._take(frame)
                 if self._clock() >= ends:
@@ -253,16 +255,16 @@ class WebSocket:
         return False
 
     def pause_reading(self) -> None:
-        self._exchange.pause_reading()
+        self._sink.pause_reading()
 
     def _hold_back(self) -> None:
         """Read no more until messages are taken; end the connection if the client itself does not read."""
         if self.blocked:
-            self._exchange.abort()
+            self._sink.abort()
             self.close(TRY_AGAIN)
         else:
             self._is_full = True
-            self._exchange.pause_reading()
+            self._sink.pause_reading()
 
     def _take(self, frame: Frame) -> None:
         if not frame.opcode.iscontrol():
@@ -271,12 +273,12 @@ class WebSocket:
         assert isinstance(frame.payload, bytes)
         if frame.opcode is Opcode.CLOSE:
             code = _read_close_code(frame.payload)
-            self._exchange.body_open = False  # nothing follows
+            self._request.body_open = False  # nothing follows
             self._end(code)
             return
         self._count_control_frame()
         if frame.opcode is Opcode.PING and self.is_open and not self.blocked:  # one that does not read gets no answers
-            self._exchange.write(format_frame(Opcode.PONG, frame.payload))
+            self._sink.write(format_frame(Opcode.PONG, frame.payload))
 
     def _count_control_frame(self) -> None:
         now = self._clock()

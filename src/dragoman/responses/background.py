@@ -16,7 +16,6 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import KeptReply
 from dragoman.hub.request import Json
 from dragoman.net.errors import BufferBudgetExceeded
-from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import describe_fault, spawn
 from dragoman.protocols.responses.encode_response import (
     QUEUED_EVENTS,
@@ -25,7 +24,7 @@ from dragoman.protocols.responses.encode_response import (
     end_head,
 )
 from dragoman.responses.kept_call import KeptCall
-from dragoman.responses.run_output import RunOutput
+from dragoman.responses.run_output import RunOutput, RunSink
 from dragoman.responses.service import ResponseService, now
 from dragoman.store import StoreError
 from dragoman.store.response_rows import (
@@ -83,7 +82,7 @@ class ActiveRun:
         self.request = msgspec.msgpack.decode(run.request, type=RunRequest)
         self.state: KeptCall | None = None  # None until it is read from the store
         self.output = output
-        self.exchange: Exchange | None = None
+        self.sink: RunSink | None = None  # of the attempt to run it that is under way
         self.task: asyncio.Task[None] | None = None
         self.is_waiting = True  # until it is executed, and counts as a request
         self.is_finishing = False
@@ -99,8 +98,8 @@ class ActiveRun:
         if self.is_finishing:
             return
         self.is_ended_elsewhere = True
-        if self.exchange is not None:
-            self.exchange.gone = True
+        if self.sink is not None:
+            self.sink.reader_gone = True
         if self.task is not None:
             self.task.cancel()
 
@@ -292,7 +291,7 @@ class BackgroundRuns:
         try:
             await self._execute(active, active.state)
         except BufferBudgetExceeded:
-            active.state, active.exchange, active.is_waiting = None, None, True
+            active.state, active.sink, active.is_waiting = None, None, True
             return False
         return True
 

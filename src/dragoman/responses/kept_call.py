@@ -15,7 +15,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import KeptReply, ReplyState
 from dragoman.hub.request import Json, Request
 from dragoman.net.errors import ClientDisconnected
-from dragoman.net.exchange import Exchange
+from dragoman.net.sink import Phase, ReplySink
 from dragoman.net.tasks import spawn
 from dragoman.protocols.responses.encode_response import QUEUED_EVENTS, Snapshot
 from dragoman.protocols.responses.parse import parse_with_items
@@ -312,16 +312,16 @@ class CallScope:
     A reply that is cancelled, or whose client leaves, is stored as cancelled if its client may know its id.
     """
 
-    def __init__(self, state: KeptCall, exchange: Exchange) -> None:
+    def __init__(self, state: KeptCall, sink: ReplySink) -> None:
         self._state = state
-        self._exchange = exchange
+        self._sink = sink
 
     async def __aenter__(self) -> None:
         return
 
     async def __aexit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
         if isinstance(fault, asyncio.CancelledError | ClientDisconnected):  # nothing can be awaited here
-            spawn(self._state.cancel(has_begun=self._exchange.started), name="cancelled response")
+            spawn(self._state.cancel(has_begun=self._sink.phase >= Phase.SENT), name="cancelled response")
         else:
             await self._state.release()
 

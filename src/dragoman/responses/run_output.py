@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from dragoman.net.detached import NoConnection
 from dragoman.net.headers import Header
+from dragoman.net.sink import DetachedSink
 from dragoman.protocols.responses.encode_response import QUEUED_EVENTS
 from dragoman.store.response_rows import EventChunk
 
@@ -15,7 +15,7 @@ _NO_EVENT = (b":", b"data: [DONE]")  # how blocks begin that have no number
 
 
 class RunOutput:
-    """A listener of an exchange that gathers the events of a stream in numbered chunks."""
+    """Gathers the events of a stream in numbered chunks."""
 
     def __init__(self, *, streams: bool, on_events: Callable[[], None]) -> None:
         self._streams = streams
@@ -37,10 +37,8 @@ class RunOutput:
     async def wait_writable(self) -> None:
         await self._can_write.wait()
 
-    def on_head(self, status: int, headers: Sequence[Header]) -> None:
-        return
-
-    def on_body(self, data: bytes) -> None:
+    def add(self, data: bytes) -> None:
+        """Take the next bytes of the stream."""
         if not self._streams or not data:
             return
         *blocks, self._partial = (self._partial + data).split(_BLOCK_END)
@@ -53,9 +51,6 @@ class RunOutput:
             self._can_write.clear()
         if self._blocks:
             self._on_events()
-
-    def on_end(self) -> None:
-        return
 
     def begin_storing(self) -> EventChunk | None:
         """Return the events to be stored next: the same ones again until `stored` is called; None if there are none."""
@@ -86,16 +81,20 @@ class RunOutput:
         return chunk
 
 
-class RunConnection(NoConnection):
-    """The connection of a background response: blocked while the store takes events more slowly than they come."""
+class RunSink(DetachedSink):
+    """Takes one attempt to run a background response; it is held back while the store takes events more slowly."""
 
-    def __init__(self, output: RunOutput) -> None:
-        super().__init__()
+    def __init__(self, output: RunOutput, echoed_id: bytes = b"") -> None:
+        super().__init__(echoed_id)
         self._output = output
 
-    @property
-    def blocked(self) -> bool:
-        return self._output.is_blocked
-
     async def wait_writable(self) -> None:
+        await super().wait_writable()
         await self._output.wait_writable()
+
+    def _take_head(self, status: int, headers: Sequence[Header]) -> None:
+        """Do nothing: what is stored has no head."""
+
+    def _take_body(self, data: bytes) -> bool:
+        self._output.add(data)
+        return not self._output.is_blocked

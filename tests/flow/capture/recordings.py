@@ -6,7 +6,7 @@ from dragoman.flow.capture.format import LookupName
 from dragoman.flow.capture.memory_bounds import MemoryBudget
 from dragoman.flow.capture.recording import Recording
 from dragoman.hub.request import Json
-from flow.in_memory import MemoryWire, make_exchange
+from flow.in_memory import make_request
 
 ROOM_BYTES = 1 << 20
 
@@ -16,7 +16,7 @@ def ignore(recording: Recording) -> None:
 
 
 def make_recording(room: int = ROOM_BYTES, on_finished: Callable[[Recording], None] = ignore) -> Recording:
-    return Recording(make_exchange(MemoryWire()), 0.0, MemoryBudget(room), on_finished)
+    return Recording(make_request(), 0.0, MemoryBudget(room), on_finished)
 
 
 def look_up(recording: Recording, provider: str, name: LookupName) -> list[Json]:

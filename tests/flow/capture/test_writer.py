@@ -12,8 +12,9 @@ from dragoman.flow.capture.format import Capture
 from dragoman.flow.capture.memory_bounds import MemoryBudget
 from dragoman.flow.capture.writer import CaptureWriter, Counts, Job, RequestCapture
 from dragoman.hub.outcome import Outcome
+from dragoman.net.sink import CollectorSink
 from flow.capture.recordings import make_recording
-from flow.in_memory import MemoryWire, make_exchange
+from flow.in_memory import make_request
 from narrowing import present
 
 BUDGET = 1000
@@ -29,10 +30,10 @@ def make_job(path: Path, size: int = 10, before: threading.Event | None = None) 
 
 
 def serve(captures: RequestCapture, debug: Debug, status: int) -> None:
-    exchange = make_exchange(MemoryWire(), headers=[(b"authorization", b"Bearer dgm_secret-of-the-client")])
-    recording = captures.begin(exchange, 0.0, debug)
+    sink, request = CollectorSink(), make_request(headers=[(b"authorization", b"Bearer dgm_secret-of-the-client")])
+    recording = captures.begin(request, sink, 0.0, debug)
     assert recording is not None
-    exchange.respond(status, [], b"{}")
+    sink.respond(status, [], b"{}")
     recording.note_outcome(Outcome(request_id="req_1", started_at=0.0, client_protocol="chat", outcome="ok"), None)
     recording.on_end()
 
@@ -73,9 +74,9 @@ def test_what_does_not_fit_into_the_queue_is_dropped(tmp_path: Path, monkeypatch
 
 
 def test_nothing_is_recorded_unless_the_settings_say_so() -> None:
-    exchange = make_exchange(MemoryWire())
-    assert RequestCapture().begin(exchange, 0.0, Debug(capture="off")) is None
-    assert exchange.listener is None
+    sink = CollectorSink()
+    assert RequestCapture().begin(make_request(), sink, 0.0, Debug(capture="off")) is None
+    assert sink.listener is None
 
 
 def test_only_failed_requests_are_written_if_the_settings_say_so(tmp_path: Path) -> None:

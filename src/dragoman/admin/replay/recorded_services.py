@@ -42,8 +42,9 @@ from dragoman.hub.server_tools import (
 from dragoman.net.bodies import BodySink, read_chunks, stream_chunks
 from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.errors import TimeoutPhase
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import ReplySink
 from dragoman.providers.provider import Provider
 from dragoman.tools.addresses import DomainRules
 from dragoman.tools.backends import McpServers, ToolPlan, make_plan
@@ -135,17 +136,17 @@ class UpstreamServer:
         self._names = {"", *(_last_part(urlsplit(request.url).path) for request in capture.upstream_requests)}
         self._responses = itertools.cycle([(request.at, request.response) for request in capture.upstream_requests])
 
-    async def __call__(self, exchange: Exchange) -> None:
-        await exchange.body()
-        exchange.allow_leaving()
-        if exchange.method != "POST" or _last_part(exchange.path) not in self._names:
-            exchange.respond(404, [JSON], b'{"error":{"message":"The capture has no request to this path."}}')
+    async def __call__(self, request: HttpRequest, sink: ReplySink) -> None:
+        await request.body()
+        sink.allow_leaving()
+        if request.method != "POST" or _last_part(request.path) not in self._names:
+            sink.respond(404, [JSON], b'{"error":{"message":"The capture has no request to this path."}}')
             return
         at, response = next(self._responses)
         if response is None:
-            exchange.abort()
+            sink.abort()
             return
-        await _send_response(exchange, response, asyncio.get_running_loop().time() - at)
+        await _send_response(sink, response, asyncio.get_running_loop().time() - at)
 
 
 def config_for_upstream(capture: Capture, port: int) -> str:
@@ -187,19 +188,19 @@ def _last_part(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-async def _send_response(exchange: Exchange, response: UpstreamResponse, began: float) -> None:
+async def _send_response(sink: ReplySink, response: UpstreamResponse, began: float) -> None:
     await _sleep_until(began + response.at)
     headers = [header for header in encode_headers(response.headers) if header[0] not in FRAMING_HEADERS]
-    exchange.start(response.status, headers)
-    await exchange.send(b"")
+    sink.begin(response.status, headers)
+    await sink.send(b"")
     for chunk in response.chunks:
         await _sleep_until(began + chunk.at)
-        await exchange.send(chunk.data)
+        await sink.send(chunk.data)
     await _sleep_until(began + response.ended_at)
     if response.end == WHOLE:
-        exchange.finish()
+        sink.end()
     else:
-        exchange.abort()
+        sink.abort()
 
 
 async def _sleep_until(time: float) -> None:

@@ -41,10 +41,10 @@ from dragoman.flow.capture.writer import Counts, Job, RequestCapture
 from dragoman.flow.gateway import Gateway
 from dragoman.hub.ports import ReplyContext
 from dragoman.net.bodies import ByteBudget
-from dragoman.net.detached import NoConnection
 from dragoman.net.errors import ClientDisconnected
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.request_head import RequestHead
+from dragoman.net.sink import CollectorSink, ReplySink
 from dragoman.net.tasks import spawn
 from dragoman.responses.kept_call import KeptCall
 
@@ -57,7 +57,7 @@ REPLACED_HEADERS = frozenset({"host", "origin", "authorization", "x-api-key", "x
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
-Handler = Callable[[Exchange], Coroutine[object, object, None]]
+Handler = Callable[[HttpRequest, ReplySink], Coroutine[object, object, None]]
 MakeHandler = Callable[[Gateway, Keyring, Callable[[bytes], KeptCall | None], str], Handler]
 FIXTURES = Path("tests/fixtures/captures")
 FIXTURE_SUFFIX = ".json"
@@ -96,20 +96,21 @@ async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     gateway.captures = RequestCapture(sink=collector)
     keyring = _Keyring(capture.settings)
     handler = make_handler(gateway, keyring, partial(restore_state, lookups), capture.request_id)
-    exchange = Exchange(_make_head(capture), NoConnection(HOST), ByteBudget(UNLIMITED_BYTES))
-    exchange.set_body(capture.request.body)
-    await _serve(handler, exchange, capture)
+    request = HttpRequest(_make_head(capture), None, ByteBudget(UNLIMITED_BYTES))
+    request.set_body(capture.request.body)
+    await _serve(handler, request, capture)
     if collector.job is None:
         raise AdminError(f"{capture.request.method} {capture.request.path} calls no model, so it cannot be replayed.")
     return mask_capture(collector.job.make_capture(), collector.job.secrets)
 
 
-async def _serve(handler: Handler, exchange: Exchange, capture: Capture) -> None:
+async def _serve(handler: Handler, request: HttpRequest, capture: Capture) -> None:
     """Handle the request, and interrupt it at the recorded time if the client left or the gateway stopped."""
-    serving = spawn(handler(exchange), name="replay")
+    sink = CollectorSink()
+    serving = spawn(handler(request, sink), name="replay")
 
     def interrupt() -> None:
-        exchange.gone = capture.interrupted_by == CLIENT_LEFT
+        sink.reader_gone = capture.interrupted_by == CLIENT_LEFT
         serving.cancel()
 
     if capture.interrupted_by:

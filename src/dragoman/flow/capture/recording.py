@@ -25,8 +25,8 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.hub.request import Json
 from dragoman.net.client import IncomingResponse, OutgoingRequest
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import Provider
@@ -111,20 +111,20 @@ class ClientResponse(Struct):
 class Recording:
     """Collects what happens to one request; `on_finished` is called when its response has been sent.
 
-    It listens to the client's exchange; the handler, the gateway and the recording versions of the request's
+    It listens to the sink of the client's reply; the handler, the gateway and the recording versions of the request's
     surroundings call its `note_...` methods.
     """
 
     def __init__(
-        self, exchange: Exchange, started_at: float, budget: MemoryBudget, on_finished: "Callable[[Recording], None]"
+        self, request: HttpRequest, started_at: float, budget: MemoryBudget, on_finished: "Callable[[Recording], None]"
     ) -> None:
         self._budget = budget
         self._on_finished = on_finished
         self._started_at = started_at  # seconds since the epoch
         self._start = time.monotonic()
-        path = exchange.raw_path.decode("latin-1")
-        headers = to_text(exchange.headers)
-        self._request = capture_format.ClientRequest(exchange.method, path, exchange.query, headers, b"")
+        path = request.raw_path.decode("latin-1")
+        headers = to_text(request.headers)
+        self._request = capture_format.ClientRequest(request.method, path, request.query, headers, b"")
         self.client_response: ClientResponse | None = None
         self.events: HeadAndTail[tuple[float, int, Event]] = HeadAndTail()
         self._hidden_headers: set[bytes] = set()  # names of headers that the configuration sets
@@ -150,7 +150,7 @@ class Recording:
         self.default_thinking: str | int | None = None  # of the client's key
         self.secrets: set[bytes] = set()
 
-    # Calls of the client's exchange
+    # Calls of the client's sink
 
     @contain_errors
     def on_head(self, status: int, headers: Iterable[Header]) -> None:

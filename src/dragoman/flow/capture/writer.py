@@ -16,7 +16,8 @@ from dragoman.flow.capture.masking import mask_capture
 from dragoman.flow.capture.memory_bounds import MemoryBudget
 from dragoman.flow.capture.recording import Recording
 from dragoman.hub.failure import describe_cause
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import ReplySink
 from dragoman.net.tasks import describe_fault
 from dragoman.protocols import find_client_keys
 
@@ -67,13 +68,13 @@ class RequestCapture:
         self._directory: tuple[Debug, CaptureDirectory] | None = None
         self.live_left = 0  # how many more requests are recorded because the console watches them
 
-    def begin(self, exchange: Exchange, started_at: float, debug: Debug) -> Recording | None:
+    def begin(self, request: HttpRequest, sink: ReplySink, started_at: float, debug: Debug) -> Recording | None:
         """Start to record a request; return None if it is not to be captured."""
         if debug.capture == "off" and self.live_left <= 0:
             return None
-        recording = Recording(exchange, started_at, self._budget, lambda ended: self._finish(ended, debug))
-        recording.secrets.update(find_client_keys(exchange.headers.fields, exchange.query))
-        exchange.listen(recording)
+        recording = Recording(request, started_at, self._budget, lambda ended: self._finish(ended, debug))
+        recording.secrets.update(find_client_keys(request.headers.fields, request.query))
+        sink.listener = recording
         return recording
 
     def _finish(self, recording: Recording, debug: Debug) -> None:

@@ -61,7 +61,7 @@ class ConfigApi:
         self._environ = environ
 
     async def list_settings(self, request: RoutedRequest) -> None:
-        Parameters(request.exchange.query, ())
+        Parameters(request.http.query, ())
         config = self._gateway.runtime.config
         settings = list(list_settings(config, self._environ))
         warnings = [str(warning) for warning in config.warnings]
@@ -79,7 +79,7 @@ class ConfigFileApi:
         self._writing = asyncio.Lock()
 
     async def read_file(self, request: RoutedRequest) -> None:
-        Parameters(request.exchange.query, ())
+        Parameters(request.http.query, ())
         shown = await self._show()
         respond(request, _describe(shown), [_etag(shown)])
 
@@ -147,7 +147,7 @@ def _etag(shown: ShownFile) -> Header:
 
 
 def _check_version(request: RoutedRequest, shown: ShownFile) -> None:
-    given = request.exchange.headers.get(b"if-match")
+    given = request.http.headers.get(b"if-match")
     if given is None:
         message = "Send the ETag of the file that you have read as If-Match."
         raise RequestError(Failure(Kind.BAD_REQUEST, message, code="version_required", at=f"/{IF_MATCH}"))
@@ -158,8 +158,8 @@ def _check_version(request: RoutedRequest, shown: ShownFile) -> None:
 
 async def list_clients(gateway: Gateway, request: RoutedRequest) -> None:
     """Respond with the clients and the lines to paste for each."""
-    Parameters(request.exchange.query, ())
-    headers = request.exchange.headers
+    Parameters(request.http.query, ())
+    headers = request.http.headers
     scheme = "https" if headers.get(b"x-forwarded-proto") == b"https" else "http"
     root = f"{scheme}://{(headers.get(b'host') or b'').decode('latin-1')}"
     runtime = gateway.runtime

@@ -61,7 +61,7 @@ class KeysApi:
         self._audit = audit
 
     async def list_keys(self, request: RoutedRequest) -> None:
-        query = Parameters(request.exchange.query, (LIMIT, CURSOR))
+        query = Parameters(request.http.query, (LIMIT, CURSOR))
         limit, position = query.limit(), query.cursor()
         with _convert_errors():
             await self._keyring.touch()  # which is otherwise done once a minute
@@ -76,7 +76,7 @@ class KeysApi:
         respond(request, body)
 
     async def read_key(self, request: RoutedRequest) -> None:
-        Parameters(request.exchange.query, ())
+        Parameters(request.http.query, ())
         row = await self._find(request.rest)
         respond(request, describe_key(row), [_etag(row)])
 
@@ -109,7 +109,7 @@ class KeysApi:
         _respond_with_secret(request, created, 200)
 
     async def revoke_key(self, request: RoutedRequest) -> None:
-        Parameters(request.exchange.query, ())
+        Parameters(request.http.query, ())
         version = read_version(request)
         row = await self._find(request.rest)
         self._check_rights(request, row)

@@ -51,7 +51,7 @@ class AuditLog:
         """
         now = time.time_ns() // 1_000_000
         text = "" if detail is None else msgspec.json.encode(detail).decode()
-        row = AuditRow(now, actor or request.key, action, subject[:MAX_SUBJECT], request.exchange.address, text)
+        row = AuditRow(now, actor or request.key, action, subject[:MAX_SUBJECT], request.http.address, text)
         with convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._writer.store.add_audit(row)
@@ -70,7 +70,7 @@ class AuditLog:
             raise
 
     async def list_rows(self, request: RoutedRequest) -> None:
-        query = Parameters(request.exchange.query, (LIMIT, CURSOR))
+        query = Parameters(request.http.query, (LIMIT, CURSOR))
         limit, position = query.limit(), query.cursor()
         before = LATEST if position is None else int.from_bytes(position, "big")
         if before > LATEST:

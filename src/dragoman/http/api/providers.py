@@ -41,21 +41,21 @@ class StateApi:
         self._is_examining = False
 
     async def list_models(self, request: RoutedRequest) -> None:
-        Parameters(request.exchange.query, ())
+        Parameters(request.http.query, ())
         pricing = None if self._writer is None else self._writer.pricing
         respond(request, describe_models(self._gateway.runtime, pricing, time.time()))
 
     async def list_accounts(self, request: RoutedRequest) -> None:
-        Parameters(request.exchange.query, ())
+        Parameters(request.http.query, ())
         respond(request, {"accounts": await self._workers.list_accounts()})
 
     async def read_quotas(self, request: RoutedRequest) -> None:
-        Parameters(request.exchange.query, ())
+        Parameters(request.http.query, ())
         respond(request, await read_quotas(self._gateway.runtime.providers))
 
     async def examine(self, request: RoutedRequest) -> None:
         """Stream findings, one JSON object on each line, as soon as they are made."""
-        Parameters(request.exchange.query, ())
+        Parameters(request.http.query, ())
         if self._is_examining:
             message = "The check runs already. Wait until it has ended."
             raise RequestError(Failure(Kind.CONFLICT, message, code="already_running"))
@@ -63,11 +63,11 @@ class StateApi:
 
         self._is_examining = True
         try:
-            request.exchange.start(200, [LINES, *response_headers(request)])
+            request.sink.begin(200, [LINES, *response_headers(request)])
             async with aclosing(examine(self._gateway.runtime.config, self._environ)) as findings:
                 async for finding in findings:
-                    await request.exchange.send(msgspec.json.encode(finding) + b"\n")
-            request.exchange.finish()
+                    await request.sink.send(msgspec.json.encode(finding) + b"\n")
+            request.sink.end()
         finally:
             self._is_examining = False
 
@@ -109,15 +109,15 @@ class SignInApi:
         options = await read_body(request, SignInOptions)
         check_options(options)
         await self._audit.record(request, "accounts.sign_in", options.kind, {"method": options.method})
-        request.exchange.start(200, [LINES, *response_headers(request)])
+        request.sink.begin(200, [LINES, *response_headers(request)])
         async with aclosing(self._run(options)) as lines:
             async for line in lines:
-                await request.exchange.send(msgspec.json.encode(line) + b"\n")
-        request.exchange.finish()
+                await request.sink.send(msgspec.json.encode(line) + b"\n")
+        request.sink.end()
 
     async def end_cooldowns(self, request: RoutedRequest) -> None:
         """End the cooldowns of a provider, so that its credentials are used from the next request on."""
-        Parameters(request.exchange.query, ())
+        Parameters(request.http.query, ())
         async with self._audit.recording(request, "accounts.end_cooldowns", request.rest):
             with convert_errors("id"):
                 ended = await self._workers.end_cooldowns(request.rest)

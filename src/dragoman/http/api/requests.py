@@ -82,7 +82,7 @@ class UsageApi:
         self._writer = writer
 
     async def report_usage(self, request: RoutedRequest) -> None:
-        query = Parameters(request.exchange.query, ("since_ms", "until_ms", "by", STEP, ZONE))
+        query = Parameters(request.http.query, ("since_ms", "until_ms", "by", STEP, ZONE))
         by, step = query.text("by") or "all", query.text(STEP)
         if by not in GROUPS:
             raise BadRequest("/by", f"by must be one of {', '.join(GROUPS)}, got {by[:80]!r}.")
@@ -110,7 +110,7 @@ class UsageApi:
     async def report_speed(self, request: RoutedRequest) -> None:
         from dragoman.admin.usage_series import read_speed
 
-        span = _parse_span(request, Parameters(request.exchange.query, ("since_ms", "until_ms")))
+        span = _parse_span(request, Parameters(request.http.query, ("since_ms", "until_ms")))
         with _convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 speeds = await read_speed(await _wait_for_store(self._gateway, self._writer), span)
@@ -157,7 +157,7 @@ class RequestsApi:
         self._writer = writer
 
     async def list_requests(self, request: RoutedRequest) -> None:
-        query = Parameters(request.exchange.query, (FILTER, LIMIT, CURSOR))
+        query = Parameters(request.http.query, (FILTER, LIMIT, CURSOR))
         limit, position = query.limit(), _parse_position(query.cursor())
         names = await self._key_names(request)
         search = replace(_parse_search(request, query, names), limit=limit, after=position)
@@ -175,7 +175,7 @@ class RequestsApi:
 
     async def export_requests(self, request: RoutedRequest) -> None:
         """Stream everything that a filter finds, newest first, up to MAX_EXPORTED rows."""
-        query = Parameters(request.exchange.query, (FILTER, FORMAT))
+        query = Parameters(request.http.query, (FILTER, FORMAT))
         form = query.text(FORMAT) or "csv"
         if form not in TYPES:
             raise BadRequest(f"/{FORMAT}", f"{FORMAT} must be csv or json, got {form!r}.")
@@ -184,17 +184,17 @@ class RequestsApi:
         first = await anext(pages)  # an error of the store is reported with a status, as long as nothing is sent
         attachment = f'attachment; filename="requests.{form}"'.encode()
         head = [(b"content-type", TYPES[form]), (b"content-disposition", attachment), *response_headers(request)]
-        exchange = request.exchange
-        exchange.start(200, head)
-        await exchange.send(_format_start(form))
-        await exchange.send(_format_rows(form, first))
+        sink = request.sink
+        sink.begin(200, head)
+        await sink.send(_format_start(form))
+        await sink.send(_format_rows(form, first))
         is_first = not first
         async for records in pages:
             if records:
                 separator = b"," if form == "json" and not is_first else b""
-                await exchange.send(separator + _format_rows(form, records))
+                await sink.send(separator + _format_rows(form, records))
                 is_first = False
-        exchange.finish(b"]\n" if form == "json" else b"")
+        sink.end(b"]\n" if form == "json" else b"")
 
     async def _pages(self, search: RequestSearch) -> AsyncIterator[list[dict[str, object]]]:
         left = MAX_EXPORTED
@@ -270,7 +270,7 @@ class CapturesApi:
         self._replaying = asyncio.Lock()  # one at a time: it takes the processor from other requests
 
     async def list_captures(self, request: RoutedRequest) -> None:
-        query = Parameters(request.exchange.query, (LIMIT, CURSOR))
+        query = Parameters(request.http.query, (LIMIT, CURSOR))
         limit, position = query.limit(), query.cursor()
         files = await asyncio.to_thread(list_captures, self._gateway.runtime.config.debug)
         # The cursor is compared with names, and never opened.
@@ -281,7 +281,7 @@ class CapturesApi:
         respond(request, {"captures": listed, "next": following})
 
     async def read_capture(self, request: RoutedRequest) -> None:
-        first = Parameters(request.exchange.query, ("first",)).number("first", 0)
+        first = Parameters(request.http.query, ("first",)).number("first", 0)
         capture = await self._find(request)
         await self._audit.record(request, "captures.read", capture.request_id)
         body = await asyncio.to_thread(lambda: msgspec.json.encode(describe_capture(capture, first)))

@@ -107,12 +107,12 @@ class NoFields(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def read_body(request: RoutedRequest, kind: type[T]) -> T:
     """Return the body as a struct of this type, which should forbid unknown fields. Writes have no parameters."""
-    Parameters(request.exchange.query, ())
-    content_type = (request.exchange.headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
+    Parameters(request.http.query, ())
+    content_type = (request.http.headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
     if content_type != b"application/json":
         message = "Send the body as JSON, with `content-type: application/json`."
         raise RequestError(Failure(Kind.BAD_REQUEST, message, code="unsupported_media_type"))
-    body = await read_short_body(request.exchange, MAX_BODY_BYTES, BODY_TIMEOUT_S)
+    body = await read_short_body(request.http, MAX_BODY_BYTES, BODY_TIMEOUT_S)
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -124,7 +124,7 @@ async def read_body(request: RoutedRequest, kind: type[T]) -> T:
 
 def read_version(request: RoutedRequest) -> int | None:
     """Return the version in If-Match, which a write must find; None if any will do."""
-    given = request.exchange.headers.get(b"if-match")
+    given = request.http.headers.get(b"if-match")
     if given is None or given.strip() == b"*":
         return None
     match = VERSION.fullmatch(given.strip())
@@ -151,7 +151,7 @@ def respond(request: RoutedRequest, value: object, headers: Sequence[Header] = (
 
 
 def respond_bytes(request: RoutedRequest, body: bytes, headers: Sequence[Header] = (), status: int = 200) -> None:
-    request.exchange.respond(status, [JSON, *response_headers(request), *headers], body)
+    request.sink.respond(status, [JSON, *response_headers(request), *headers], body)
 
 
 def response_headers(request: RoutedRequest) -> list[Header]:

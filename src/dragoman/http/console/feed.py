@@ -21,8 +21,9 @@ from dragoman.http.console.live_requests import TICK_S, LiveRequest, LiveRequest
 from dragoman.http.console.stored_hour import HourReader
 from dragoman.http.routes import Role, Route, RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import ReplySink
 from dragoman.store import Store, StoreError
 from dragoman.store.console_sessions import SessionRow
 
@@ -43,7 +44,7 @@ NOT_RECORDED = (
 HAS_REQUEST = "has-request"
 
 
-FindSession = Callable[[Exchange], Awaitable[SessionRow | None]]
+FindSession = Callable[[HttpRequest], Awaitable[SessionRow | None]]
 
 
 class FeedApi:
@@ -98,7 +99,7 @@ class FeedApi:
 
     async def _feed(self, request: RoutedRequest) -> None:
         """Stream what happens. Without `watch=live`, send what there is now, and end."""
-        query = Parameters(request.exchange.query, ("watch", "frames"))
+        query = Parameters(request.http.query, ("watch", "frames"))
         inspected = query.text("frames")
         if query.text("watch") not in (None, "live"):
             raise RequestError(Failure(Kind.BAD_REQUEST, "watch must be `live`.", at="/watch"))
@@ -108,13 +109,13 @@ class FeedApi:
         reads_content = inspected is not None and request.access.may(Scope.CAPTURES_READ)
         if inspected is not None and reads_content:
             await self._record_look(request, inspected)
-        session = await self._find_session(request.exchange)
-        request.exchange.start(200, [EVENT_STREAM, *response_headers(request)])
-        last_id = (request.exchange.headers.get(b"last-event-id") or b"").decode("latin-1")
+        session = await self._find_session(request.http)
+        request.sink.begin(200, [EVENT_STREAM, *response_headers(request)])
+        last_id = (request.http.headers.get(b"last-event-id") or b"").decode("latin-1")
         async with self._rows.watch(key, read_position(last_id)) as watcher:
             frames = None if inspected is None else InspectedFrames(self._live, inspected, key, reads_content)
             about = await self._describe_gateway(request)
-            stream = FeedStream(request.exchange, watcher, frames, about, HourReader(self._store, key))
+            stream = FeedStream(request.sink, watcher, frames, about, HourReader(self._store, key))
             try:
                 await stream.send_all()
                 if query.text("watch") is not None:
@@ -122,7 +123,7 @@ class FeedApi:
                     await stream.run(check)
             finally:
                 stream.close()
-        request.exchange.finish()
+        request.sink.end()
 
     async def _describe_gateway(self, request: RoutedRequest) -> dict[str, object]:
         rows: tuple[KeyRow, ...] = ()
@@ -155,7 +156,7 @@ class FeedApi:
         respond_bytes(request, b'{"description":' + body + b',"problem":""}')
 
     async def _end(self, request: RoutedRequest) -> None:
-        Parameters(request.exchange.query, ())
+        Parameters(request.http.query, ())
         if await self._forwards(request, request.rest):
             return
         live = self._find(request)
@@ -255,14 +256,14 @@ class FeedStream:
 
     def __init__(
         self,
-        exchange: Exchange,
+        sink: ReplySink,
         watcher: Watcher,
         frames: InspectedFrames | None,
         about: dict[str, object],
         hour: HourReader,
     ) -> None:
         self._hour = hour
-        self._exchange = exchange
+        self._sink = sink
         self._watcher = watcher
         self._frames = frames
         self._about = about
@@ -272,7 +273,7 @@ class FeedStream:
     async def send_all(self) -> None:
         """Send what there is now, or what changed since the last event that the reader has."""
         await self._count_stored()
-        await self._exchange.send(self._changes() + self._render_frames())
+        await self._sink.send(self._changes() + self._render_frames())
 
     def close(self) -> None:
         if self._frames is not None:
@@ -287,14 +288,14 @@ class FeedStream:
             if self._watcher.must_end:
                 return
             if not await check.is_open():
-                await self._exchange.send(self._event("ended", {"why": "The session has ended. Sign in again."}))
+                await self._sink.send(self._event("ended", {"why": "The session has ended. Sign in again."}))
                 return
             await self._count_stored()
             data = self._changes() + self._render_frames()
             if not data and time.monotonic() - sent_at >= KEEP_ALIVE_S:
                 data = b": still here\n\n"
             if data:
-                await self._exchange.send(data)
+                await self._sink.send(data)
                 sent_at = time.monotonic()
             await asyncio.sleep(max(0.0, started + TICK_S - time.monotonic()))
 

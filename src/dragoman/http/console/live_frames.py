@@ -32,8 +32,9 @@ from dragoman.flow.pipes import PassthroughPipe, Source, TranslationPipe
 from dragoman.flow.request_record import RequestRecord
 from dragoman.framing.redaction import SHORTEST, mask_text
 from dragoman.hub.events import Event
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import ReplySink
 from dragoman.protocols import find_client_keys
 
 MAX_ENTRIES = 2000  # from the end, when it is read for the first time
@@ -186,19 +187,19 @@ class TappedSource(Source):
 class FrameRing:
     """The last MAX_ENTRIES frames, hub events and client events. Nothing is kept without a reader."""
 
-    def __init__(self, record: RequestRecord, exchange: Exchange) -> None:
+    def __init__(self, record: RequestRecord, request: HttpRequest, sink: ReplySink) -> None:
         self.readers = 0
         self.is_closed = False
         self._record: RequestRecord | None = record  # None once it has ended
-        self._exchange: Exchange | None = exchange  # likewise
+        self._sink: ReplySink | None = sink  # likewise
         self._started_at = record.started_at
         self._entries: deque[TimelineEntry] = deque(maxlen=MAX_ENTRIES)
         self._added = 0
         self._tapped: object = None
-        self._secrets: set[bytes] = set(find_client_keys(exchange.headers.fields, exchange.query))
+        self._secrets: set[bytes] = set(find_client_keys(request.headers.fields, request.query))
         self._client: FrameReader | None = None
-        if exchange.listener is None:
-            exchange.listener = self
+        if sink.listener is None:
+            sink.listener = self
         self._tap()
 
     def read_from(self, position: int) -> tuple[list[TimelineEntry], int]:
@@ -214,15 +215,15 @@ class FrameRing:
             return
         self.is_closed = True
         self._entries.clear()
-        if self._exchange is not None and self._exchange.listener is self:
-            self._exchange.listener = None
-        self._record = self._exchange = self._tapped = None
+        if self._sink is not None and self._sink.listener is self:
+            self._sink.listener = None
+        self._record = self._sink = self._tapped = None
 
     def end(self) -> None:
         """Release the request, which has ended: what is kept can still be read. An error may still be sent."""
         self._record = self._tapped = None
-        if self._exchange is not None and self._exchange.listener is not self:
-            self._exchange = None
+        if self._sink is not None and self._sink.listener is not self:
+            self._sink = None
 
     def _tap(self) -> None:
         """Follow the reply; each upstream request of it has a pipe of its own."""
@@ -247,7 +248,7 @@ class FrameRing:
     def _elapsed(self) -> float:
         return round(time.time() - self._started_at, 6)
 
-    # A listener of the client's exchange
+    # A listener of the client's sink
 
     def on_head(self, status: int, headers: Sequence[Header]) -> None:
         content_type = dict(headers).get(b"content-type", b"").decode("latin-1")
@@ -273,7 +274,7 @@ class FrameRing:
         return data
 
     def on_end(self) -> None:
-        self._exchange = None
+        self._sink = None
 
 
 class RingTimeline:

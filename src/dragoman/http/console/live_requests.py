@@ -19,7 +19,8 @@ from dragoman.http.console.live_frames import FrameRing
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.hub.usage import Source
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import Phase, ReplySink
 
 KEPT_CHANGES = 4  # whose changed fields are kept; of older ones it is only known which rows they concern
 KEPT_GONE = 5_000  # rows that have gone
@@ -114,8 +115,9 @@ class LiveRequest(Struct, eq=False):
     id: str
     key: str
     record: RequestRecord | None  # None once its outcome is known
-    task: "asyncio.Task[None] | asyncio.Task[object] | None"  # None once it has ended
-    exchange: Exchange | None  # None once it has ended
+    task: "asyncio.Task[object] | None"  # None once it has ended
+    request: HttpRequest | None  # None once it has ended
+    sink: ReplySink | None  # likewise
     ended: Outcome | None = None
     ring: FrameRing | None = None  # of a request that is not recorded and is inspected
 
@@ -155,26 +157,26 @@ class LiveRequests:
 
     # Calls of the request handler and the observer queue
 
-    def begin(self, record: RequestRecord, exchange: Exchange) -> None:
-        task = exchange.task or asyncio.current_task()
-        self._under_way[record] = LiveRequest(next(self._numbers), record.id, record.key, record, task, exchange)
+    def begin(self, record: RequestRecord, request: HttpRequest, sink: ReplySink) -> None:
+        task = asyncio.current_task()
+        self._under_way[record] = LiveRequest(next(self._numbers), record.id, record.key, record, task, request, sink)
         if record.recording is not None:
             self._allow_recordings()
 
-    def find_cause(self, fault: BaseException, exchange: Exchange) -> BaseException | None:
+    def find_cause(self, fault: BaseException, sink: ReplySink) -> BaseException | None:
         """Return what a request really failed with: it may have been ended here. None if its client knows already."""
         reason = fault.args[0] if isinstance(fault, asyncio.CancelledError) and fault.args else None
         task = asyncio.current_task()
-        if reason is not ENDED_BY_OPERATOR or exchange.gone or task is None:
+        if reason is not ENDED_BY_OPERATOR or sink.reader_gone or task is None:
             return fault
         task.uncancel()
-        return None if exchange.started else RequestError(ENDED_BY_OPERATOR)
+        return None if sink.phase >= Phase.SENT else RequestError(ENDED_BY_OPERATOR)
 
     def end(self, record: RequestRecord) -> None:
         live = self._under_way.pop(record, None)
         if live is None:
             return
-        live.task = live.exchange = None
+        live.task = live.request = live.sink = None
         if live.ring is not None:
             live.ring.end()
         self._ending[record] = live
@@ -230,10 +232,10 @@ class LiveRequests:
     def open_ring(self, request_id: str, key: str | None) -> FrameRing | None:
         """Begin to keep the frames of a request under way that is not recorded, for one more reader."""
         live = self.find(request_id, key)
-        if live is None or live.exchange is None or live.record is None:
+        if live is None or live.record is None or live.request is None or live.sink is None:
             return None
         if live.ring is None or live.ring.is_closed:
-            live.ring = FrameRing(live.record, live.exchange)
+            live.ring = FrameRing(live.record, live.request, live.sink)
         live.ring.readers += 1
         return live.ring
 

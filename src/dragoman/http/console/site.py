@@ -27,8 +27,8 @@ from dragoman.http.rejections import LOCAL_NAMES, AuthBackoff, host_name, port_o
 from dragoman.http.routes import Role, Route, RoutedRequest, read_short_body
 from dragoman.hub.deferred import Deferred
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
-from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
+from dragoman.net.http_request import HttpRequest
 from dragoman.store import Store, StoreError
 from dragoman.store.console_sessions import SessionRow
 
@@ -62,55 +62,55 @@ class BrowserCheck(Struct, frozen=True):
     is_local: bool  # the gateway listens where only this machine reaches it
     proxies: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
 
-    def find_error(self, exchange: Exchange) -> Failure | None:
+    def find_error(self, http: HttpRequest) -> Failure | None:
         """Return why a request may not use a session; None if it may."""
-        if exchange.headers.get(SITE) != b"same-origin":
+        if http.headers.get(SITE) != b"same-origin":
             return Failure(Kind.FORBIDDEN, OTHER_SITE, code="other_site")
-        origin = exchange.headers.get(b"origin")
-        if origin is None and exchange.method not in READING:
+        origin = http.headers.get(b"origin")
+        if origin is None and http.method not in READING:
             return Failure(Kind.FORBIDDEN, "The request has no Origin header.", code="other_site")
-        if origin is not None and origin != self._origin(exchange):
+        if origin is not None and origin != self._origin(http):
             return Failure(Kind.FORBIDDEN, OTHER_SITE, code="other_site")
-        content_type = exchange.headers.get(b"content-type") or b""
-        if exchange.method not in WITHOUT_BODY and content_type.partition(b";")[0].strip() != b"application/json":
+        content_type = http.headers.get(b"content-type") or b""
+        if http.method not in WITHOUT_BODY and content_type.partition(b";")[0].strip() != b"application/json":
             message = "Send the body as JSON, with content-type: application/json."
             return Failure(Kind.BAD_REQUEST, message, code="unsupported_media_type")
-        return self.find_exposure(exchange)
+        return self.find_exposure(http)
 
-    def find_page_error(self, exchange: Exchange) -> Failure | None:
+    def find_page_error(self, http: HttpRequest) -> Failure | None:
         """Return why a request may not get the page or its files; None if it may.
 
         A link on another site may lead to the page, which holds no data: its own requests for them need the session.
         """
-        if exchange.headers.get(SITE) not in (None, b"none", b"same-origin") and not _is_navigation(exchange):
+        if http.headers.get(SITE) not in (None, b"none", b"same-origin") and not _is_navigation(http):
             return Failure(Kind.FORBIDDEN, OTHER_SITE, code="other_site")
-        return self.find_exposure(exchange)
+        return self.find_exposure(http)
 
-    def find_exposure(self, exchange: Exchange) -> Failure | None:
+    def find_exposure(self, http: HttpRequest) -> Failure | None:
         """Return that others could listen, or None."""
-        host = host_name(exchange.headers.get(b"host") or b"")
-        if self._has_tls(exchange) or (self.is_local and host in LOCAL_NAMES):
+        host = host_name(http.headers.get(b"host") or b"")
+        if self._has_tls(http) or (self.is_local and host in LOCAL_NAMES):
             return None
         return Failure(Kind.FORBIDDEN, NO_TLS, code="tls_required")
 
-    def _has_tls(self, exchange: Exchange) -> bool:
-        if exchange.headers.get(FORWARDED_PROTO) != b"https":
+    def _has_tls(self, http: HttpRequest) -> bool:
+        if http.headers.get(FORWARDED_PROTO) != b"https":
             return False
         try:
-            peer = ipaddress.ip_address(exchange.address.partition("%")[0])
+            peer = ipaddress.ip_address(http.address.partition("%")[0])
         except ValueError:
             return False
         mapped = peer.ipv4_mapped if isinstance(peer, ipaddress.IPv6Address) else None
         return any((mapped or peer) in network for network in self.proxies)
 
-    def _origin(self, exchange: Exchange) -> bytes:
-        scheme = b"https" if self._has_tls(exchange) else b"http"
-        return scheme + b"://" + (exchange.headers.get(b"host") or b"")
+    def _origin(self, http: HttpRequest) -> bytes:
+        scheme = b"https" if self._has_tls(http) else b"http"
+        return scheme + b"://" + (http.headers.get(b"host") or b"")
 
 
-def _is_navigation(exchange: Exchange) -> bool:
+def _is_navigation(http: HttpRequest) -> bool:
     """Return whether the address itself changes to this page: not that of a frame, and nothing is read by a script."""
-    headers = exchange.headers
+    headers = http.headers
     return headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
 
 
@@ -178,35 +178,35 @@ class Console:
         clients = partial(_list_clients, self._gateway)
         yield Route("GET", f"{API}connect", Role.OWN, clients, scope=Scope.MODELS_READ)
 
-    async def find_key(self, exchange: Exchange) -> KeyId | None:
+    async def find_key(self, http: HttpRequest) -> KeyId | None:
         """Return the key of a request's session; None if it names none. Raises RequestError for an invalid one."""
-        session = await self.find_session(exchange)
+        session = await self.find_session(http)
         return None if session is None else KeyId(session.key)
 
-    async def find_session(self, exchange: Exchange) -> SessionRow | None:
+    async def find_session(self, http: HttpRequest) -> SessionRow | None:
         """Return the session of a request; None if it names none. Raises RequestError for one that is not valid."""
-        token = exchange.headers.get(TOKEN)
+        token = http.headers.get(TOKEN)
         if token is None:
             return None
-        error = self._check.find_error(exchange)
+        error = self._check.find_error(http)
         if error is not None:
             raise RequestError(error)
         with convert_errors():
-            session = await self.sessions.find(self._read_cookie(exchange), token.decode("latin-1"))
+            session = await self.sessions.find(self._read_cookie(http), token.decode("latin-1"))
         if session is None:
             message = "The session has ended, or its key was revoked. Sign in again."
             raise RequestError(Failure(Kind.AUTH, message, code="session_ended"))
         return session
 
-    def _cookie_name(self, exchange: Exchange) -> str:
+    def _cookie_name(self, http: HttpRequest) -> str:
         """Return the name of this gateway's cookie: another one by its port or its store has another."""
-        own = f"{port_of(exchange.headers.get(b'host') or b'')} {self._store}"
+        own = f"{port_of(http.headers.get(b'host') or b'')} {self._store}"
         return COOKIE + hashlib.sha256(own.encode()).hexdigest()[:12]
 
-    def _read_cookie(self, exchange: Exchange) -> str:
+    def _read_cookie(self, http: HttpRequest) -> str:
         """Return the value of the session's cookie; empty if there is none."""
-        expected = self._cookie_name(exchange)
-        for pair in (exchange.headers.get(b"cookie") or b"").decode("latin-1").split(";"):
+        expected = self._cookie_name(http)
+        for pair in (http.headers.get(b"cookie") or b"").decode("latin-1").split(";"):
             name, _, value = pair.strip().partition("=")
             if name == expected:
                 return value
@@ -229,12 +229,12 @@ class Console:
             self._send_file(request, found.page, REVALIDATED)
 
     def _send_file(self, request: RoutedRequest, file: ConsoleFile, caching: Header) -> None:
-        error = self._check.find_page_error(request.exchange)
+        error = self._check.find_page_error(request.http)
         if error is not None:
             head = [(b"content-type", b"text/plain"), *request_id_headers(request.request_id), *SECURITY_HEADERS]
-            request.exchange.respond(403, head, error.message.encode())
+            request.sink.respond(403, head, error.message.encode())
             return
-        headers = request.exchange.headers
+        headers = request.http.headers
         head = [
             (b"content-type", file.content_type),
             (b"etag", file.etag),
@@ -243,26 +243,26 @@ class Console:
         ]
         head += SECURITY_HEADERS
         if headers.get(b"if-none-match") == file.etag:
-            request.exchange.respond(304, head, b"")
+            request.sink.respond(304, head, b"")
             return
         body, encoding = file.encode(headers.get(b"accept-encoding") or b"")
-        request.exchange.respond(200, head + encoding, body)
+        request.sink.respond(200, head + encoding, body)
 
     async def _sign_in(self, request: RoutedRequest) -> None:
-        exchange = request.exchange
-        error = self._check.find_error(exchange)
+        http = request.http
+        error = self._check.find_error(http)
         if error is not None:
             raise RequestError(error)
-        proof = _parse_sign_in(await read_short_body(exchange, MAX_BODY_BYTES, BODY_TIMEOUT_S))
-        browser = Browser(exchange.address, (exchange.headers.get(b"user-agent") or b"").decode("latin-1"))
+        proof = _parse_sign_in(await read_short_body(http, MAX_BODY_BYTES, BODY_TIMEOUT_S))
+        browser = Browser(http.address, (http.headers.get(b"user-agent") or b"").decode("latin-1"))
         with convert_errors():
             made = await self._begin_session(proof, browser)
             if made is not None:
-                await self.sessions.end_by_cookie(self._read_cookie(exchange))
+                await self.sessions.end_by_cookie(self._read_cookie(http))
         if made is None:
-            await self._backoff.reject(exchange.address, request.path, had_key=True)
+            await self._backoff.reject(http.address, request.path, had_key=True)
             raise RequestError(_sign_in_failure(proof), observed=True)  # by the backoff
-        exchange.mark_authenticated()
+        http.mark_authenticated()
         await self._record(request, "sessions.begin", made.row, made.row)
         await self._respond_signed_in(request, made)
 
@@ -273,11 +273,11 @@ class Console:
 
     async def _respond_signed_in(self, request: RoutedRequest, made: NewSession) -> None:
         body = await self._describe_session(made.row) | {"token": made.token}
-        name = self._cookie_name(request.exchange)
+        name = self._cookie_name(request.http)
         cookie = f"{name}={made.cookie}; Max-Age={made.row.expires_at - made.row.created_at}; {COOKIE_RULES}"
         head = [JSON, *request_id_headers(request.request_id), (b"cache-control", b"no-store")]
         head += [(b"set-cookie", cookie.encode()), *SECURITY_HEADERS]
-        request.exchange.respond(200, head, msgspec.json.encode(body))
+        request.sink.respond(200, head, msgspec.json.encode(body))
 
     async def _describe(self, request: RoutedRequest) -> None:
         respond(request, await self._describe_session(await self._own_session(request)))
@@ -286,9 +286,9 @@ class Console:
         own = await self._own_session(request)
         await self._record(request, "sessions.end", own, own)
         await self.sessions.end(own.id)
-        ended = f"{self._cookie_name(request.exchange)}=; Max-Age=0; {COOKIE_RULES}"
+        ended = f"{self._cookie_name(request.http)}=; Max-Age=0; {COOKIE_RULES}"
         head = [(b"set-cookie", ended.encode()), (b"cache-control", b"no-store")]
-        request.exchange.respond(204, [*head, *request_id_headers(request.request_id)], b"")
+        request.sink.respond(204, [*head, *request_id_headers(request.request_id)], b"")
 
     async def _list_sessions(self, request: RoutedRequest) -> None:
         own, names = await self._own_session(request), await self._key_names()
@@ -314,7 +314,7 @@ class Console:
         return [row for row in await self.sessions.list_valid() if sees_all or row.key == own.key]
 
     async def _own_session(self, request: RoutedRequest) -> SessionRow:
-        session = await self.find_session(request.exchange)
+        session = await self.find_session(request.http)
         if session is None:
             message = "This path is for browsers that are signed in: send the cookie and x-dragoman-console."
             raise RequestError(Failure(Kind.FORBIDDEN, message, code="no_session"))

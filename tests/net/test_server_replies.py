@@ -5,8 +5,10 @@ import socket
 
 import pytest
 
-from dragoman.net.exchange import Exchange
+from dragoman.net.http_request import HttpRequest
 from dragoman.net.server import BodyTooLarge
+from dragoman.net.sink import Phase
+from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops
 from net.raw_client import GET, Witness, connect_raw, limits, serving
 
@@ -17,11 +19,11 @@ def get(path: bytes, *fields: bytes) -> bytes:
     return b"GET " + path + b" HTTP/1.1\r\n" + b"".join(f + b"\r\n" for f in (b"Host: gateway", *fields)) + b"\r\n"
 
 
-async def stream_words(exchange: Exchange) -> None:
-    exchange.start(200, [(b"content-type", b"text/event-stream")])
+async def stream_words(request: HttpRequest, sink: SocketSink) -> None:
+    sink.begin(200, [(b"content-type", b"text/event-stream")])
     for word in (b"one", b"two", b"three"):
-        await exchange.send(word)
-    exchange.finish()
+        await sink.send(word)
+    sink.end()
 
 
 @on_both_loops
@@ -41,12 +43,12 @@ async def test_a_connection_serves_one_request_after_the_other() -> None:
 async def test_pipelined_requests_are_answered_in_order_one_at_a_time() -> None:
     running: list[str] = []
 
-    async def slow_first(exchange: Exchange) -> None:
-        running.append(exchange.path)
+    async def slow_first(request: HttpRequest, sink: SocketSink) -> None:
+        running.append(request.path)
         assert len(running) == 1
-        await asyncio.sleep(0.05 if exchange.path == "/a" else 0)
+        await asyncio.sleep(0.05 if request.path == "/a" else 0)
         running.clear()
-        exchange.respond(200, [], exchange.path.encode() + await exchange.body())
+        sink.respond(200, [], request.path.encode() + await request.body())
 
     async with serving(slow_first) as server, connect_raw(server) as client:
         with_body = POST.replace(b"/first", b"/b") + b"Content-Length: 2\r\n\r\nxy"
@@ -58,7 +60,7 @@ async def test_pipelined_requests_are_answered_in_order_one_at_a_time() -> None:
 
 @on_both_loops
 async def test_a_flood_of_pipelined_requests_is_not_read_ahead() -> None:
-    async def never(exchange: Exchange) -> None:
+    async def never(request: HttpRequest, sink: SocketSink) -> None:
         await asyncio.sleep(30)
 
     async with serving(never) as server, connect_raw(server) as client:
@@ -100,13 +102,13 @@ async def test_a_streamed_reply_is_chunked_as_sent_and_leaves_the_connection_usa
 
 @on_both_loops
 async def test_the_head_of_a_stream_goes_out_with_the_first_bytes() -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.start(200, [])
-        assert not exchange.started
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.begin(200, [])
+        assert sink.phase < Phase.SENT
         await asyncio.sleep(0.05)
-        await exchange.send(b"first")
-        assert exchange.started
-        exchange.finish(b"last")
+        await sink.send(b"first")
+        assert sink.phase >= Phase.SENT
+        sink.end(b"last")
 
     async with serving(handler) as server:
         reader = socket.create_connection(("127.0.0.1", server.port))
@@ -120,10 +122,10 @@ async def test_the_head_of_a_stream_goes_out_with_the_first_bytes() -> None:
 
 @on_both_loops
 async def test_a_stream_without_any_byte_is_still_a_whole_reply() -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.start(200, [(b"x-a", b"b")])
-        await exchange.send(b"")
-        exchange.finish()
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.begin(200, [(b"x-a", b"b")])
+        await sink.send(b"")
+        sink.end()
 
     async with serving(handler) as server, connect_raw(server) as client:
         client.send(GET + GET)
@@ -150,8 +152,8 @@ async def test_head_of_a_stream_gets_no_chunks() -> None:
 
 @on_both_loops
 async def test_no_content_has_neither_body_nor_length() -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.respond(204, [], b"")
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.respond(204, [], b"")
 
     async with serving(handler) as server, connect_raw(server) as client:
         client.send(GET + GET)
@@ -161,8 +163,8 @@ async def test_no_content_has_neither_body_nor_length() -> None:
 
 @on_both_loops
 async def test_an_unusual_status_is_sent_as_it_is() -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.respond(529, [], b"overloaded")
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.respond(529, [], b"overloaded")
 
     async with serving(handler) as server, connect_raw(server) as client:
         client.send(GET)
@@ -172,9 +174,9 @@ async def test_an_unusual_status_is_sent_as_it_is() -> None:
 @pytest.mark.parametrize("evil", [b"a\r\nx-evil: 1", b"a\nx-evil: 1", b"a\rb", b"a\0b", b"a\r\n\r\n<script>"])
 @on_both_loops
 async def test_a_reply_header_cannot_break_out_of_its_line(evil: bytes) -> None:
-    async def handler(exchange: Exchange) -> None:
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
         headers = [(b"x-good", b"1"), (b"x-bad", evil), (evil, b"1"), (b"content-length", b"7"), (b"connection", b"x")]
-        exchange.respond(200, headers, b"whole")
+        sink.respond(200, headers, b"whole")
 
     async with serving(handler) as server, connect_raw(server) as client:
         client.send(GET)
@@ -196,8 +198,8 @@ async def test_expect_100_continue_is_answered_when_the_handler_wants_the_body()
 
 @on_both_loops
 async def test_a_refusal_before_the_body_spares_the_client_from_sending_it() -> None:
-    async def refuse(exchange: Exchange) -> None:
-        exchange.respond(401, [], b"no")
+    async def refuse(request: HttpRequest, sink: SocketSink) -> None:
+        sink.respond(401, [], b"no")
 
     async with serving(refuse) as server, connect_raw(server) as client:
         client.send(POST + b"Expect: 100-continue\r\nContent-Length: 4\r\n\r\n")
@@ -208,8 +210,8 @@ async def test_a_refusal_before_the_body_spares_the_client_from_sending_it() -> 
 
 @on_both_loops
 async def test_a_client_that_is_still_sending_its_body_gets_to_read_the_refusal() -> None:
-    async def refuse(exchange: Exchange) -> None:
-        exchange.respond(401, [], b"no")
+    async def refuse(request: HttpRequest, sink: SocketSink) -> None:
+        sink.respond(401, [], b"no")
 
     async with serving(refuse, limits(linger_s=2)) as server, connect_raw(server) as client:
         client.send(POST + b"Content-Length: 20000000\r\n\r\n" + b"x" * 19_999_000 + GET * 20)
@@ -219,8 +221,8 @@ async def test_a_client_that_is_still_sending_its_body_gets_to_read_the_refusal(
 
 @on_both_loops
 async def test_a_body_that_came_whole_lets_an_early_reply_keep_the_connection() -> None:
-    async def ignore_body(exchange: Exchange) -> None:
-        exchange.respond(401, [], b"no")
+    async def ignore_body(request: HttpRequest, sink: SocketSink) -> None:
+        sink.respond(401, [], b"no")
 
     async with serving(ignore_body) as server, connect_raw(server) as client:
         client.send(POST + b"Content-Length: 4\r\n\r\nbody" + GET)
@@ -230,8 +232,8 @@ async def test_a_body_that_came_whole_lets_an_early_reply_keep_the_connection() 
 
 @on_both_loops
 async def test_the_body_may_be_read_twice() -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.respond(200, [], await exchange.body() + await exchange.body())
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        sink.respond(200, [], await request.body() + await request.body())
 
     async with serving(handler) as server, connect_raw(server) as client:
         client.send(POST + b"Content-Length: 2\r\n\r\n")
@@ -242,10 +244,10 @@ async def test_the_body_may_be_read_twice() -> None:
 
 @on_both_loops
 async def test_a_declared_body_that_is_too_large_is_known_before_it_is_read() -> None:
-    async def handler(exchange: Exchange) -> None:
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
         with pytest.raises(BodyTooLarge):
-            await exchange.body()
-        exchange.respond(413, [], b"in the words of the protocol")
+            await request.body()
+        sink.respond(413, [], b"in the words of the protocol")
 
     async with serving(handler, limits(max_body_bytes=1000)) as server, connect_raw(server) as client:
         client.send(POST + b"Content-Length: 1001\r\n\r\n")
@@ -257,9 +259,9 @@ async def test_a_declared_body_that_is_too_large_is_known_before_it_is_read() ->
 async def test_a_large_body_arrives_whole() -> None:
     body = bytes(range(256)) * 40_000
 
-    async def handler(exchange: Exchange) -> None:
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
         await asyncio.sleep(0.05)
-        exchange.respond(200, [], await exchange.body())
+        sink.respond(200, [], await request.body())
 
     async with serving(handler) as server, connect_raw(server) as client:
         client.send(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body + GET)
