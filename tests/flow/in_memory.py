@@ -17,7 +17,6 @@ from dragoman.accounts.pool import Member, Pool
 from dragoman.config.settings import Config, Debug, Effort, Fetch, ModelRoute, Retry, Server, StoreSettings
 from dragoman.flow.call import Call
 from dragoman.flow.client_encoding import ClientEncoding
-from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.prepare import Prepared, TargetSettings, prepare
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_writer import WholeWriter
@@ -32,6 +31,7 @@ from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers
 from dragoman.net.request_head import RequestHead
 from dragoman.protocols import PROTOCOLS
+from dragoman.providers.learned_quirks import LearnedQuirks
 from dragoman.providers.models import CachedCatalogue
 from dragoman.providers.provider import (
     Account,

@@ -26,7 +26,6 @@ from dragoman.config.settings import (
     StoreSettings,
 )
 from dragoman.flow.capture.format import NO_PROVIDER, Capture, LookupName
-from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.runtime import Runtime
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline, Json
@@ -35,6 +34,7 @@ from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.providers import KINDS
+from dragoman.providers.learned_quirks import LearnedQuirks
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, ModelInfo, Provider
 from dragoman.providers.section import make_member
 from dragoman.responses.context import Context, ContextItem
