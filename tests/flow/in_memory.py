@@ -43,6 +43,7 @@ from dragoman.providers.provider import (
     ReplyRules,
     RequestRules,
     SendRequest,
+    UnsignedRequest,
 )
 from dragoman.routing import Route
 
@@ -218,7 +219,7 @@ def make_provider(
 ) -> Provider:
     """Return a provider with one credential; a record given whole replaces the plain one."""
 
-    async def authorize(protocol: str) -> tuple[Header, ...]:
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         return ((b"authorization", b"Bearer " + key),) if key else ()
 
     return Provider(
@@ -233,7 +234,7 @@ def make_provider(
     )
 
 
-async def authorize_nothing(protocol: str) -> tuple[Header, ...]:
+async def authorize_nothing(request: UnsignedRequest) -> tuple[Header, ...]:
     return ()
 
 
