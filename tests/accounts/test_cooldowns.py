@@ -1,4 +1,4 @@
-"""Cooldowns of credentials, by themselves: whom they hold for, who probes them, and what a new order keeps."""
+"""Cooldowns of credentials, by themselves: which requests they hold for, who probes them, what an edit keeps."""
 
 from dragoman.accounts.cooldowns import (
     ALL_MODELS,

@@ -138,11 +138,9 @@ async def prepare(
     """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
     endpoint, rules = provider.endpoint, provider.requests
     speaks = endpoint.protocols if endpoint.find_protocols is None else await endpoint.find_protocols(route.model)
-    passing: bytes | None = None
-    if call.protocol.name in speaks and call.leaves_state_to(provider.endpoint.keeps_replies):
-        passing = call.body
-        if rules.passthrough_body is not keep_body:
-            passing = await run_off_loop(len(call.body), partial(rules.passthrough_body, call.protocol.name, call.body))
+    passing = call.body if call.protocol.name in speaks and call.leaves_state_to(endpoint.keeps_replies) else None
+    if passing is not None and rules.passthrough_body is not keep_body:
+        passing = await run_off_loop(len(passing), partial(rules.passthrough_body, call.protocol.name, passing))
     choosing = (call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
     if len(call.body) <= LARGE_BYTES:
         choice = choose_protocol(*choosing)
