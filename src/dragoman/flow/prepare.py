@@ -32,6 +32,7 @@ from dragoman.routing import Route
 from dragoman.tools.backends import ToolPlan
 
 IDENTITY = (b"accept-encoding", b"identity")
+JSON_IDENTITY: tuple[Header, ...] = (JSON, IDENTITY)
 
 # Headers for the gateway, not for the upstream: credentials, the connection, the client's address.
 KEPT_BACK = frozenset(
@@ -284,16 +285,14 @@ async def _address(
 ) -> tuple[UnsignedRequest, OutgoingRequest, Secrets]:
     """Add address, the provider's own headers and the credential; return what is sent, and the secrets in it."""
     endpoint, auth, name, others = provider.endpoint, provider.auth, protocol.name, message.headers
-    described: tuple[Header, ...] = ()
-    if provider.requests.headers is not None:
-        described = provider.requests.headers(message.request, call.headers, Attempt(call.uuid, number, call.tenant))
     path = endpoint.paths.get(name, message.path)
     if endpoint.find_address is None:
-        url = endpoint.urls.get(name, endpoint.url) + path
-        own = (JSON, IDENTITY, *endpoint.headers, *described)
+        url, own = endpoint.urls.get(name, endpoint.url) + path, JSON_IDENTITY + endpoint.headers
     else:
         address = await endpoint.find_address(path)
-        url, own = address.url, (*address.headers, IDENTITY, *endpoint.headers, *described)
+        url, own = address.url, (*address.headers, IDENTITY, *endpoint.headers)
+    if provider.requests.headers is not None:
+        own += provider.requests.headers(message.request, call.headers, Attempt(call.uuid, number, call.tenant))
     if message.query:
         url = f"{url}?{message.query}"
     unsigned = UnsignedRequest(name, "POST", url, own, others, message.body)
@@ -302,7 +301,7 @@ async def _address(
     except ConfigError as error:
         raise RequestError(_missing_credential(provider, error)) from error
     join = auth.latest_fields.join if message.is_lasting else join_fields
-    out = OutgoingRequest("POST", url, join((*own, *credentials), others), message.body)
+    out = OutgoingRequest("POST", url, join(own + credentials, others), message.body)
     return unsigned, out, auth.secret_forms.find(credentials, auth.secrets)
 
 
