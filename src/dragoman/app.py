@@ -25,7 +25,6 @@ from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import find_unreadable_secrets
 from dragoman.config.settings import Tools, find_console_state, is_loopback
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.runtime import Runtime
 from dragoman.http.api.operations import AuditLog, EveryWorker
 from dragoman.http.api.table import AdminApi
@@ -42,6 +41,7 @@ from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
 from dragoman.protocols import PROTOCOLS
+from dragoman.providers.learned_quirks import LearnedQuirks
 from dragoman.providers.models import CachedCatalogue
 from dragoman.providers.provider import Provider
 from dragoman.providers.section import USER_AGENT, make_provider

@@ -5,17 +5,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.accounts.pool import (
-    ALL_MODELS,
-    MAX_COOLDOWNS,
-    MAX_PROBE_INTERVAL_S,
-    MAX_SESSIONS,
-    PROBE_AFTER_S,
-    Choice,
-    Member,
-    MemberState,
-    Pool,
-)
+from dragoman.accounts.cooldowns import ALL_MODELS, MAX_COOLDOWNS, MAX_PROBE_INTERVAL_S, PROBE_AFTER_S
+from dragoman.accounts.pool import MAX_SESSIONS, Choice, Member, MemberState, Pool
 
 NOW = 1_800_000_000.0
 MODEL = "model-1"

@@ -13,7 +13,7 @@ from dragoman.admin.provider_state import describe_models, end_cooldowns, list_a
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import HttpClient
 from dragoman.providers.account_state import Limits, Quota
-from dragoman.providers.provider import Account, Auth, Endpoint, Provider
+from dragoman.providers.provider import Account, Auth, Endpoint, Provider, UnsignedRequest
 from gateway import running
 
 NOW = time.time()
@@ -26,7 +26,7 @@ to = ["echo/echo", "gone/x"]
 """
 
 
-async def _authorize(protocol: str) -> tuple[tuple[bytes, bytes], ...]:
+async def _authorize(request: UnsignedRequest) -> tuple[tuple[bytes, bytes], ...]:
     return ((b"authorization", b"Bearer sk-fake-never-shown"),)
 
 

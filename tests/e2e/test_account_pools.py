@@ -14,7 +14,7 @@ import pytest
 import fakes.codex as codex
 import fakes.copilot as copilot
 import fakes.kiro as kiro
-from dragoman.accounts.pool import PROBE_AFTER_S
+from dragoman.accounts.cooldowns import PROBE_AFTER_S
 from dragoman.hub.outcome import FailedAttempt
 from e2e.pool_rig import key_of, pool_of
 from fakes.service import json_answer, stream

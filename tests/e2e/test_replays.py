@@ -29,6 +29,7 @@ from fakes.kiro import refusal as kiro_refusal
 from fakes.service import stream
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import Running, provider_section, running
+from narrowing import expect
 from raw_http import ask, post, request_bytes
 from rig import PROTOCOLS, Rig, run_rig
 from scripting.replies import Text
@@ -186,6 +187,21 @@ def test_a_kiro_reply_replays_the_same(kiro: tuple[KiroRig, Kept]) -> None:
             with suppress(anthropic.APIError, openai.APIError):
                 listen(shared.sdk, request_for(client, MODEL, CASES["one tool call"]))
         assert_same(kept.take_new(1 + len(STREAMS[client])), row)
+
+
+def test_an_operation_that_is_named_in_a_header_replays_the_same(tmp_path: Path) -> None:
+    """Which one it is belongs to the address, which the account decides."""
+    settings = debug(tmp_path / "captures")
+    with run_kiro(tmp_path, settings=settings) as shared:
+        shared.gateway.adopt(settings + shared.fake.section(str(shared.file), operations_by="target"))
+        shared.gateway.settle()
+        shared.play(KIRO["text"])
+        expect(SdkReply, shared.ask("chat"))
+        [capture] = Kept(tmp_path / "captures", shared.gateway).take_new(1)
+        [sent] = capture.upstream_requests
+        assert sent.url == f"{shared.fake.root}/"
+        assert dict(sent.headers)["x-amz-target"] == "KiroRuntimeService.GenerateAssistantResponse"
+        assert_same([capture])
 
 
 @clients

@@ -17,7 +17,6 @@ from dragoman.accounts.pool import Member, Pool
 from dragoman.config.settings import Config, Debug, Effort, Fetch, ModelRoute, Retry, Server, StoreSettings
 from dragoman.flow.call import Call
 from dragoman.flow.client_encoding import ClientEncoding
-from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.prepare import Prepared, TargetSettings, prepare
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_writer import WholeWriter
@@ -34,6 +33,7 @@ from dragoman.net.request_head import RequestHead
 from dragoman.net.sink import ReplySink
 from dragoman.net.socket_sink import SocketSink
 from dragoman.protocols import PROTOCOLS
+from dragoman.providers.learned_quirks import LearnedQuirks
 from dragoman.providers.models import CachedCatalogue
 from dragoman.providers.provider import (
     Account,
@@ -45,6 +45,7 @@ from dragoman.providers.provider import (
     ReplyRules,
     RequestRules,
     SendRequest,
+    UnsignedRequest,
 )
 from dragoman.routing import Route
 
@@ -220,7 +221,7 @@ def make_provider(
 ) -> Provider:
     """Return a provider with one credential; a record given whole replaces the plain one."""
 
-    async def authorize(protocol: str) -> tuple[Header, ...]:
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         return ((b"authorization", b"Bearer " + key),) if key else ()
 
     return Provider(
@@ -235,7 +236,7 @@ def make_provider(
     )
 
 
-async def authorize_nothing(protocol: str) -> tuple[Header, ...]:
+async def authorize_nothing(request: UnsignedRequest) -> tuple[Header, ...]:
     return ()
 
 

@@ -1,9 +1,10 @@
 """A policy over one or two targets, driven by hand: each end of a turn is given, and waits are over at once."""
 
 from dragoman.config.settings import Retry
-from dragoman.flow.policy import LearnedQuirks, Limits, Policy, SecondChances
+from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.step import Ask, GiveUp, NoReply, Step, TurnEnd, Wait, Waited
 from dragoman.hub.failure import Failure
+from dragoman.providers.learned_quirks import LearnedQuirks
 from dragoman.providers.provider import Provider
 from dragoman.routing import Route
 from flow.in_memory import NOW, make_pooled, make_provider, make_resting

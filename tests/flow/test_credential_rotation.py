@@ -5,7 +5,8 @@ from itertools import product
 import msgspec
 import pytest
 
-from dragoman.accounts.pool import ALL_MODELS, Pool
+from dragoman.accounts.cooldowns import ALL_MODELS
+from dragoman.accounts.pool import Pool
 from dragoman.flow.credential_rotation import (
     COOLDOWNS,
     SESSION_HEADERS,

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from dragoman.config.settings import Retry
 from dragoman.flow.complete_reply import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
-from dragoman.flow.policy import AFTER, LearnedQuirks, Limits, Policy, SecondChances
+from dragoman.flow.policy import AFTER, Limits, Policy, SecondChances
 from dragoman.flow.step import Ask, Completed, ErrorReply, Finish, GiveUp, NoReply, Step, Wait
 from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
+from dragoman.providers.learned_quirks import LearnedQuirks
 from dragoman.providers.provider import Endpoint, FirstTokenWait, ReplyRules
 from dragoman.routing import Route
 from flow.in_memory import CHAT, NOW, URL, make_call, make_provider, prepare_for, run, send_nothing

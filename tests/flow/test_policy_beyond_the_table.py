@@ -1,10 +1,8 @@
-"""What a policy decides beyond its table: second chances, replies to be continued, rounds, and what it has learnt."""
+"""What a policy decides beyond its table: second chances, replies to be continued, rounds."""
 
 import pytest
 from msgspec.structs import replace
 
-from dragoman.flow import policy
-from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.rounds import ContinuePause, PauseContinued, Paused, ToolsRan
 from dragoman.flow.step import Ask, ErrorReply, Finish, GiveUp, Interrupted, NoReply, Step, TurnEnd
 from dragoman.hub.events import Ended, Stop
@@ -297,36 +295,3 @@ def test_each_round_has_all_its_attempts() -> None:
 
 def test_the_client_gets_the_failure_of_a_later_round() -> None:
     assert isinstance(pause_once(targets=2).after(Interrupted(BROKEN)), GiveUp)
-
-
-# Quirks are learnt separately for each client key, and their number is bounded
-
-
-def test_a_quirk_is_known_to_the_tenant_that_met_it() -> None:
-    quirks = LearnedQuirks()
-    quirks.add("a", "up", "plain")
-    quirks.add("a", "up", "max_tokens")
-    quirks.add("b", "other", "plain")
-    assert quirks.quirks("a", "up") == {"plain", "max_tokens"}
-    assert quirks.quirks("b", "up") == frozenset()
-    assert quirks.list_known_to("a") == {"up": ("max_tokens", "plain")}
-    assert quirks.list_known_to("c") == {}
-
-
-def test_what_a_capture_holds_is_known_to_whoever_replays_it() -> None:
-    quirks = LearnedQuirks({"up": ("plain",)})
-    quirks.add("a", "up", "max_tokens")
-    assert quirks.quirks("a", "up") == {"plain", "max_tokens"}
-    assert quirks.list_known_to("b") == {"up": ("plain",)}
-
-
-def test_neither_tenants_nor_quirks_grow_without_bound() -> None:
-    quirks = LearnedQuirks()
-    for number in range(policy.MAX_QUIRKS + 5):
-        quirks.add("a", "up", f"no_chat_tools:model-{number}")
-    assert len(quirks.quirks("a", "up")) == policy.MAX_QUIRKS
-    for number in range(policy.MAX_QUIRK_ENTRIES):
-        quirks.quirks("a", "up")
-        quirks.add(f"t{number}", "up", "plain")
-    assert quirks.quirks("a", "up")
-    assert not quirks.quirks("t0", "up")

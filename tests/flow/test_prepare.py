@@ -17,7 +17,16 @@ from dragoman.hub.profile import Profile
 from dragoman.hub.request import Request
 from dragoman.net.headers import Header, Headers
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.provider import Attempt, Auth, Catalogue, Endpoint, Provider, ReplyRules, RequestRules
+from dragoman.providers.provider import (
+    Attempt,
+    Auth,
+    Catalogue,
+    Endpoint,
+    Provider,
+    ReplyRules,
+    RequestRules,
+    UnsignedRequest,
+)
 from dragoman.routing import Route
 from flow.in_memory import (
     CHAT,
@@ -234,7 +243,7 @@ def test_a_provider_describes_each_request_by_its_number_and_an_id_that_stays() 
 
 
 def test_a_credential_that_cannot_be_had_is_the_gateways_fault() -> None:
-    async def authorize(protocol: str) -> tuple[Header, ...]:
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         raise ConfigError([Problem("environment", None, "LOCAL_KEY", "LOCAL_KEY is not set")])
 
     with pytest.raises(RequestError) as refused:

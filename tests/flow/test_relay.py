@@ -12,10 +12,9 @@ from dragoman.flow.reply_bounds import ReplyDeadline, Timeouts
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.step import Completed, NoReply, TurnEnd
 from dragoman.hub.failure import Kind, RequestError
-from dragoman.net.client import OutgoingRequest
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.protocols.relayed_paths import PROTOCOL, RELAYED_PATHS, UPSTREAM
-from dragoman.providers.provider import Endpoint
+from dragoman.providers.provider import Endpoint, UnsignedRequest
 from dragoman.routing import Route
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import MemoryWire, Sender, make_provider, make_request, make_sink, make_world, run
@@ -110,12 +109,14 @@ class Passed:
 
     async def _pass(self, fake: FakeUpstream) -> TurnEnd:
         async with open_http() as client:
-            out = OutgoingRequest("POST", f"{fake.url}/embeddings", (), b"{}")
+            unsigned = UnsignedRequest(PROTOCOL.name, "POST", f"{fake.url}/embeddings", (), body=b"{}")
+            out = unsigned.add_credentials(())
             prepared = Passthrough(
                 route=Route("up", "m"),
                 provider=make_provider(),
                 protocol=PROTOCOL,
                 upstream=UPSTREAM,
+                unsigned=unsigned,
                 out=out,
                 options=None,
                 secrets=(SECRET,),

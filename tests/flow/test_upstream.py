@@ -16,7 +16,7 @@ from dragoman.flow.upstream import Keeper, connection_failure, oversized_failure
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import ConnectionLost, InvalidResponse, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import Header
-from dragoman.providers.provider import Auth, IncomingResponse
+from dragoman.providers.provider import Auth, IncomingResponse, UnsignedRequest
 from fakes.raw import RawServer, Request
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import (
@@ -281,7 +281,7 @@ def test_a_provider_that_is_gone_is_named() -> None:
 
 
 def test_a_missing_credential_is_named() -> None:
-    async def authorize(protocol: str) -> tuple[Header, ...]:
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         raise ConfigError([Problem("the file", None, "api_key", "KEY is not set")])
 
     with FakeUpstream([]) as fake, pytest.raises(RequestError, match="has no credential") as refused:

@@ -1,6 +1,7 @@
 """What a scrape has of a provider: its credentials, and how much of its allowances is used."""
 
-from dragoman.accounts.pool import ALL_MODELS, Member, Pool
+from dragoman.accounts.cooldowns import ALL_MODELS
+from dragoman.accounts.pool import Member, Pool
 from dragoman.http.metrics import provider_samples
 from dragoman.net.client import HttpClient
 from dragoman.providers.account_state import Limits, Window

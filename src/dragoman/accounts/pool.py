@@ -11,29 +11,14 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from dragoman.accounts.cooldowns import ALL_MODELS, ActiveCooldown, Cooldowns, MemoryCooldowns
+
 MAX_SESSIONS = 10_000
-MAX_COOLDOWNS = 1_000  # models are named by clients, who may invent any number of them
-PROBE_AFTER_S = 300.0  # in a longer cooldown, one request in between finds out whether it still holds
-MAX_PROBE_INTERVAL_S = 3600.0
-ALL_MODELS = ""
 
 
 class Member(Struct, frozen=True):
     id: str  # the same after the configuration was edited; never shown
     label: str  # shown to people: its number, and where it comes from
-
-
-class ActiveCooldown(Struct):
-    """Why a credential is not used, until when, and when the next request may probe it."""
-
-    until: float
-    reason: str
-    probe_at: float
-    probe_interval_s: float
-    is_probed: bool = False  # one request is probing it now
-
-    def blocks(self, now: float) -> bool:
-        return now < self.until and (self.is_probed or now < self.probe_at)
 
 
 class Choice(Struct, frozen=True):
@@ -65,10 +50,12 @@ class MemberState(Struct, frozen=True):
 class Pool:
     """The credentials of one provider, identified by their index."""
 
-    def __init__(self, members: tuple[Member, ...], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, members: tuple[Member, ...], clock: Callable[[], float] = time.time, cooldowns: Cooldowns | None = None
+    ) -> None:
         self.members = members
         self.clock = clock  # for callers: what to pass as `now`
-        self._cooldowns: dict[tuple[int, str], ActiveCooldown] = {}
+        self._cooldowns: Cooldowns = MemoryCooldowns() if cooldowns is None else cooldowns
         self._sessions: OrderedDict[bytes, int] = OrderedDict()  # session -> the member that answered it last
         self._by_last_use: list[int] = list(range(len(members)))  # least recently used first
 
@@ -83,17 +70,14 @@ class Pool:
             if tried:
                 return None
             chosen = min(self._order(session), key=lambda member: self.free_at(member, model, now))
-        probes = tuple(cooldown for cooldown in self._active(chosen, model, now) if not cooldown.is_probed)
-        for cooldown in probes:
-            cooldown.is_probed = True
+        probes = self._cooldowns.begin_probes(chosen, model, now)
         self._by_last_use.remove(chosen)
         self._by_last_use.append(chosen)
         return Choice(chosen, probes)
 
     def record_success(self, member: int, model: str, *sessions: str | None) -> None:
         """End the member's cooldowns, and bind these sessions to it."""
-        self._cooldowns.pop((member, ALL_MODELS), None)
-        self._cooldowns.pop((member, model), None)
+        self._cooldowns.end(member, model)
         for session in sessions:
             if session is not None:
                 self._sessions[_key(session)] = member
@@ -103,26 +87,15 @@ class Pool:
 
     def start_cooldown(self, member: int, model: str, until: float, reason: str, now: float) -> None:
         """Do not use the member until then. After a probe that failed, the next one is twice as far away."""
-        if until <= now:
-            return
-        old = self._cooldowns.get((member, model))
-        interval_s = PROBE_AFTER_S
-        if old is not None:  # no success since
-            is_due = now >= old.probe_at
-            interval_s = min(old.probe_interval_s * 2, MAX_PROBE_INTERVAL_S) if is_due else old.probe_interval_s
-        self._cooldowns[(member, model)] = ActiveCooldown(until, reason, now + interval_s, interval_s)
-        if len(self._cooldowns) > MAX_COOLDOWNS:
-            self._drop_cooldowns(now)
+        self._cooldowns.start(member, model, until, reason, now)
 
     def end_cooldowns(self) -> int:
         """Let every member be used from the next request on; return how many cooldowns that ends."""
-        ended, self._cooldowns = len(self._cooldowns), {}
-        return ended
+        return self._cooldowns.end_all()
 
     def release(self, choice: Choice) -> None:
         """End a request's probes, whatever its result."""
-        for cooldown in choice.probes:
-            cooldown.is_probed = False
+        self._cooldowns.end_probes(choice.probes)
 
     def is_cooling_down(self, model: str, now: float) -> bool:
         """Return whether no member may be used for this model now."""
@@ -132,7 +105,7 @@ class Pool:
         """Return when the first member is free again among those that cool down for these reasons only."""
         times: list[float] = []
         for member in range(len(self.members)):
-            cooldowns = list(self._active(member, model, now))
+            cooldowns = list(self._cooldowns.active(member, model, now))
             if cooldowns and member not in excluded and all(cooldown.reason in reasons for cooldown in cooldowns):
                 times.append(max(cooldown.until for cooldown in cooldowns))
         return min(times, default=None)
@@ -146,7 +119,7 @@ class Pool:
         return min(range(len(self.members)), key=lambda member: self.free_at(member, model, now))
 
     def free_at(self, member: int, model: str, now: float) -> float:
-        return max((cooldown.until for cooldown in self._active(member, model, now)), default=now)
+        return max((cooldown.until for cooldown in self._cooldowns.active(member, model, now)), default=now)
 
     def states(self, now: float) -> list[MemberState]:
         """Return one state for every member, and one more for every model that it is cooling down for."""
@@ -156,9 +129,7 @@ class Pool:
         """Take over what is known of members that were there before the configuration was edited."""
         indexes = {member.id: index for index, member in enumerate(self.members)}
         moved = {index: indexes[member.id] for index, member in enumerate(old.members) if member.id in indexes}
-        self._cooldowns = {
-            (moved[index], model): cooldown for (index, model), cooldown in old._cooldowns.items() if index in moved
-        }
+        self._cooldowns = old._cooldowns.renumber(moved)
         for session, index in old._sessions.items():
             if index in moved:
                 self._sessions[session] = moved[index]
@@ -173,27 +144,14 @@ class Pool:
         return sorted(range(len(self.members)), key=lambda member: (member != last, -weights[member]))
 
     def _is_free(self, member: int, model: str, now: float) -> bool:
-        return not any(cooldown.blocks(now) for cooldown in self._active(member, model, now))
-
-    def _active(self, member: int, model: str, now: float) -> Iterator[ActiveCooldown]:
-        for key in {(member, ALL_MODELS), (member, model)}:
-            cooldown = self._cooldowns.get(key)
-            if cooldown is not None and now < cooldown.until:
-                yield cooldown
+        return not any(cooldown.blocks(now) for cooldown in self._cooldowns.active(member, model, now))
 
     def _states(self, member: int, now: float) -> Iterator[MemberState]:
         label = self.members[member].label
-        whole = next(self._active(member, ALL_MODELS, now), None)
+        whole = next(iter(self._cooldowns.active(member, ALL_MODELS, now)), None)
         yield MemberState(label) if whole is None else MemberState(label, whole.until, whole.reason)
-        for (index, model), cooldown in self._cooldowns.items():
-            if index == member and model != ALL_MODELS and now < cooldown.until:
-                yield MemberState(label, cooldown.until, cooldown.reason, model)
-
-    def _drop_cooldowns(self, now: float) -> None:
-        """Drop cooldowns that are over, and of too many those that end first."""
-        active = [(key, cooldown) for key, cooldown in self._cooldowns.items() if now < cooldown.until]
-        active.sort(key=lambda item: -item[1].until)
-        self._cooldowns = dict(active[: MAX_COOLDOWNS // 2])
+        for model, cooldown in self._cooldowns.list_models(member, now):
+            yield MemberState(label, cooldown.until, cooldown.reason, model)
 
 
 def _key(session: str) -> bytes:

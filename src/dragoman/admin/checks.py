@@ -19,11 +19,10 @@ from dragoman.framing.known_secrets import list_secrets, redact_known
 from dragoman.framing.redaction import redact
 from dragoman.hub.server_tools import FETCH, SEARCH, ToolFailure
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, UpstreamTimeout
-from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import KINDS
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Provider, UnsignedRequest
 from dragoman.providers.section import USER_AGENT
 from dragoman.tools.backends import McpFetch, McpSearch, Network, make_backends
 from dragoman.tools.web_search import SEARCH_APIS, SearchBackend, SearchQuery, search
@@ -46,12 +45,13 @@ async def check_provider(config: ProviderConfig, label: str, http: HttpClient, s
             return [replace(finding, what=finding.what.replace(name, what, 1)) for finding in findings]
         if config.kind == "echo":
             return [Finding(what, OK, "built in")]
-        headers = await provider.auth.authorize(provider.endpoint.protocols[0])
+        request = _list_request(provider)
+        credentials = await provider.auth.authorize(request)
         if not provider.catalogue.has_list:
             return [Finding(what, OK, "has a credential; without a model list, nothing else can be checked for free")]
     except ConfigError as error:
         return [Finding(what, BROKEN, str(error), "set it, or remove the provider")]
-    return [await _request_models(what, provider, headers, http, see_date)]
+    return [await _send_request(what, provider, request.add_credentials(credentials), http, see_date)]
 
 
 def find_readable_secrets(config: ProviderConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -69,15 +69,21 @@ def _redact_finding(finding: Finding, provider: Provider) -> Finding:
     return replace(finding, found=redact(found))
 
 
-async def _request_models(
-    what: str, provider: Provider, credential: tuple[Header, ...], http: HttpClient, see_date: SeeDate
-) -> Finding:
-    upstream = PROTOCOLS[provider.endpoint.protocols[0]].upstream
+def _list_request(provider: Provider) -> UnsignedRequest:
+    """Return the request for the list of models, without its credential."""
+    protocol = provider.endpoint.protocols[0]
+    upstream = PROTOCOLS[protocol].upstream
     assert upstream is not None
-    headers = (*provider.endpoint.headers, *upstream.required_headers, *credential)
-    request = OutgoingRequest("GET", provider.catalogue.list_url or f"{provider.endpoint.url}/models", headers)
+    headers = (*provider.endpoint.headers, *upstream.required_headers)
+    url = provider.catalogue.list_url or f"{provider.endpoint.url}/models"
+    return UnsignedRequest(protocol, "GET", url, headers)
+
+
+async def _send_request(
+    what: str, provider: Provider, out: OutgoingRequest, http: HttpClient, see_date: SeeDate
+) -> Finding:
     try:
-        response = await http.send(request, provider.endpoint.dial, head_timeout_s=MODELS_TIMEOUT_S)
+        response = await http.send(out, provider.endpoint.dial, head_timeout_s=MODELS_TIMEOUT_S)
     except (ConnectionLost, UpstreamTimeout, ValueError) as fault:
         to_do = f"check that {provider.endpoint.url} is right and its server is up; a proxy belongs in `proxy`"
         return Finding(what, BROKEN, redact(str(fault)), to_do)

@@ -24,7 +24,7 @@ from dragoman.config import Config, ConfigError, ProviderConfig
 from dragoman.config.problems import find_similar
 from dragoman.config.providers import split_by_credential
 from dragoman.config.settings import is_loopback
-from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
+from dragoman.framing.known_secrets import Secrets, redact_known
 from dragoman.framing.redaction import redact
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.dial import find_bind_error
@@ -282,7 +282,7 @@ async def probe_provider(
             f"each for at most {CAP} tokens if the server respects the limit."
         )
         profile = await probe(ProbeClient(provider, model), model)
-        secrets = list_secrets(await provider.auth.authorize(provider.endpoint.protocols[0]), provider.auth.secrets)
+        secrets = await provider.list_secrets()
     finally:
         await http.close()
     profile = _redact_profile(profile, secrets)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dragoman.accounts.lost_calls import digest_conversation, make_lost_call
 from dragoman.flow.decoding import make_estimate
 from dragoman.flow.pipes import Source, TranslationPipe
-from dragoman.flow.prepare import Prepared, Translated
+from dragoman.flow.prepare import Prepared, Translated, authorize
 from dragoman.flow.request_record import Awaited
 from dragoman.flow.response_writer import OpenReply
 from dragoman.hub.events import (
@@ -33,14 +33,14 @@ from dragoman.hub.events import (
     TruncatedCall,
     collect,
 )
-from dragoman.hub.failure import Failure
+from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Function, Json, Request, Role, Text, Turn
 from dragoman.hub.usage import Usage
-from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import Headers
-from dragoman.providers.provider import Attempt
+from dragoman.providers.provider import Attempt, UnsignedRequest
 from dragoman.stages.hold_end import HoldTruncatedCall
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ async def complete_call(prepared: Translated, text: str, call: TruncatedCall) ->
     try:
         async with asyncio.timeout(TIMEOUT_S):
             reply, usage = await _collect_reply(prepared, request)
-    except (TimeoutError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as problem:
+    except (TimeoutError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded, RequestError) as problem:
         log.info("the rest of a cut call to %s could not be read: %r", call.name, problem)
         return Completion()
     return Completion(complete_arguments(prepared.request, call, reply), usage)
@@ -195,7 +195,8 @@ async def _collect_reply(prepared: Translated, request: Request) -> tuple[Reply,
     """Return the upstream's whole reply to another request and what it used; an empty one and None if it refuses."""
     provider, model = prepared.provider, prepared.route.model
     body = prepared.upstream.build(request, Target(model, provider.issuer, options=prepared.options), Ledger())
-    answer = await provider.send(_describe_anew(prepared, request, body), TIMEOUT_S)
+    unsigned = _describe_anew(prepared, request, body)
+    answer = await provider.send(unsigned.add_credentials(await authorize(provider, unsigned)), TIMEOUT_S)
     try:
         raw = await answer.read(MAX_BYTES, TIMEOUT_S)
     finally:
@@ -210,12 +211,13 @@ async def _collect_reply(prepared: Translated, request: Request) -> tuple[Reply,
     return collect(events), estimate.usage_so_far()
 
 
-def _describe_anew(prepared: Translated, request: Request, body: bytes) -> OutgoingRequest:
+def _describe_anew(prepared: Translated, request: Request, body: bytes) -> UnsignedRequest:
     """Give the second request an id of its own; it is derived from the body, so that it is the same in a replay."""
-    describe, out = prepared.provider.requests.headers, prepared.out
+    describe, unsigned = prepared.provider.requests.headers, prepared.unsigned
     id = str(uuid5(NAMESPACE_OID, sha256(body).hexdigest()))
     described = dict(describe(lambda: request, Headers([]), Attempt(id))) if describe is not None else {}
-    return replace(out, body=body, headers=tuple((name, described.get(name, value)) for name, value in out.headers))
+    own = tuple((name, described.get(name, value)) for name, value in unsigned.headers)
+    return replace(unsigned, own=own, others=(), body=body)
 
 
 def _schema_of(request: Request, name: str) -> Json:

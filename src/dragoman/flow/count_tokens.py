@@ -8,19 +8,19 @@ import msgspec
 from dragoman.flow.call import Call
 from dragoman.flow.credential_rotation import choose_least_restricted
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.prepare import choose_protocol, prepare
+from dragoman.flow.prepare import authorize, choose_protocol, prepare
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import Runtime, find_targets, target_settings
 from dragoman.framing.url_paths import BadName
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import TokenCounting, UpstreamCounting
-from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.net.sink import ReplySink
 from dragoman.net.tasks import run_off_loop
 from dragoman.providers.models import find_profile
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Provider, UnsignedRequest
 from dragoman.providers.token_count import estimate_request_tokens
 from dragoman.routing import Route
 
@@ -107,21 +107,22 @@ async def _request_translated_count(
     """Have an upstream of another protocol count the request that would be built for it."""
     call.expect_count()
     prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
-    body = counting.wrap(prepared.out.body, route.model, provider.requests.quirks)
-    url = counting.locate(prepared.out.url.partition("?")[0])
-    return await _send(provider, msgspec.structs.replace(prepared.out, url=url, body=body))
+    body = counting.wrap(prepared.unsigned.body, route.model, provider.requests.quirks)
+    url = counting.locate(prepared.unsigned.url.partition("?")[0])
+    return await _send(provider, msgspec.structs.replace(prepared.unsigned, url=url, body=body))
 
 
 async def _request_count(
     runtime: Runtime, call: Call, route: Route, provider: Provider, locate: Callable[[str], str]
 ) -> tuple[int, bytes]:
     prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
-    url, query_mark, query = prepared.out.url.partition("?")
-    return await _send(provider, msgspec.structs.replace(prepared.out, url=locate(url) + query_mark + query))
+    url, query_mark, query = prepared.unsigned.url.partition("?")
+    return await _send(provider, msgspec.structs.replace(prepared.unsigned, url=locate(url) + query_mark + query))
 
 
-async def _send(provider: Provider, out: OutgoingRequest) -> tuple[int, bytes]:
-    answer = await provider.send(out, COUNT_TIMEOUT_S)
+async def _send(provider: Provider, request: UnsignedRequest) -> tuple[int, bytes]:
+    credentials = await authorize(provider, request)
+    answer = await provider.send(request.add_credentials(credentials), COUNT_TIMEOUT_S)
     try:
         return answer.status, await answer.read(MAX_COUNT_BYTES, COUNT_TIMEOUT_S)
     finally:

@@ -7,7 +7,8 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.pool import ALL_MODELS, Choice, Pool
+from dragoman.accounts.cooldowns import ALL_MODELS
+from dragoman.accounts.pool import Choice, Pool
 from dragoman.flow.call import Call
 from dragoman.flow.step import NoReply
 from dragoman.framing.jsonread import JSON_ERRORS

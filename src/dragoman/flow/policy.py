@@ -4,8 +4,7 @@ No I/O: a `Policy` gets how a turn ended and returns the next step. It learns qu
 """
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from msgspec import Struct
@@ -31,13 +30,9 @@ from dragoman.flow.step import (
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
+from dragoman.providers.learned_quirks import QuirkMemory
 from dragoman.providers.provider import Adjustment, Provider
 from dragoman.routing import Route
-
-MAX_QUIRK_ENTRIES = 10_000  # pairs of a tenant and a provider; the least recently used go first
-MAX_QUIRKS = 100  # of one entry: some are learnt per model, and clients may invent model names
-
-NO_QUIRKS: frozenset[str] = frozenset()
 
 
 class After(Struct, frozen=True):
@@ -296,43 +291,6 @@ def _known_wait_s(end: NoReply) -> float:
     return math.inf if end.failure.retry_after is None else end.failure.retry_after
 
 
-class LearnedQuirks:
-    """The quirks that upstreams have shown, by tenant and provider, kept from request to request.
-
-    A quirk is learnt from an upstream's refusal, and a refusal may repeat what the client wrote: one client key must
-    not be able to change how another key's requests are built. `everywhere` holds, by provider, what is known for every
-    tenant.
-    """
-
-    def __init__(self, everywhere: Mapping[str, Iterable[str]] | None = None) -> None:
-        self._everywhere = {name: frozenset(quirks) for name, quirks in (everywhere or {}).items()}
-        self._entries: OrderedDict[tuple[str, str], frozenset[str]] = OrderedDict()
-
-    def quirks(self, tenant: str, provider: str) -> frozenset[str]:
-        """Return the quirks learned from this tenant's requests to the provider."""
-        entry = (tenant, provider)
-        own = self._entries.get(entry)
-        if own is None:
-            return self._everywhere.get(provider, NO_QUIRKS)
-        self._entries.move_to_end(entry)
-        return own | self._everywhere.get(provider, NO_QUIRKS)
-
-    def add(self, tenant: str, provider: str, quirk: str) -> None:
-        entry = (tenant, provider)
-        own = self._entries.get(entry, NO_QUIRKS)
-        if len(own) < MAX_QUIRKS:
-            self._entries[entry] = own | {quirk}
-            self._entries.move_to_end(entry)
-        while len(self._entries) > MAX_QUIRK_ENTRIES:
-            self._entries.popitem(last=False)
-
-    def list_known_to(self, tenant: str) -> dict[str, tuple[str, ...]]:
-        """Return everything that this tenant has learnt, by provider; for captures."""
-        providers = {*self._everywhere, *(provider for owner, provider in self._entries if owner == tenant)}
-        found = {provider: tuple(sorted(self.quirks(tenant, provider))) for provider in sorted(providers)}
-        return {provider: quirks for provider, quirks in found.items() if quirks}
-
-
 class SecondChance(Enum):
     RENEWED_CREDENTIAL = "renewed credential"
     CHANGED_REQUEST = "changed request"
@@ -341,7 +299,7 @@ class SecondChance(Enum):
 class SecondChances:
     """What may be changed after a refusal, each once: a renewed credential, an adjusted request."""
 
-    def __init__(self, learned_quirks: LearnedQuirks, tenant: str) -> None:
+    def __init__(self, learned_quirks: QuirkMemory, tenant: str) -> None:
         self._taken: frozenset[tuple[str, int, str]] = frozenset()
         self._learnt = learned_quirks
         self._tenant = tenant

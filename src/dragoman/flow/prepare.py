@@ -27,11 +27,12 @@ from dragoman.passes.adapt_turns import find_links, inline_links
 from dragoman.passes.default_thinking import add_default_thinking
 from dragoman.passes.server_tools import ServerTools
 from dragoman.protocols import ACCOUNT_CHOICES, KEY_PLACES
-from dragoman.providers.provider import Attempt, Pass, Provider, keep_body, no_options
+from dragoman.providers.provider import Attempt, Pass, Provider, UnsignedRequest, keep_body, no_options
 from dragoman.routing import Route
 from dragoman.tools.backends import ToolPlan
 
 IDENTITY = (b"accept-encoding", b"identity")
+JSON_IDENTITY: tuple[Header, ...] = (JSON, IDENTITY)
 
 # Headers for the gateway, not for the upstream: credentials, the connection, the client's address.
 KEPT_BACK = frozenset(
@@ -52,7 +53,8 @@ class Outbound(Struct, frozen=True, kw_only=True):
     provider: Provider
     protocol: Protocol  # the upstream's
     upstream: Upstream  # of this protocol
-    out: OutgoingRequest
+    unsigned: UnsignedRequest
+    out: OutgoingRequest  # the same with its credential
     options: object
     secrets: Secrets  # to be redacted in the reply
     owner: bool  # the client may see the upstream account's headers
@@ -137,11 +139,9 @@ async def prepare(
     """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
     endpoint, rules = provider.endpoint, provider.requests
     speaks = endpoint.protocols if endpoint.find_protocols is None else await endpoint.find_protocols(route.model)
-    passing: bytes | None = None
-    if call.protocol.name in speaks and call.leaves_state_to(provider.endpoint.keeps_replies):
-        passing = call.body
-        if rules.passthrough_body is not keep_body:
-            passing = await run_off_loop(len(call.body), partial(rules.passthrough_body, call.protocol.name, call.body))
+    passing = call.body if call.protocol.name in speaks and call.leaves_state_to(endpoint.keeps_replies) else None
+    if passing is not None and rules.passthrough_body is not keep_body:
+        passing = await run_off_loop(len(passing), partial(rules.passthrough_body, call.protocol.name, passing))
     choosing = (call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
     if len(call.body) <= LARGE_BYTES:
         choice = choose_protocol(*choosing)
@@ -166,12 +166,13 @@ async def prepare(
     request, tools, message = await _translate(
         call, route, provider, fitting, protocol, options, changes, ledger, request
     )
-    out, secrets = await _address(message, call, provider, protocol, number)
+    unsigned, out, secrets = await _address(message, call, provider, protocol, number)
     return Translated(
         route=route,
         provider=provider,
         protocol=protocol,
         upstream=upstream,
+        unsigned=unsigned,
         out=out,
         options=options,
         secrets=secrets,
@@ -224,12 +225,13 @@ async def _pass_unchanged(
     path, query = upstream.locate(route.model, call.stream).path, client_query(call.query)
     headers = client_headers(call.headers, call.is_owner, provider, upstream)
     message = _Message(body, headers, path, query, call.request, call.headers.lasting is not None)
-    out, secrets = await _address(message, call, provider, protocol, number)
+    unsigned, out, secrets = await _address(message, call, provider, protocol, number)
     return Passthrough(
         route=route,
         provider=provider,
         protocol=protocol,
         upstream=upstream,
+        unsigned=unsigned,
         out=out,
         options=options,
         secrets=secrets,
@@ -280,27 +282,33 @@ async def _translate(
 
 async def _address(
     message: _Message, call: Call, provider: Provider, protocol: Protocol, number: int
-) -> tuple[OutgoingRequest, Secrets]:
-    """Add the provider's own headers and credential; return what is sent, and the secrets in it."""
-    assert protocol.upstream is not None
-    credentials = await authorize(provider, protocol.name)
-    described: tuple[Header, ...] = ()
+) -> tuple[UnsignedRequest, OutgoingRequest, Secrets]:
+    """Add address, the provider's own headers and the credential; return what is sent, and the secrets in it."""
+    endpoint, auth, name, others = provider.endpoint, provider.auth, protocol.name, message.headers
+    path = endpoint.paths.get(name, message.path)
+    if endpoint.find_address is None:
+        url, own = endpoint.urls.get(name, endpoint.url) + path, JSON_IDENTITY + endpoint.headers
+    else:
+        address = await endpoint.find_address(path)
+        url, own = address.url, (*address.headers, IDENTITY, *endpoint.headers)
     if provider.requests.headers is not None:
-        described = provider.requests.headers(message.request, call.headers, Attempt(call.uuid, number, call.tenant))
-    own = (JSON, IDENTITY, *provider.endpoint.headers, *described, *credentials)
-    join = provider.auth.latest_fields.join if message.is_lasting else join_fields
-    fields = join(own, message.headers)
-    path, query = provider.endpoint.paths.get(protocol.name, message.path), message.query
-    base = provider.endpoint.urls.get(protocol.name, provider.endpoint.url)
-    url = f"{base}{path}?{query}" if query else base + path
-    out = OutgoingRequest("POST", url, fields, message.body)
-    return out, provider.auth.secret_forms.find(credentials, provider.auth.secrets)
+        own += provider.requests.headers(message.request, call.headers, Attempt(call.uuid, number, call.tenant))
+    if message.query:
+        url = f"{url}?{message.query}"
+    unsigned = UnsignedRequest(name, "POST", url, own, others, message.body)
+    try:
+        credentials = await auth.authorize(unsigned)
+    except ConfigError as error:
+        raise RequestError(_missing_credential(provider, error)) from error
+    join = auth.latest_fields.join if message.is_lasting else join_fields
+    out = OutgoingRequest("POST", url, join(own + credentials, others), message.body)
+    return unsigned, out, auth.secret_forms.find(credentials, auth.secrets)
 
 
-async def authorize(provider: Provider, protocol: str) -> tuple[Header, ...]:
+async def authorize(provider: Provider, request: UnsignedRequest) -> tuple[Header, ...]:
     """Return the headers with the provider's credential; raises RequestError if it has none."""
     try:
-        return await provider.auth.authorize(protocol)
+        return await provider.auth.authorize(request)
     except ConfigError as error:
         raise RequestError(_missing_credential(provider, error)) from error
 

@@ -32,7 +32,7 @@ from dragoman.hub.events import Ended, Started, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import EVENT_STREAM
 from dragoman.hub.usage import Usage
-from dragoman.net.client import ConnectionLost, IncomingResponse, OutgoingRequest, UpstreamTimeout, join_fields
+from dragoman.net.client import ConnectionLost, IncomingResponse, UpstreamTimeout
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
@@ -48,7 +48,7 @@ from dragoman.protocols.relayed_paths import (
     RelayedPath,
     observe_document,
 )
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Endpoint, Provider, UnsignedRequest
 from dragoman.routing import Route
 
 log = logging.getLogger("dragoman.requests")
@@ -99,17 +99,18 @@ class RelayedCall:
         self.model = named or self.path.default_model
         self.record.requested_model, self.record.stream = self.model, stream
 
-    async def make_request(self, url: str, own: tuple[Header, ...], model: str, provider: Provider) -> OutgoingRequest:
-        """Return the request for one target."""
+    async def make_request(self, url: str, model: str, provider: Provider) -> UnsignedRequest:
+        """Return the request for one target, without its credential."""
+        own = (IDENTITY, *provider.endpoint.headers)
         others = client_headers(self.headers, self.is_owner, provider, UPSTREAM)
         renamed = None if model == self.model or not self.names_model else model
         if self.form is not None:
-            fields = join_fields(((b"content-type", self._content_type), *own), others)
-            return OutgoingRequest("POST", url, fields, upload=await self.form.prepare(renamed))
+            own, upload = ((b"content-type", self._content_type), *own), await self.form.prepare(renamed)
+            return UnsignedRequest(PROTOCOL.name, "POST", url, own, others, upload=upload)
         body = self.body
         if renamed is not None:
             body = await run_off_loop(len(body), partial(replace_model, body, renamed))
-        return OutgoingRequest("POST", url, join_fields((JSON, *own), others), body)
+        return UnsignedRequest(PROTOCOL.name, "POST", url, (JSON, *own), others, body)
 
 
 async def relay(runtime: Runtime, call: RelayedCall, sink: ReplySink) -> None:
@@ -234,20 +235,25 @@ class _Turns:
     async def _prepare(self, ask: Ask) -> Passthrough:
         call, provider, route = self._call, ask.provider, ask.route
         options = await provider.requests.options(route.model)
-        credentials = await authorize(provider, PROTOCOL.name)
         query = client_query(call.request.query)
-        url = f"{provider.endpoint.url}/{call.path.name}" + (f"?{query}" if query else "")
-        own = (IDENTITY, *provider.endpoint.headers, *credentials)
+        url = await _find_url(provider.endpoint, f"/{call.path.name}") + (f"?{query}" if query else "")
+        unsigned = await call.make_request(url, route.model, provider)
+        credentials = await authorize(provider, unsigned)
         return Passthrough(
             route=route,
             provider=provider,
             protocol=PROTOCOL,
             upstream=UPSTREAM,
-            out=await call.make_request(url, own, route.model, provider),
+            unsigned=unsigned,
+            out=unsigned.add_credentials(credentials),
             options=options,
             secrets=provider.auth.secret_forms.find(credentials, provider.auth.secrets),
             owner=call.is_owner,
         )
+
+
+async def _find_url(endpoint: Endpoint, path: str) -> str:
+    return endpoint.url + path if endpoint.find_address is None else (await endpoint.find_address(path)).url
 
 
 def _disable_adjustments(provider: Provider) -> Provider:

@@ -7,11 +7,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.config.settings import Config
-from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.ports import MediaFetcher, ModelCatalogue
 from dragoman.flow.prepare import TargetSettings
 from dragoman.hub.failure import UNKNOWN_MODEL, Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
+from dragoman.providers.learned_quirks import QuirkMemory
 from dragoman.providers.models import find_profile
 from dragoman.providers.provider import Provider, apply_learned_quirks
 from dragoman.routing import (
@@ -38,7 +38,7 @@ class Runtime(Struct, frozen=True):
     protocols: dict[str, Protocol]
     fetcher: MediaFetcher | None
     budgets: dict[str, int]  # effort -> thinking budget
-    learned_quirks: LearnedQuirks  # oddities that compatible servers have shown
+    learned_quirks: QuirkMemory  # oddities that compatible servers have shown
     tool_plans: Mapping[str, ToolPlan] = {}  # by provider: the tools that the gateway runs for it
     targets: dict[str, tuple[Route, ...]] = field(default_factory=dict)  # of model names that were requested before
     settings: "dict[SettingsKey, TargetSettings]" = field(default_factory=dict)  # of targets that were used before

@@ -18,12 +18,12 @@ from dragoman.flow.step import ErrorReply, NoReply
 from dragoman.framing.known_secrets import redact_known, redact_known_in_fields
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import ErrorShape
-from dragoman.net.client import ConnectionLost, IncomingResponse, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.client import ConnectionLost, IncomingResponse, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.errors import InvalidResponse
-from dragoman.net.headers import Header, Headers
+from dragoman.net.headers import Headers
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Provider, UnsignedRequest
 
 log = logging.getLogger(__name__)
 
@@ -159,14 +159,14 @@ async def relay_resource(
     """
     name, protocol = keeper.provider, keeper.protocol
     provider = _find_account(runtime, name, keeper.account)
+    url = f"{provider.endpoint.url}{path}?{request.query}" if request.query else provider.endpoint.url + path
+    unsigned = UnsignedRequest(protocol, request.method, url, (IDENTITY, *provider.endpoint.headers))
     try:
-        credentials = await provider.auth.authorize(protocol)
+        credentials = await provider.auth.authorize(unsigned)
     except ConfigError as error:
         raise RequestError(Failure(Kind.CREDENTIAL, f"Provider {name!r} has no credential: {error}")) from error
-    fields: tuple[Header, ...] = (IDENTITY, *provider.endpoint.headers, *credentials)
-    url = f"{provider.endpoint.url}{path}?{request.query}" if request.query else provider.endpoint.url + path
     try:
-        answer = await provider.send(OutgoingRequest(request.method, url, fields, b""), RESOURCE_TIMEOUT_S)
+        answer = await provider.send(unsigned.add_credentials(credentials), RESOURCE_TIMEOUT_S)
     except (ConnectionLost, UpstreamTimeout) as fault:
         raise RequestError(Failure(Kind.LOST, f"Provider {name!r} did not answer: {fault}")) from fault
     try:

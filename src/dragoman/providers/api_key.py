@@ -19,6 +19,7 @@ from dragoman.providers.provider import (
     ReplyRules,
     RequestRules,
     SendRequest,
+    UnsignedRequest,
     adjust_chat_tools,
     adjust_reasoning,
 )
@@ -28,7 +29,7 @@ from dragoman.providers.section import api_key_reader, read_catalogue, read_endp
 def make_openai(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     read_key = api_key_reader(config, environ)
 
-    async def authorize(protocol: str) -> tuple[Header, ...]:
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         key = read_key()
         return ((b"authorization", b"Bearer " + key),) if key else ()
 
@@ -60,7 +61,7 @@ HOSTED_TOOLS = frozenset(("web_search", "web_fetch"))
 def make_anthropic(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     read_key = api_key_reader(config, environ)
 
-    async def authorize(protocol: str) -> tuple[Header, ...]:
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         key = read_key()
         return ((b"x-api-key", key),) if key else ()
 
@@ -115,17 +116,17 @@ def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[
     read_key = api_key_reader(config, environ)
     key_header = None if config.key_header is None else config.key_header.lower().encode()
 
-    async def authorize(protocol: str) -> tuple[Header, ...]:
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         key = read_key()
         if not key:
             return ()
         if key_header is not None:
             return ((key_header, b"Bearer " + key if key_header.endswith(b"authorization") else key),)
-        if protocol == "gemini":
+        if request.protocol == "gemini":
             return ((b"x-goog-api-key", key),)
         bearer = (b"authorization", b"Bearer " + key)
         # Servers that imitate Messages differ in which of the two headers they read.
-        return (bearer, (b"x-api-key", key)) if protocol == "messages" else (bearer,)
+        return (bearer, (b"x-api-key", key)) if request.protocol == "messages" else (bearer,)
 
     quirks = expand_quirks(config.quirks)
     return Provider(

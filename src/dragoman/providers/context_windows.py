@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.framing.jsonread import JSON_ERRORS
-from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
-from dragoman.providers.provider import ModelInfo, Provider
+from dragoman.providers.provider import ModelInfo, Provider, UnsignedRequest
 
 TIMEOUT_S = 2.0  # for all requests together: the list of models waits for them
 MAX_BYTES = 4 * 1024 * 1024
@@ -106,7 +106,7 @@ def _add_window(model: ModelInfo, windows: Mapping[str, Window]) -> ModelInfo:
 
 class _Server:
     def __init__(self, provider: Provider, headers: tuple[Header, ...]) -> None:
-        self._endpoint = provider.endpoint
+        self._provider = provider
         self._root = provider.endpoint.url.rstrip("/").removesuffix("/v1")
         self._headers = headers
         self.windows: dict[str, Window] = {}
@@ -152,9 +152,11 @@ class _Server:
     async def _get(self, path: str, type: type[T], body: bytes = b"") -> T | None:
         """Return a response, None if there is none of that shape. A body is posted."""
         headers = (*self._headers, JSON) if body else self._headers
-        out = OutgoingRequest("POST" if body else "GET", self._root + path, headers, body)
+        endpoint, method = self._provider.endpoint, "POST" if body else "GET"
+        request = UnsignedRequest(endpoint.protocols[0], method, self._root + path, headers, body=body)
+        out = request.add_credentials(await self._provider.auth.authorize(request))
         try:
-            response = await self._endpoint.send(out, self._endpoint.dial, head_timeout_s=TIMEOUT_S)
+            response = await endpoint.send(out, endpoint.dial, head_timeout_s=TIMEOUT_S)
             try:
                 content = await response.read(MAX_BYTES, TIMEOUT_S)
             finally:

@@ -45,7 +45,16 @@ from dragoman.providers.echo_request import (
     requests_thinking,
     results_text,
 )
-from dragoman.providers.provider import Auth, Catalogue, Endpoint, FirstTokenWait, ModelInfo, Provider, SendRequest
+from dragoman.providers.provider import (
+    Auth,
+    Catalogue,
+    Endpoint,
+    FirstTokenWait,
+    ModelInfo,
+    Provider,
+    SendRequest,
+    UnsignedRequest,
+)
 from dragoman.providers.section import read_dial, read_headers, read_secrets
 
 
@@ -343,7 +352,7 @@ def _make_id(prefix: str) -> str:
 
 
 def make_echo(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
-    async def authorize(protocol: str) -> tuple[Header, ...]:
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         return ()
 
     models = tuple(ModelInfo(name, text, owned_by="dragoman") for name, text in MODELS if name in LISTED)

@@ -19,11 +19,11 @@ from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Upstream
 from dragoman.hub.profile import Profile
-from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.tasks import spawn
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.context_windows import add_windows, needs_windows, read_count
-from dragoman.providers.provider import ModelInfo, Provider, is_bad_token
+from dragoman.providers.provider import ModelInfo, Provider, UnsignedRequest, is_bad_token
 
 log = logging.getLogger(__name__)
 LIST_TIMEOUT_S = 10.0
@@ -141,18 +141,19 @@ LIST_ERRORS = (
 
 async def fetch_models(provider: Provider) -> tuple[ModelInfo, ...]:
     """Return the provider's list of models, with any credential in it redacted. Raises one of LIST_ERRORS."""
-    protocol = provider.endpoint.protocols[0]
     if provider.catalogue.list_models is not None:
         listed = await provider.catalogue.list_models()
         if provider.members:  # the list is theirs, and already redacted
             return listed
-        return _redact(listed, list_secrets(await provider.auth.authorize(protocol), provider.auth.secrets))
-    credentials = await provider.auth.authorize(protocol)
-    headers = (*provider.endpoint.headers, (b"accept", b"application/json"), *credentials)
+        return _redact(listed, await provider.list_secrets())
+    protocol = provider.endpoint.protocols[0]
     upstream = PROTOCOLS[protocol].upstream
     assert upstream is not None
+    headers = (*provider.endpoint.headers, (b"accept", b"application/json"))
     url = provider.catalogue.list_url or f"{provider.endpoint.url}/models{upstream.models_query}"
-    out = OutgoingRequest("GET", url, (*headers, *upstream.required_headers))
+    request = UnsignedRequest(protocol, "GET", url, (*headers, *upstream.required_headers))
+    credentials = await provider.auth.authorize(request)
+    out = request.add_credentials(credentials)
     response = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=LIST_TIMEOUT_S)
     try:
         body = await response.read(MAX_LIST_BYTES, LIST_TIMEOUT_S)

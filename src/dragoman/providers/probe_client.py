@@ -11,12 +11,12 @@ from dragoman.framing.error_text import clean_message
 from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.failure import Failure, Kind
-from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.protocols.chat.errors import find_error, read_error, read_failure
 from dragoman.protocols.chat.wire import DONE, CallPiece, Chunk, Message
 from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
-from dragoman.providers.provider import IncomingResponse, Provider
+from dragoman.providers.provider import IncomingResponse, Provider, UnsignedRequest
 
 TIMEOUT_S = 120.0  # a server may have to load the model first
 MAX_BYTES = 4 * 1024 * 1024
@@ -143,10 +143,10 @@ class ProbeClient:
         own: tuple[Header, ...] = (JSON,)
         if protocol == "messages":
             own = (*own, ANTHROPIC_VERSION)
-        headers = (*provider.endpoint.headers, *own, *await provider.auth.authorize(protocol))
         body = msgspec.json.encode({"model": self._model, **fields})
+        request = UnsignedRequest(protocol, "POST", url, (*provider.endpoint.headers, *own), body=body)
+        out = request.add_credentials(await provider.auth.authorize(request))
         try:
-            out = OutgoingRequest("POST", url, headers, body)
             response = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=TIMEOUT_S)
             if response.status == 200:
                 return response

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.accounts.pool import CredentialChooser, Pool
-from dragoman.framing.known_secrets import LatestForms
+from dragoman.framing.known_secrets import LatestForms, SecretForms, list_secrets
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
@@ -22,16 +22,50 @@ from dragoman.hub.ports import Stage
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Request
 from dragoman.net.bodies import BodySink, stream_chunks
-from dragoman.net.client import DialOptions, LatestFields, OutgoingRequest
+from dragoman.net.client import DialOptions, LatestFields, OutgoingRequest, Upload, join_fields
 from dragoman.net.client import IncomingResponse as IncomingResponse
 from dragoman.net.client import SendRequest as SendRequest
-from dragoman.net.headers import Header, Headers
+from dragoman.net.dial import parse_url
+from dragoman.net.headers import JSON, Header, Headers
 from dragoman.passes.adapt_turns import allow_unbound, drop_reasoning
 from dragoman.providers.account_state import Finding, Limits, Quota, read_exhausted_until
 from dragoman.tools.web_search import AccountSearch
 
-Authorize = Callable[[str], Awaitable[tuple[Header, ...]]]  # upstream protocol -> headers with the credential
 Pass = Callable[[Request, Ledger], Request]
+
+
+class UnsignedRequest(Struct, frozen=True):
+    """A request that lacks only its credential: what `Auth.authorize` sees of it, and may sign.
+
+    It is final: what is changed afterwards is authorized anew. The HTTP client adds `host`, as the URL has it, and
+    `content-length`, and writes `accept-encoding` itself. A form that is sent on while it arrives has no `body` but an
+    `upload`, of which a signer can include the length, not the bytes.
+    """
+
+    protocol: str  # the upstream's
+    method: str
+    url: str
+    own: tuple[Header, ...]  # of the gateway and the provider
+    others: tuple[Header, ...] = ()  # of the client; those that have the name of one of ours are not sent
+    body: bytes = b""
+    upload: Upload | None = None  # instead of the body
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        """All headers, the credential apart."""
+        return join_fields(self.own, self.others)
+
+    def add_credentials(self, credentials: tuple[Header, ...]) -> OutgoingRequest:
+        """Return the request with the headers that `authorize` has returned for it."""
+        fields = join_fields((*self.own, *credentials), self.others)
+        return OutgoingRequest(self.method, self.url, fields, self.body, self.upload)
+
+    def __repr__(self) -> str:
+        # Headers, query and body hold secrets.
+        return f"UnsignedRequest({self.method} {parse_url(self.url)!r})"
+
+
+Authorize = Callable[[UnsignedRequest], Awaitable[tuple[Header, ...]]]  # returns headers with the credential
 
 
 class ModelInfo(Struct, frozen=True):
@@ -94,6 +128,13 @@ class FirstTokenWait(Struct, frozen=True):
     retries_timeouts: bool = False  # whether a request that timed out after it was sent is sent again
 
 
+class Address(Struct, frozen=True):
+    """Where one request is sent."""
+
+    url: str
+    headers: tuple[Header, ...] = (JSON,)  # the content type, and the operation where the URL does not name it
+
+
 class Endpoint(Struct, frozen=True):
     """Where requests are sent, and in which protocols."""
 
@@ -105,6 +146,8 @@ class Endpoint(Struct, frozen=True):
     urls: Mapping[str, str] = {}  # protocol -> its URL, where it is not `url`
     paths: Mapping[str, str] = {}  # protocol -> path below the URL, where it is not the vendor's usual one
     find_protocols: Callable[[str], Awaitable[tuple[str, ...]]] | None = None  # of one model, where models differ
+    # Path -> the address of the request that is made now, where the account in use decides it; None: `url` and path.
+    find_address: Callable[[str], Awaitable[Address]] | None = None
     relays: frozenset[str] = frozenset()  # the other paths of OpenAI's API that it serves
     keeps_replies: bool = False  # it stores replies that later requests refer to, where its protocol has that
     counts_tokens: bool = False  # it has an endpoint that counts the tokens of a request
@@ -203,6 +246,12 @@ class Provider(Struct, frozen=True):
         """Send a request; return the response, with this upstream's known mistakes corrected."""
         sending = self.endpoint.send(out, self.endpoint.dial, head_timeout_s=head_timeout_s)
         return sending if self.replies.fix_response is keep_response else self._send_and_fix(out, sending)
+
+    async def list_secrets(self) -> SecretForms:
+        """Return all forms of the secrets in its requests. Raises as `authorize` does."""
+        endpoint, auth = self.endpoint, self.auth
+        request = UnsignedRequest(endpoint.protocols[0], "GET", endpoint.url, endpoint.headers)
+        return list_secrets(await auth.authorize(request), auth.secrets)
 
     async def _send_and_fix(
         self, out: OutgoingRequest, sending: Coroutine[object, object, IncomingResponse]

@@ -20,10 +20,11 @@ from dragoman.net.client import (
     UpstreamTimeout,
 )
 from dragoman.net.headers import Header, Headers
-from dragoman.providers.provider import Auth, Catalogue, Endpoint, ReplyRules, RequestRules
+from dragoman.providers.provider import Address, Auth, Catalogue, Endpoint, ReplyRules, RequestRules, UnsignedRequest
 from flow.capture.recordings import look_up, make_recording
 from flow.in_memory import URL, make_pooled, make_provider, run
 
+UNSIGNED = UnsignedRequest("chat", "POST", f"{URL}/chat/completions", ((b"x", b"y"),), body=b"{}")
 OUT = OutgoingRequest("POST", f"{URL}/chat/completions", ((b"x", b"y"),), b"{}")
 KEY = b"sk-secret-0123456789"
 
@@ -152,7 +153,10 @@ async def test_what_a_provider_returns_is_noted() -> None:
     async def renew() -> bool:
         return True
 
-    async def authorize(protocol: str) -> tuple[Header, ...]:
+    async def find_address(path: str) -> Address:
+        return Address(f"https://moved.example{path}", ((b"x-target", b"Chat"),))
+
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         return ((b"authorization", b"Bearer " + KEY),)
 
     def interpret(failure: Failure) -> Failure:
@@ -161,7 +165,7 @@ async def test_what_a_provider_returns_is_noted() -> None:
     recording = make_recording()
     provider = record_provider(
         make_provider(
-            endpoint=replace(make_sender(Pieces()), find_protocols=find_protocols),
+            endpoint=replace(make_sender(Pieces()), find_protocols=find_protocols, find_address=find_address),
             auth=Auth(authorize, renew=renew),
             catalogue=Catalogue(context_window=lambda model: 1000),
             requests=RequestRules(options=options),
@@ -171,7 +175,9 @@ async def test_what_a_provider_returns_is_noted() -> None:
     )
     assert await provider.protocols_for("m") == ("messages",)
     assert await provider.requests.options("m") == {"profile": "m"}
-    assert await provider.auth.authorize("chat") == ((b"authorization", b"Bearer " + KEY),)
+    assert provider.endpoint.find_address is not None
+    assert (await provider.endpoint.find_address("/chat")).url == "https://moved.example/chat"
+    assert await provider.auth.authorize(UNSIGNED) == ((b"authorization", b"Bearer " + KEY),)
     assert provider.auth.renew is not None
     assert await provider.auth.renew()
     assert provider.replies.interpret_failure(Failure(Kind.RATE_LIMITED, "slow")).retry_after == 7.0
@@ -179,6 +185,7 @@ async def test_what_a_provider_returns_is_noted() -> None:
     expected: dict[LookupName, object] = {
         LookupName.PROTOCOLS: ["messages"],
         LookupName.OPTIONS: {"profile": "m"},
+        LookupName.ADDRESS: {"url": "https://moved.example/chat", "headers": [["x-target", "Chat"]]},
         LookupName.AUTHORIZE: [["authorization", f"Bearer {KEY.decode()}"]],
         LookupName.RENEW: True,
         LookupName.RETRY_AFTER: 7.0,
@@ -191,21 +198,22 @@ async def test_what_a_provider_returns_is_noted() -> None:
 
 def test_what_a_provider_does_not_have_is_not_recorded_either() -> None:
     provider = record_provider(make_provider(), make_recording())
-    assert (provider.endpoint.find_protocols, provider.auth.renew) == (None, None)
+    endpoint, auth = provider.endpoint, provider.auth
+    assert (endpoint.find_protocols, endpoint.find_address, auth.renew) == (None, None, None)
 
 
 async def test_a_credential_that_cannot_be_had_is_noted_with_the_reason() -> None:
-    async def refuse(protocol: str) -> tuple[Header, ...]:
-        if protocol == "chat":
+    async def refuse(request: UnsignedRequest) -> tuple[Header, ...]:
+        if request.protocol == "chat":
             raise RequestError(Failure(Kind.CREDENTIAL, "signed out"))
         raise ConfigError([Problem("configuration", None, "api_key", "it is empty")])
 
     recording = make_recording()
     provider = record_provider(make_provider(auth=Auth(refuse)), recording)
     with pytest.raises(RequestError):
-        await provider.auth.authorize("chat")
+        await provider.auth.authorize(UNSIGNED)
     with pytest.raises(ConfigError):
-        await provider.auth.authorize("messages")
+        await provider.auth.authorize(replace(UNSIGNED, protocol="messages"))
     refused, misconfigured = look_up(recording, "up", LookupName.AUTHORIZE)
     assert isinstance(refused, dict)
     assert "signed out" in str(refused["refused"])

@@ -17,9 +17,12 @@ from dragoman.config.secret import SecretSource
 from dragoman.config.settings import CopilotProviderConfig
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.copilot.credential import Session, TokenExchange, find_addresses, find_source, is_trusted
+from dragoman.providers.copilot.provider import make_copilot
 from fakes.copilot import APP_TOKEN, CLIENT_ID, EDITOR_TOKEN, EXCHANGE, INSTALLATION_TOKEN, TOKEN, FakeCopilot
 from fakes.service import json_answer
 from fakes.upstream import Answer
+from narrowing import present
+from outgoing import open_http
 from providers.account_kit import RefresherRig, get_once
 
 
@@ -200,6 +203,17 @@ def test_the_host_that_the_exchange_names_is_kept_if_it_is_trusted(copilot: Fake
     assert get_once(Rig(copilot, section(EDITOR_TOKEN))).api == "https://api.individual.githubcopilot.com"
     copilot.named_api = "https://evil.example"
     assert get_once(Rig(copilot, section(EDITOR_TOKEN))).api == ""
+
+
+@pytest.mark.parametrize("endpoint", [None, "https://copilot.example"])
+async def test_requests_go_to_the_accounts_own_host_unless_another_is_configured(
+    copilot: FakeCopilot, endpoint: str | None
+) -> None:
+    config = section(EDITOR_TOKEN, endpoint=endpoint, control_endpoint=copilot.root, auth_endpoint=copilot.root)
+    async with open_http() as http:
+        provider = make_copilot(config, http.send, {})
+        found = await present(provider.endpoint.find_address)("/responses")
+    assert found.url == f"{endpoint or 'https://api.individual.githubcopilot.com'}/responses"
 
 
 def own(life_s: float) -> dict[str, dict[str, object]]:

@@ -11,12 +11,13 @@ import pytest
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, OutgoingRequest
+from dragoman.net.headers import JSON
 from dragoman.protocols.kiro.wire import KiroOptions
 from dragoman.providers.account_state import Finding
 from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.provider import fingerprint, make_kiro, user_agent
 from dragoman.providers.kiro.services import api_region, find_addresses, read_region
-from dragoman.providers.provider import IncomingResponse, Provider
+from dragoman.providers.provider import Address, IncomingResponse, Provider, UnsignedRequest
 from fakes.kiro import ARN, FakeKiro, refusal
 from narrowing import expect, present
 from outgoing import open_http
@@ -96,7 +97,8 @@ async def inspect(config: KiroProviderConfig) -> list[Finding]:
 
 async def authorize(config: KiroProviderConfig) -> dict[bytes, bytes]:
     async with open_provider(config) as provider:
-        return dict(await provider.auth.authorize("kiro"))
+        request = UnsignedRequest("kiro", "POST", provider.endpoint.url, ())
+        return dict(await provider.auth.authorize(request))
 
 
 async def read_options(config: KiroProviderConfig) -> KiroOptions:
@@ -245,10 +247,8 @@ async def test_an_api_key_is_marked_as_one() -> None:
 
 async def test_another_account_that_signs_in_uses_its_own_hosts(tmp_path: Path) -> None:
     """The gateway was started before anyone had signed in, and then a Builder ID did."""
-    sent: list[str] = []
 
     async def send(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
-        sent.append(out.url)
         raise ConnectionLost("connection refused", sent=False, received=False)
 
     provider = make_kiro(section(None), send, {"HOME": str(tmp_path)})
@@ -259,7 +259,13 @@ async def test_another_account_that_signs_in_uses_its_own_hosts(tmp_path: Path) 
     ide_file(cache / "kiro-auth-token.json", access="aoaFAKE-a", life_s=3600, **registered)
     options = await provider.requests.options("auto")
     assert expect(KiroOptions, options).profile_arn is None
-    out = OutgoingRequest("POST", f"{provider.endpoint.url}/generateAssistantResponse", ())
-    with pytest.raises(ConnectionLost):
-        await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=1.0)
-    assert sent[-1] == "https://q.us-east-1.amazonaws.com/generateAssistantResponse"
+    found = await present(provider.endpoint.find_address)("/generateAssistantResponse")
+    assert found == Address("https://q.us-east-1.amazonaws.com/generateAssistantResponse", (JSON,))
+    by_name = make_kiro(section(None, operations_by="target"), send, {"HOME": str(tmp_path)})
+    assert await present(by_name.endpoint.find_address)("/generateAssistantResponse") == Address(
+        "https://q.us-east-1.amazonaws.com/",
+        (
+            (b"content-type", b"application/x-amz-json-1.0"),
+            (b"x-amz-target", b"AmazonCodeWhispererStreamingService.GenerateAssistantResponse"),
+        ),
+    )

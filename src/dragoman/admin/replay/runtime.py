@@ -26,7 +26,6 @@ from dragoman.config.settings import (
     StoreSettings,
 )
 from dragoman.flow.capture.format import NO_PROVIDER, Capture, LookupName
-from dragoman.flow.policy import LearnedQuirks
 from dragoman.flow.runtime import Runtime
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline, Json
@@ -35,7 +34,8 @@ from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.providers import KINDS
-from dragoman.providers.provider import Auth, Catalogue, Endpoint, ModelInfo, Provider
+from dragoman.providers.learned_quirks import LearnedQuirks
+from dragoman.providers.provider import Address, Auth, Catalogue, Endpoint, ModelInfo, Provider, UnsignedRequest
 from dragoman.providers.section import make_member
 from dragoman.responses.context import Context, ContextItem
 from dragoman.responses.kept_call import KeptCall, Terms
@@ -52,6 +52,11 @@ class _Described(msgspec.Struct):
     credentials: tuple[str, ...] = ()  # labels, if there are several
     fields: tuple[tuple[str, str], ...] = ()
     masked: tuple[str, ...] = ()  # the forms that the secrets of headers and proxies have in the capture
+
+
+class _FoundAddress(msgspec.Struct):
+    url: str
+    headers: tuple[tuple[str, str], ...]
 
 
 class Lookups:
@@ -300,19 +305,28 @@ class ReplayedProvider:
     def make(self) -> Provider:
         provider = self._provider
         finds_protocols = provider.endpoint.find_protocols is not None
+        finds_address = self._lookups.has(self._key, LookupName.ADDRESS)  # not in captures of earlier versions
         renews = provider.auth.renew is not None
         return replace(
             provider,
-            endpoint=replace(provider.endpoint, find_protocols=self._find_protocols if finds_protocols else None),
+            endpoint=replace(
+                provider.endpoint,
+                find_protocols=self._find_protocols if finds_protocols else None,
+                find_address=self._find_address if finds_address else None,
+            ),
             auth=replace(provider.auth, authorize=self._authorize, renew=self._renew if renews else None),
             catalogue=replace(provider.catalogue, context_window=self._context_window),
             requests=replace(provider.requests, options=self._options),
             replies=replace(provider.replies, interpret_failure=self._interpret_failure),
         )
 
-    async def _authorize(self, protocol: str) -> tuple[Header, ...]:
+    async def _authorize(self, request: UnsignedRequest) -> tuple[Header, ...]:
         headers = msgspec.convert(self._lookups.next(self._key, LookupName.AUTHORIZE), tuple[tuple[str, str], ...])
         return tuple(encode_headers(headers))
+
+    async def _find_address(self, path: str) -> Address:
+        found = msgspec.convert(self._lookups.next(self._key, LookupName.ADDRESS), _FoundAddress)
+        return Address(found.url, tuple(encode_headers(found.headers)))
 
     async def _options(self, model: str) -> object:
         value = self._lookups.next(self._key, LookupName.OPTIONS)
@@ -349,7 +363,7 @@ def _make_section(kind: str, values: dict[str, Json]) -> ProviderConfig:
 def _make_listed_provider(name: str, ids: tuple[str, ...], upstream: RecordedUpstream) -> Provider:
     """Return a provider of which only the names of its models are known."""
 
-    async def authorize(protocol: str) -> tuple[Header, ...]:
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         return ()
 
     return Provider(

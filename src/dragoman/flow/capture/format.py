@@ -25,6 +25,7 @@ class LookupName(StrEnum):
     """What a request looked up; the values are part of the format, so that old captures replay."""
 
     AUTHORIZE = "authorize"
+    ADDRESS = "address"
     RENEW = "renew"
     PROTOCOLS = "speaks"
     OPTIONS = "aim"

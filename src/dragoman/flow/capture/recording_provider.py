@@ -24,7 +24,7 @@ from dragoman.net.client import (
     UpstreamTimeout,
 )
 from dragoman.net.headers import Header, Headers
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Address, Provider, UnsignedRequest
 
 T = TypeVar("T")
 
@@ -40,12 +40,14 @@ def record_provider(provider: Provider, recording: Recording) -> Provider:
     """Return a provider that behaves the same and notes what it returns and sends."""
     recorder = ProviderRecorder(provider, recording)
     finds_protocols = provider.endpoint.find_protocols is not None
+    finds_address = provider.endpoint.find_address is not None
     return replace(
         provider,
         endpoint=replace(
             provider.endpoint,
             send=recorder.send,
             find_protocols=recorder.find_protocols if finds_protocols else None,
+            find_address=recorder.find_address if finds_address else None,
         ),
         auth=replace(
             provider.auth,
@@ -73,14 +75,19 @@ class ProviderRecorder:
         assert find is not None
         return await self._note_result(LookupName.PROTOCOLS, find(model), list)
 
+    async def find_address(self, path: str) -> Address:
+        find = self._provider.endpoint.find_address
+        assert find is not None
+        return await self._note_result(LookupName.ADDRESS, find(path), _describe_address)
+
     async def options(self, model: str) -> object:
         self._model = model
         options = self._provider.requests.options(model)
         return await self._note_result(LookupName.OPTIONS, options, msgspec.to_builtins)
 
-    async def authorize(self, protocol: str) -> tuple[Header, ...]:
-        self._protocol = protocol
-        authorize = self._provider.auth.authorize(protocol)
+    async def authorize(self, request: UnsignedRequest) -> tuple[Header, ...]:
+        self._protocol = request.protocol
+        authorize = self._provider.auth.authorize(request)
         headers = await self._note_result(LookupName.AUTHORIZE, authorize, _list_headers)
         self._recording.secrets.update(list_secrets(headers))
         return headers
@@ -202,6 +209,10 @@ def credential_name(provider: Provider) -> str:
 def describe_error(error: Exception) -> str:
     phase = f" {error.phase}" if isinstance(error, UpstreamTimeout) else ""
     return f"{ERROR_NAMES.get(type(error), type(error).__name__)}{phase}: {error}"
+
+
+def _describe_address(address: Address) -> Json:
+    return {"url": address.url, "headers": _list_headers(address.headers)}
 
 
 def _list_headers(headers: tuple[Header, ...]) -> Json:

@@ -41,6 +41,7 @@ from dragoman.providers.provider import (
     ReplyRules,
     RequestRules,
     SendRequest,
+    UnsignedRequest,
     adjust_reasoning,
     is_event_stream,
 )
@@ -205,7 +206,7 @@ class Codex:
 
         return send_and_observe
 
-    async def authorize(self, protocol: str) -> tuple[Header, ...]:
+    async def authorize(self, request: UnsignedRequest) -> tuple[Header, ...]:
         return authorization_headers(await self._account.refresher.get())
 
     def session_headers(self, request: Callable[[], Request], headers: Headers, attempt: Attempt) -> tuple[Header, ...]:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.refresher import CredentialRefresher
-from dragoman.accounts.service_client import ServerClock, ServiceClient
+from dragoman.accounts.service_client import ServerClock, ServiceClient, ServiceResponse
 from dragoman.config.settings import CopilotProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
@@ -27,6 +27,7 @@ from dragoman.providers.copilot.credential import Addresses, Session, TokenExcha
 from dragoman.providers.copilot.response_fixes import ChoiceMerger, finish_calls, stabilize_ids
 from dragoman.providers.provider import (
     Account,
+    Address,
     Attempt,
     Auth,
     Catalogue,
@@ -38,6 +39,7 @@ from dragoman.providers.provider import (
     ReplyRules,
     RequestRules,
     SendRequest,
+    UnsignedRequest,
     adjust_reasoning,
     is_event_stream,
 )
@@ -93,6 +95,7 @@ def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str
             paths={"messages": "/v1/messages"},
             relays=frozenset(("embeddings",)),
             find_protocols=copilot.models.find_protocols,
+            find_address=copilot.find_address,
             first_token=FirstTokenWait(config.first_token_timeout_s),
         ),
         auth=Auth(
@@ -166,28 +169,31 @@ class Copilot:
         self._service = service
         self._refresher = refresher
         self._places = places
-        self._api = places.api
         self._limits: Limits | None = None
         self.models = ModelCache(self._fetch_list)
 
     def wrap_send(self, send: SendRequest) -> SendRequest:
-        """Return `send` to the account's own API host, with clock and limits updated by every response."""
+        """Return `send`, with clock and limits updated by every response."""
 
         async def send_and_observe(
             out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float
         ) -> IncomingResponse:
-            path = out.url.removeprefix(self._places.api)
-            response = await send(replace(out, url=self._api + path), dial, head_timeout_s=head_timeout_s)
+            response = await send(out, dial, head_timeout_s=head_timeout_s)
             self._service.clock.observe_date(response.headers.get(b"date"))
             self._limits = read_limits(response.headers) or self._limits
             return response
 
         return send_and_observe
 
-    async def authorize(self, protocol: str) -> tuple[Header, ...]:
-        session = await self._refresher.get()
-        self._api = session.api if session.api and not self._fixed else self._places.api
-        return ((b"authorization", b"Bearer " + session.access_token.encode()),)
+    async def find_address(self, path: str) -> Address:
+        """Return the address at the account's own API host."""
+        return Address(self._find_api(await self._refresher.get()) + path)
+
+    def _find_api(self, session: Session) -> str:
+        return session.api if session.api and not self._fixed else self._places.api
+
+    async def authorize(self, request: UnsignedRequest) -> tuple[Header, ...]:
+        return _bearer(await self._refresher.get())
 
     def initiator_headers(
         self, request: Callable[[], Request], headers: Headers, attempt: Attempt
@@ -230,16 +236,23 @@ class Copilot:
         return read_quotas(self._name, response)
 
     async def _fetch_list(self) -> bytes:
-        credential = await self.authorize("chat")
+        session = await self._refresher.get()
         try:
-            response = await self._service.request("GET", f"{self._api}/models", credential)
+            response = await self._request_list(session)
             if response.status in (401, 403) and await self._refresher.renew():
-                response = await self._service.request("GET", f"{self._api}/models", await self.authorize("chat"))
+                response = await self._request_list(await self._refresher.get())
         except CredentialError as lost:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
         if response.status != 200:
             raise RequestError(self.interpret_failure(read_failure(response.status, {}, response.body)))
         return response.body
+
+    async def _request_list(self, session: Session) -> ServiceResponse:
+        return await self._service.request("GET", f"{self._find_api(session)}/models", _bearer(session))
+
+
+def _bearer(session: Session) -> tuple[Header, ...]:
+    return ((b"authorization", b"Bearer " + session.access_token.encode()),)
 
 
 def passthrough_body(protocol: str, body: bytes) -> bytes | None:

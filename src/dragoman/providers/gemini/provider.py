@@ -12,7 +12,6 @@ from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.config.settings import GeminiProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import Header
 from dragoman.passes.adapt_turns import drop_reasoning
 from dragoman.protocols.gemini.wire import VERTEX
@@ -29,6 +28,7 @@ from dragoman.providers.provider import (
     Provider,
     RequestRules,
     SendRequest,
+    UnsignedRequest,
 )
 from dragoman.providers.section import (
     api_key_reader,
@@ -87,7 +87,7 @@ def make_gemini(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
 def _make_key_auth(config: GeminiProviderConfig, environ: Mapping[str, str]) -> tuple[Auth, Account]:
     read_key = api_key_reader(config, environ)
 
-    async def authorize(protocol: str) -> tuple[Header, ...]:
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         key = read_key()
         return ((b"x-goog-api-key", key),) if key else ()
 
@@ -102,7 +102,7 @@ def _make_token_auth(
     source = find_source(config, environ)
     refresher = CredentialRefresher(config.name, source, issuer, service.clock, config.refresh_margin_s)
 
-    async def authorize(protocol: str) -> tuple[Header, ...]:
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         token = await refresher.get()
         bearer = (b"authorization", b"Bearer " + token.access_token.encode())
         project = token.quota_project.encode()
@@ -165,10 +165,12 @@ def _make_lister(
 
 
 async def _fetch_page(endpoint: Endpoint, authorize: Authorize, elsewhere: str | None, token: str) -> _Page:
-    headers = (*endpoint.headers, (b"accept", b"application/json"), *await authorize(endpoint.protocols[0]))
+    headers = (*endpoint.headers, (b"accept", b"application/json"))
     address = elsewhere or f"{endpoint.url}/models"
     url = f"{address}?pageSize={_PAGE_SIZE}" + (f"&pageToken={quote(token, safe='')}" if token else "")
-    response = await endpoint.send(OutgoingRequest("GET", url, headers), endpoint.dial, head_timeout_s=LIST_TIMEOUT_S)
+    request = UnsignedRequest(endpoint.protocols[0], "GET", url, headers)
+    out = request.add_credentials(await authorize(request))
+    response = await endpoint.send(out, endpoint.dial, head_timeout_s=LIST_TIMEOUT_S)
     try:
         body = await response.read(MAX_LIST_BYTES, LIST_TIMEOUT_S)
     finally:

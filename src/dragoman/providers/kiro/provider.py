@@ -33,9 +33,16 @@ from dragoman.providers.kiro.credential import Credential, TokenIssuers, describ
 from dragoman.providers.kiro.credential_sources import find_source
 from dragoman.providers.kiro.model_cache import NAMES, UNLISTED, ModelCache, fallback_models, resolve_name
 from dragoman.providers.kiro.search import KiroSearch
-from dragoman.providers.kiro.services import AccountHosts, ControlClient, Generation, authorization_headers
+from dragoman.providers.kiro.services import (
+    AccountHosts,
+    ControlClient,
+    Generation,
+    authorization_headers,
+    target_headers,
+)
 from dragoman.providers.provider import (
     Account,
+    Address,
     Adjustment,
     Attempt,
     Auth,
@@ -47,6 +54,7 @@ from dragoman.providers.provider import (
     ReplyRules,
     RequestRules,
     SendRequest,
+    UnsignedRequest,
 )
 from dragoman.providers.section import configured_headers, configured_models, read_dial, read_secrets
 from dragoman.stages.text_calls import TextCalls
@@ -72,11 +80,12 @@ def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, s
         kind=config.kind,
         issuer=NAME,
         endpoint=Endpoint(
-            url=account.hosts.first_url,
+            url=account.hosts.current.chat,
             protocols=(NAME,),
             send=kiro.wrap_send(send),
             dial=read_dial(config, environ),
             headers=chat_headers(config, account.hosts.current.generation, environ),
+            find_address=kiro.find_address,
             first_token=FirstTokenWait(config.first_token_timeout_s, FIRST_TOKEN_LIMIT_S, retries_timeouts=True),
         ),
         auth=Auth(
@@ -132,14 +141,13 @@ class Kiro:
         self._models = models
 
     def wrap_send(self, send: SendRequest) -> SendRequest:
-        """Return `send` to the account's current host, with the clock updated by every response."""
-        account = self._account
+        """Return `send`, with the clock updated by every response."""
 
         async def send_and_observe(
             out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float
         ) -> IncomingResponse:
-            response = await send(account.hosts.redirect(out), dial, head_timeout_s=head_timeout_s)
-            account.refresher.clock.observe_date(response.headers.get(b"date"))
+            response = await send(out, dial, head_timeout_s=head_timeout_s)
+            self._account.refresher.clock.observe_date(response.headers.get(b"date"))
             self._log_request_id(response)
             return response
 
@@ -158,7 +166,15 @@ class Kiro:
                 id.decode("latin-1"),
             )
 
-    async def authorize(self, protocol: str) -> tuple[Header, ...]:
+    async def find_address(self, path: str) -> Address:
+        """Return the address at the account's current host, which `request_options` has found."""
+        hosts = self._account.hosts
+        if not hosts.uses_target_header:
+            return Address(hosts.current.chat + path)
+        service = hosts.current.generation.chat_service
+        return Address(f"{hosts.current.chat}/", target_headers(service, "GenerateAssistantResponse"))
+
+    async def authorize(self, request: UnsignedRequest) -> tuple[Header, ...]:
         credential = await self._account.refresher.get()
         return authorization_headers(credential)
 

@@ -14,8 +14,7 @@ from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.net.client import OutgoingRequest
-from dragoman.net.headers import JSON, Header
+from dragoman.net.headers import Header
 from dragoman.protocols.kiro.errors import read_failure as read_failure
 from dragoman.providers.kiro.credential import Credential, Method
 
@@ -85,7 +84,6 @@ class AccountHosts:
     def __init__(self, config: KiroProviderConfig, credential: Credential | None) -> None:
         self._config = config
         self.current = find_addresses(config, credential, None)
-        self.first_url = self.current.chat
 
     def update(self, credential: Credential, profile_arn: str | None) -> Addresses:
         """Update the addresses: another account may have signed in, or a profile was found."""
@@ -96,16 +94,6 @@ class AccountHosts:
     def uses_target_header(self) -> bool:
         """Whether operations are named in a header, as in AWS's JSON protocol, instead of by paths."""
         return self._config.operations_by == "target"
-
-    def redirect(self, out: OutgoingRequest) -> OutgoingRequest:
-        """Return a request for the first address, sent to the current one."""
-        if self.uses_target_header:
-            fields = tuple(field for field in out.headers if field[0] != JSON[0])
-            named = target_headers(self.current.generation.chat_service, "GenerateAssistantResponse")
-            return msgspec.structs.replace(out, url=f"{self.current.chat}/", headers=(*fields, *named))
-        if self.current.chat == self.first_url or not out.url.startswith(self.first_url):
-            return out
-        return msgspec.structs.replace(out, url=self.current.chat + out.url[len(self.first_url) :])
 
     def control_urls(self) -> list[str]:
         """Return the addresses that list profiles: the current one, then the API's other region."""

@@ -1,0 +1,116 @@
+"""Cooldowns of credentials: which are not used, for which model, and until when.
+
+Times are seconds since the epoch and are passed in; nothing here waits or does I/O.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+MAX_COOLDOWNS = 1_000  # models are named by clients, who may invent any number of them
+PROBE_AFTER_S = 300.0  # in a longer cooldown, one request in between finds out whether it still holds
+MAX_PROBE_INTERVAL_S = 3600.0
+ALL_MODELS = ""
+
+
+class ActiveCooldown(Struct):
+    """Why a credential is not used, until when, and when the next request may probe it."""
+
+    until: float
+    reason: str
+    probe_at: float
+    probe_interval_s: float
+    is_probed: bool = False  # one request is probing it now
+
+    def blocks(self, now: float) -> bool:
+        return now < self.until and (self.is_probed or now < self.probe_at)
+
+
+class Cooldowns(Protocol):
+    """The cooldowns of one provider's credentials, which are identified by their index.
+
+    Gateways that use the same accounts should agree on them. They are read in many requests: nothing here waits.
+    """
+
+    def active(self, member: int, model: str, now: float) -> Iterable[ActiveCooldown]:
+        """Return the cooldowns that a request for this model meets: the model's, and that of all models."""
+
+    def list_models(self, member: int, now: float) -> Iterable[tuple[str, ActiveCooldown]]:
+        """Return the cooldowns of single models."""
+
+    def start(self, member: int, model: str, until: float, reason: str, now: float) -> None:
+        """Do not use the member until then. After a probe that failed, the next one is twice as far away."""
+
+    def end(self, member: int, model: str) -> None:
+        """End the cooldowns that a request for this model meets."""
+
+    def end_all(self) -> int:
+        """End all; return how many there were."""
+
+    def begin_probes(self, member: int, model: str, now: float) -> tuple[ActiveCooldown, ...]:
+        """Return the cooldowns that a request probes which uses the member now; no other request probes them too."""
+
+    def end_probes(self, probes: Iterable[ActiveCooldown]) -> None:
+        """Let another request probe these cooldowns."""
+
+    def renumber(self, indexes: Mapping[int, int]) -> "Cooldowns":
+        """Return the cooldowns of the members that have a new index, after the configuration was edited."""
+
+
+class MemoryCooldowns:
+    """Cooldowns in this process."""
+
+    def __init__(self, known: Mapping[tuple[int, str], ActiveCooldown] | None = None) -> None:
+        self._known = dict(known or {})
+
+    def active(self, member: int, model: str, now: float) -> Iterator[ActiveCooldown]:
+        for key in {(member, ALL_MODELS), (member, model)}:
+            cooldown = self._known.get(key)
+            if cooldown is not None and now < cooldown.until:
+                yield cooldown
+
+    def list_models(self, member: int, now: float) -> Iterator[tuple[str, ActiveCooldown]]:
+        for (index, model), cooldown in self._known.items():
+            if index == member and model != ALL_MODELS and now < cooldown.until:
+                yield model, cooldown
+
+    def start(self, member: int, model: str, until: float, reason: str, now: float) -> None:
+        if until <= now:
+            return
+        old = self._known.get((member, model))
+        interval_s = PROBE_AFTER_S
+        if old is not None:  # no success since
+            is_due = now >= old.probe_at
+            interval_s = min(old.probe_interval_s * 2, MAX_PROBE_INTERVAL_S) if is_due else old.probe_interval_s
+        self._known[(member, model)] = ActiveCooldown(until, reason, now + interval_s, interval_s)
+        if len(self._known) > MAX_COOLDOWNS:
+            self._drop(now)
+
+    def end(self, member: int, model: str) -> None:
+        self._known.pop((member, ALL_MODELS), None)
+        self._known.pop((member, model), None)
+
+    def end_all(self) -> int:
+        ended, self._known = len(self._known), {}
+        return ended
+
+    def begin_probes(self, member: int, model: str, now: float) -> tuple[ActiveCooldown, ...]:
+        probes = tuple(cooldown for cooldown in self.active(member, model, now) if not cooldown.is_probed)
+        for cooldown in probes:
+            cooldown.is_probed = True
+        return probes
+
+    def end_probes(self, probes: Iterable[ActiveCooldown]) -> None:
+        for cooldown in probes:
+            cooldown.is_probed = False
+
+    def renumber(self, indexes: Mapping[int, int]) -> "MemoryCooldowns":
+        kept = ((member, model, cooldown) for (member, model), cooldown in self._known.items() if member in indexes)
+        return MemoryCooldowns({(indexes[member], model): cooldown for member, model, cooldown in kept})
+
+    def _drop(self, now: float) -> None:
+        """Drop cooldowns that are over, and of too many those that end first."""
+        active = [(key, cooldown) for key, cooldown in self._known.items() if now < cooldown.until]
+        active.sort(key=lambda item: -item[1].until)
+        self._known = dict(active[: MAX_COOLDOWNS // 2])
