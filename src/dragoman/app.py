@@ -165,8 +165,7 @@ class App:
             self._watching.append(spawn(old_usage, name="old usage"))
             old = remove_old_responses_forever(self._store, lambda: self.gateway.runtime.config.responses)
             self._watching.append(spawn(old, name="old responses"))
-        if self._responses is not None:
-            self._responses.background.start(self.site.find_room)
+        self.site.start_background()
         self._metrics.start(partial(provider_address, self.gateway))
         if self.usage is not None:
             self.usage.start()

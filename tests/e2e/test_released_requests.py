@@ -30,7 +30,6 @@ from dragoman.flow.gateway import ActiveCall
 from dragoman.flow.relay import RelayedCall
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.turn import Turn
-from dragoman.http.runs import Run
 from dragoman.http.websocket import ResponsesSocket
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.http_request import HttpRequest
@@ -38,6 +37,7 @@ from dragoman.net.socket_sink import SocketSink
 from dragoman.net.websocket import WebSocket
 from dragoman.responses.background import ActiveRun
 from dragoman.responses.kept_call import KeptCall
+from dragoman.responses.parked_run import Run
 from fakes.upstream import Answer, End
 from gateway import KEY
 from raw_http import dial, request_bytes

@@ -195,7 +195,9 @@ def make_call(
 ) -> Call:
     request = request or make_request(PATHS[protocol], headers, query)
     record = RequestRecord("log_1", "of the log", request.headers)
-    return Call(PROTOCOLS[protocol], body, request, Sender(key=key, tenant=tenant), record)
+    call = Call(PROTOCOLS[protocol], request, Sender(key=key, tenant=tenant), record)
+    call.take_body(body)
+    return call
 
 
 URL = "http://127.0.0.1:9/v1"

@@ -14,6 +14,7 @@ from dragoman.flow.gateway import Gateway
 from dragoman.flow.prepare import Change, Prepared
 from dragoman.flow.response_writer import ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.step import Ask, Completed, Interrupted, TurnEnd
+from dragoman.flow.steps.choose_routes import choose_routes
 from dragoman.flow.turn import CallContext, Turn
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
@@ -138,6 +139,7 @@ class ClientCall:
     call: Call
 
     async def answer(self) -> ClientReply:
+        await choose_routes(self.call, self.gateway.runtime)
         await self.gateway.answer(self.call, self.sink)
         assert self.wire.ended
         return self.wire.reply

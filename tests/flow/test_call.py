@@ -80,7 +80,8 @@ def test_a_call_uses_the_parser_it_was_given() -> None:
         return request
 
     http = make_request()
-    call = Call(PROTOCOLS["chat"], b'{"model":"m"}', http, Sender(), RequestRecord("", "", http.headers), parse)
+    call = Call(PROTOCOLS["chat"], http, Sender(), RequestRecord("", "", http.headers))
+    call.take_body(b'{"model":"m"}', parse)
     assert call.is_from_other_protocol
     assert call.request() is request
     assert not make_call().is_from_other_protocol

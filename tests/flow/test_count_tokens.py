@@ -3,10 +3,9 @@
 import msgspec
 import pytest
 
-from dragoman.accounts.lost_calls import LostCalls
 from dragoman.config.settings import ModelRoute
 from dragoman.flow.count_tokens import count_tokens
-from dragoman.flow.gateway import Gateway
+from dragoman.flow.steps.choose_routes import find_routes
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.provider import Endpoint
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
@@ -38,9 +37,11 @@ def count(
                 key=b"sk-0123456789abcdef",
                 endpoint=Endpoint(fake.url, (speaks,), client.send, counts_tokens=counts),
             )
-            gateway = Gateway(make_world(provider, models=(ModelRoute("m", ("one/vendor-m",)),)), LostCalls(None))
+            runtime = make_world(provider, models=(ModelRoute("m", ("one/vendor-m",)),))
             wire = MemoryWire()
-            await count_tokens(gateway, make_call(protocol, body, request=make_request()), make_sink(wire))
+            call = make_call(protocol, body, request=make_request())
+            await find_routes(call, runtime)
+            await count_tokens(call, make_sink(wire))
             return wire.reply
 
     with FakeUpstream([answer], models=("vendor-m",)) as fake:

@@ -41,8 +41,9 @@ def ask(
             record = RequestRecord("log", path, request.headers)
             call = RelayedCall(RELAYED_PATHS[path], request, Sender(), record)
             world = make_world(provider, retry=ONCE, server=Server(), models=(ModelRoute("up/*", ("up/*",)),))
-            call.read_body(body)
-            await relay(world, call, make_sink(wire))
+            call.take_body(body)
+            await call.choose_routes(world)
+            await relay(call, make_sink(wire))
         record.end()
         return wire, record
 

@@ -194,7 +194,7 @@ def test_a_client_is_named_without_its_version(agent: bytes, name: str) -> None:
 
 
 # The log, the console and captures are made from the record; a reply is not.
-READERS = ("flow/request_record.py", "http/observed_request.py", "http/console/")
+READERS = ("flow/request_record.py", "flow/steps/observe.py", "http/console/")
 WRITTEN_WITH = re.compile(r"record\.(?:note_\w+\(|recording\b|tool_runs\.append\()")
 
 

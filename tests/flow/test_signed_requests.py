@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from dragoman.accounts.lost_calls import LostCalls
 from dragoman.config.settings import ModelRoute, Retry
 from dragoman.flow.count_tokens import count_tokens
-from dragoman.flow.gateway import Gateway
 from dragoman.flow.relay import RelayedCall, relay
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.runtime import Runtime
+from dragoman.flow.steps.choose_routes import find_routes
 from dragoman.flow.upstream import Keeper, relay_resource
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.http_request import HttpRequest
@@ -119,8 +118,9 @@ async def open_rig(answer: Answer) -> AsyncIterator[SigningRig]:
 
 async def test_a_count_is_signed_for_its_own_address() -> None:
     async with open_rig(document(b'{"input_tokens":42}')) as rig:
-        gateway = Gateway(rig.world, LostCalls(None))
-        await count_tokens(gateway, make_call("messages", MESSAGES), make_sink(rig.wire))
+        call = make_call("messages", MESSAGES)
+        await find_routes(call, rig.world)
+        await count_tokens(call, make_sink(rig.wire))
         assert rig.reply.body == b'{"input_tokens":42}'
         assert [request.path for request in rig.fake.calls] == ["/v1/messages/count_tokens"]
 
@@ -137,8 +137,9 @@ async def test_a_relayed_document_is_signed() -> None:
     async with open_rig(document(b'{"data":[]}')) as rig:
         request = make_request("/v1/embeddings")
         call = RelayedCall(RELAYED_PATHS["embeddings"], request, Sender(), make_record(request))
-        call.read_body(b'{"model":"m","input":"Hi"}')
-        await relay(rig.world, call, make_sink(rig.wire))
+        call.take_body(b'{"model":"m","input":"Hi"}')
+        await call.choose_routes(rig.world)
+        await relay(call, make_sink(rig.wire))
         assert rig.reply.body == b'{"data":[]}'
         assert rig.fake.calls[0].json["model"] == "vendor-m"
 
@@ -149,8 +150,10 @@ async def test_a_form_that_is_sent_while_it_arrives_is_signed_without_its_body()
         request = make_request(f"/v1/{path}", [(b"content-type", TYPE), (b"content-length", b"%d" % len(body))])
         request.set_body(body)
         call = RelayedCall(RELAYED_PATHS[path], request, Sender(), make_record(request))
-        await call.begin_form()
-        await relay(rig.world, call, make_sink(rig.wire))
+        with call:
+            await call.read_body(rig.world.config.server)
+            await call.choose_routes(rig.world)
+            await relay(call, make_sink(rig.wire))
         assert rig.reply.body == b'{"text":"Hi"}'
         [sent] = rig.fake.calls
         assert (sent.headers[DIGEST], b"vendor-m" in sent.body) == (UNSIGNED_BODY, True)

@@ -3,20 +3,18 @@
 import asyncio
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dragoman.accounts.keys import KeyId
-from dragoman.http.routes import RoutedRequest
 from dragoman.http.unknown_models import FREE, MAX_COUNTED, MAX_WAITING, RepeatCounter, UnknownModelDelay
 from dragoman.hub.failure import UNKNOWN_MODEL, Failure, Kind, RequestError
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.request_head import RequestHead
-from dragoman.net.sink import CollectorSink
 from flow.in_memory import run
 from gateway import Running, running
 from raw_http import Answered, post
@@ -155,24 +153,21 @@ def test_other_refusals_are_never_delayed(failure: Failure) -> None:
     run(check())
 
 
+def find_key_of_lane(key: str, request: HttpRequest) -> KeyId:
+    return KeyId(key)
+
+
 def test_requests_over_a_websocket_are_delayed_by_their_key() -> None:
-    async def refuse(protocol: str, answer: Callable[..., Awaitable[None]], request: RoutedRequest) -> None:
-        raise make_refusal()
-
-    async def answer(call: object, sink: object) -> None:
-        raise AssertionError("no model answers")
-
     async def check() -> list[float]:
         waits: list[float] = []
 
         async def sleep(seconds: float) -> None:
             waits.append(seconds)
 
-        infer = UnknownModelDelay(lambda: 0.0, sleep).wrap(refuse)
+        delay = UnknownModelDelay(lambda: 0.0, sleep)
         for key in [*["a"] * FREE, "b", "a"]:
-            request = RoutedRequest(make_request(ByteBudget(10**9)), CollectorSink(), "/responses", "req_1", KeyId(key))
-            with pytest.raises(RequestError):
-                await infer("responses", answer, request)
+            of_lane = partial(find_key_of_lane, key)
+            await delay.hold_back(make_refusal(), make_request(ByteBudget(10**9)), of_lane)
         return waits
 
     assert run(check()) == [1.0]

@@ -12,14 +12,17 @@ import pytest
 
 from asking import Reply
 from dragoman.config.settings import ResponsesSettings
+from dragoman.flow.call import Call
+from dragoman.flow.steps.restore_state import RestoredState
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.errors import BufferBudgetExceeded, ClientDisconnected
 from dragoman.net.sink import CollectorSink
 from dragoman.responses.conversations import Conversations
-from dragoman.responses.kept_call import CallScope, KeptCall
+from dragoman.responses.kept_call import KeptCall
 from dragoman.responses.service import ResponseService
 from dragoman.store import open_store
 from fakes.upstream import Gate
+from flow.in_memory import make_call
 from raw_http import dial, request_bytes
 from rig import ONCE
 from scripting import write_reply
@@ -153,6 +156,22 @@ def test_a_conversation_is_free_however_a_request_ends(fault: BaseException | No
     asyncio.run(end_with(fault, tmp_path))
 
 
+class FoundState:
+    """A state that was opened already."""
+
+    def __init__(self, state: KeptCall) -> None:
+        self._state = state
+
+    def concerns(self, call: Call) -> bool:
+        return True
+
+    async def open(self, call: Call) -> KeptCall:
+        return self._state
+
+    def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
+        return
+
+
 async def end_with(fault: BaseException | None, directory: Path) -> None:
     store = await open_store(f"sqlite:///{directory}/store.db")
     service = ResponseService(store, ResponsesSettings)
@@ -161,8 +180,9 @@ async def end_with(fault: BaseException | None, directory: Path) -> None:
     state = await service.open_call("alice", raw, 100)
     with pytest.raises(BadRequest, match="Another process"):
         await service.open_call("alice", raw, 100)
+    call = make_call("responses", b'{"model":"chat/m","input":"Hi"}')
     with suppress(BaseException):
-        async with CallScope(state, CollectorSink()):
+        async with RestoredState(FoundState(state), call, CollectorSink()):
             if fault is not None:
                 raise fault
     again = await open_later(service, raw)

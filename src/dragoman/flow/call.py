@@ -2,7 +2,9 @@
 
 import typing
 from collections.abc import Callable
+from enum import Enum
 from functools import cached_property
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
@@ -17,8 +19,20 @@ from dragoman.hub.request import Request
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.tasks import run_off_loop
 from dragoman.providers.token_count import estimate_body_tokens
+from dragoman.routing import Route
+
+if TYPE_CHECKING:  # they know calls
+    from dragoman.flow.runtime import Runtime
+    from dragoman.flow.steps.parked_runs import Search
 
 Parse = Callable[[bytes, Ledger], Request]
+
+
+class Compacts(Enum):
+    """How a call asks for a compaction of its context, instead of an answer."""
+
+    BY_PATH = "POST /responses/compact"
+    BY_TRIGGER = "the last item of its input"
 
 
 class Caller(typing.Protocol):
@@ -37,32 +51,42 @@ class Caller(typing.Protocol):
 
 
 class Call:
-    """A request body with what routing needs of it; the whole is parsed once, and only to be translated."""
+    """A request to answer, as far as the steps of its story have come.
+
+    `read_body` gives it its body with what routing needs of that; the whole is parsed once, and only to be translated.
+    `choose_routes` gives it its targets, and the configuration that it is answered with.
+    """
+
+    runtime: "Runtime"
+    routes: tuple[Route, ...]
 
     def __init__(
         self,
         protocol: Protocol,
-        body: bytes,
         request: HttpRequest,
         caller: Caller,
         record: RequestRecord,  # is written here, and not read
-        parse: Parse | None = None,
+        compacts: Compacts | None = None,
     ) -> None:
         assert protocol.client is not None
         self.protocol = protocol
         self.client: Client = protocol.client
         self.state: CallState | None = None  # None: it neither refers to what is kept nor is its reply kept
+        self.compacts = compacts
+        self.parking: Search | None = None  # what its run is found by; None: it ends with its client
         self.continues = False  # another upstream may continue a reply that breaks off
-        self.is_from_other_protocol = parse is not None  # the body is not in the protocol of the reply
-        self._parse = parse or protocol.client.parse
+        self.is_from_other_protocol = False  # the body is not in the protocol of the reply
+        self._parse = protocol.client.parse
         self._parsed: tuple[Request, Ledger] | None = None
         self.input_tokens = 0  # estimated where the client's stream begins with them, once the body is parsed
-        self.body = body
+        self.body = b""
+        self.model, self.stream, self.stream_type = "", False, b""
+        self.http = request
         self.headers = headers = request.headers
         self.path = request.path
         self.query = request.query
         self.buffered = request.buffered
-        self._held = request.buffered.held  # by the request alone, and what it refers to
+        self._held = 0  # by the request alone, and what it refers to
         self.record = record
         self.caller = caller
         self.id = caller.request_id
@@ -73,8 +97,19 @@ class Call:
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
         # The client's choice for models that do not exist here: some clients ask for their vendor's by name.
         self.fallback_model = (headers.get(b"x-dragoman-fallback-model") or b"").decode("latin-1")
-        head = protocol.client.read_call(request.path, request.query, body)
+
+    def take_body(self, body: bytes, parse: Parse | None = None) -> None:
+        """Take the body, and read what routing needs of it; `parse` if it is not in the protocol of the reply.
+
+        Raises RequestError.
+        """
+        self.body = body
+        self._held = self.buffered.held
+        if parse is not None:
+            self._parse, self.is_from_other_protocol = parse, True
+        head = self.client.read_call(self.path, self.query, body)
         self.model, self.stream, self.stream_type = head.model, head.stream, head.stream_type
+        record = self.record
         record.requested_model, record.stream, record.body = self.model, self.stream, body
 
     @cached_property

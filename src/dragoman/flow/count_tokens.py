@@ -7,10 +7,9 @@ import msgspec
 
 from dragoman.flow.call import Call
 from dragoman.flow.credential_rotation import choose_least_restricted
-from dragoman.flow.gateway import Gateway
 from dragoman.flow.prepare import authorize, choose_protocol, prepare
 from dragoman.flow.response_headers import id_headers
-from dragoman.flow.runtime import Runtime, find_targets, target_settings
+from dragoman.flow.runtime import Runtime, target_settings
 from dragoman.framing.url_paths import BadName
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
@@ -34,16 +33,11 @@ class NoCount(Exception):
     """The upstream gave no count; the message says why."""
 
 
-async def count_tokens(gateway: Gateway, call: Call, sink: ReplySink) -> None:
-    runtime, recording = gateway.runtime, call.record.recording
-    if recording is not None:
-        from dragoman.flow.capture.recording_runtime import record_runtime
-
-        runtime = record_runtime(runtime, recording, call)
-        recording.default_thinking = call.default_thinking
-    routes = await find_targets(runtime, call.model, call.fallback_model)
-    if recording is not None:
-        recording.routes = routes
+async def count_tokens(call: Call, sink: ReplySink) -> None:
+    """Answer with the number of tokens of a call at its first target."""
+    runtime, routes = call.runtime, call.routes
+    if call.record.recording is not None:
+        call.record.recording.routes = routes
     route, counting = routes[0], call.client.counting
     assert counting is not None  # only such a protocol has a path for it
     head: list[Header] = [

@@ -19,7 +19,7 @@ from dragoman.flow.ports import CallState, LostCallMemory
 from dragoman.flow.prepare import Passthrough, Prepared
 from dragoman.flow.request_record import Awaited, ObserverQueue
 from dragoman.flow.response_writer import OpenReply, ResponseWriter, StreamWriter, WholeWriter
-from dragoman.flow.runtime import Runtime, find_targets
+from dragoman.flow.runtime import Runtime
 from dragoman.flow.step import (
     Ask,
     Finish,
@@ -31,7 +31,7 @@ from dragoman.flow.step import (
 )
 from dragoman.flow.turn import CallContext, Turn
 from dragoman.hub.events import Event, Started
-from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import OutcomeObserver
 from dragoman.hub.ports import ReplyContext
@@ -67,26 +67,19 @@ class Gateway:
         self.runtime = runtime
 
     async def answer(self, call: Call, sink: ReplySink) -> None:
-        """Answer a call. Raises RequestError if every target failed and nothing was sent to the client."""
-        sink.allow_leaving()
-        runtime, memory, recording = self.runtime, self._memory, call.record.recording
+        """Answer a call at its targets. Raises RequestError if every one failed and nothing was sent to the client."""
+        runtime, routes, memory, recording = call.runtime, call.routes, self._memory, call.record.recording
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         on_guard_trip: Callable[[str], None] = self._note_guard_trip
-        if recording is not None:
-            from dragoman.flow.capture.recording_runtime import RecordingMemory, record_runtime, record_state
-
-            if call.state is not None:
-                record_state(call.state, recording)
-            recording.default_thinking = call.default_thinking
-            runtime, memory = record_runtime(runtime, recording, call), RecordingMemory(memory, recording)
-            make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
-        routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model, call.fallback_model)
-        if call.state is not None and call.state.pinned:
-            routes = _select_pinned(routes, call.state.pinned, call.model)
         if len(routes) > 1:
             routes = available_targets(routes, runtime.providers)
         if recording is not None:
-            recording.routes = routes
+            from dragoman.flow.capture.recording_runtime import RecordingMemory, record_state
+
+            if call.state is not None:
+                record_state(call.state, recording)
+            recording.routes, memory = routes, RecordingMemory(memory, recording)
+            make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
         sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
         policy = _make_policy(call, runtime, routes, sessions)
@@ -104,7 +97,7 @@ class Gateway:
         """Answer a call of one of the other OpenAI paths; raises as `answer` does."""
         from dragoman.flow.relay import relay
 
-        await relay(self.runtime, call, sink)
+        await relay(call, sink)
         self.answered += 1
 
     def describe_stop(self, requests: int, signals: int) -> str:
@@ -270,15 +263,6 @@ class ActiveCall:
             self._writer.keep_for_end(self._turn.pipe.break_off(failure))
             self._writer.keep_apart(self._turn.pipe.last_write)
         await self._fail(failure)
-
-
-def _select_pinned(routes: tuple[Route, ...], provider: str, model: str) -> tuple[Route, ...]:
-    """Return the targets at the provider that keeps what the request refers to. Raises RequestError if none is."""
-    pinned = tuple(route for route in routes if route.provider == provider)
-    if not pinned:
-        message = f"Provider {provider!r} keeps what this request refers to, and {model!r} is not a model of it here."
-        raise BadRequest("/model", f"{message} Use a model of that provider, or send the whole input.")
-    return pinned
 
 
 def _note_route(state: CallState, prepared: Prepared, started: Started | None) -> None:

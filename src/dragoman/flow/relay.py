@@ -23,6 +23,7 @@ from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers
 from dragoman.flow.runtime import Runtime, find_targets
 from dragoman.flow.step import Ask, Completed, Finish, GiveUp, NoReply, TurnEnd, Wait, Waited
+from dragoman.flow.steps.read_body import read_whole
 from dragoman.flow.upstream import connection_failure, send
 from dragoman.framing.fields import read_call_head
 from dragoman.framing.jsonscan import replace_model
@@ -58,11 +59,14 @@ SHUTTING_DOWN = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the r
 
 
 class RelayedCall:
-    """A client's request to one of the paths, with what routing needs of it."""
+    """A client's request to one of the paths, with what routing needs of it; a context that closes its form."""
+
+    runtime: Runtime
+    routes: tuple[Route, ...]
 
     def __init__(self, path: RelayedPath, request: HttpRequest, caller: Caller, record: RequestRecord) -> None:
         self.path = path
-        self.request = request
+        self.http = request
         self.record = record
         self.headers = request.headers
         self.id = caller.request_id
@@ -79,20 +83,49 @@ class RelayedCall:
         """Whether the body is a form, which is read while it is sent on."""
         return is_form(self._content_type)
 
-    def read_body(self, body: bytes) -> None:
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        if self.form is None:
+            return
+        recording = self.record.recording
+        whole = None if recording is None else self.form.read_all(MAX_BYTES)
+        if recording is not None and whole is not None:
+            recording.note_body(whole)
+        self.form.close()
+
+    async def read_body(self, server: Server) -> None:
+        """Read the body, a form as far as its model; raises RequestError, or as `HttpRequest.body` does."""
+        if self.is_form:
+            await self._begin_form()
+        else:
+            self.take_body(await read_whole(self.http, self.record, server))
+
+    def take_body(self, body: bytes) -> None:
         """Take a JSON body; raises RequestError."""
         head = read_call_head(body, needs_model=not self.path.default_model)
         self.body = body
         self._set_model(head.model, head.stream)
 
-    async def begin_form(self) -> None:
-        """Read a form as far as its model; raises RequestError, or as `HttpRequest.body` does."""
+    async def _begin_form(self) -> None:
         if not self.path.form:
             raise RequestError(Failure(Kind.BAD_REQUEST, f"/v1/{self.path.name} takes JSON, not a form."))
         if self.headers.get(b"content-encoding"):
             raise RequestError(Failure(Kind.BAD_REQUEST, "A form cannot be compressed: leave out content-encoding."))
-        self.form = FormUpload(self.request, self._content_type)
+        self.form = FormUpload(self.http, self._content_type)
         self._set_model(await self.form.read_model(needs_model=not self.path.default_model), stream=False)
+
+    async def choose_routes(self, runtime: Runtime) -> None:
+        """Find the targets that serve the path, and fix the configuration; raises RequestError if there are none."""
+        recording = self.record.recording
+        if recording is not None:
+            from dragoman.flow.capture.recording_runtime import record_runtime
+
+            runtime = record_runtime(runtime, recording, self)
+        self.runtime, self.routes = runtime, await _find_routes(runtime, self)
+        if recording is not None:
+            recording.routes = self.routes
 
     def _set_model(self, named: str, stream: bool) -> None:
         self.names_model = bool(named)
@@ -113,25 +146,11 @@ class RelayedCall:
         return UnsignedRequest(PROTOCOL.name, "POST", url, (JSON, *own), others, body)
 
 
-async def relay(runtime: Runtime, call: RelayedCall, sink: ReplySink) -> None:
+async def relay(call: RelayedCall, sink: ReplySink) -> None:
     """Answer a call. Raises RequestError if every target failed and nothing was sent to the client."""
     recording = call.record.recording
-    if recording is not None:
-        from dragoman.flow.capture.recording_runtime import record_runtime
-
-        runtime = record_runtime(runtime, recording, call)
-    try:
-        routes = await _find_routes(runtime, call)
-        if recording is not None:
-            recording.routes = routes
-        make_watch = recording.make_monitor if recording is not None else partial(ReplyMonitor, time.monotonic)
-        await _Turns(runtime, call, sink, routes, make_watch()).run()
-    finally:
-        if call.form is not None:
-            whole = None if recording is None else call.form.read_all(MAX_BYTES)
-            if recording is not None and whole is not None:
-                recording.note_body(whole)
-            call.form.close()
+    make_watch = recording.make_monitor if recording is not None else partial(ReplyMonitor, time.monotonic)
+    await _Turns(call, sink, make_watch()).run()
 
 
 async def _find_routes(runtime: Runtime, call: RelayedCall) -> tuple[Route, ...]:
@@ -163,9 +182,8 @@ def _describe_unserved(call: RelayedCall, routes: tuple[Route, ...]) -> Failure:
 class _Turns:
     """The upstream requests of one call, until one of them is answered."""
 
-    def __init__(
-        self, runtime: Runtime, call: RelayedCall, sink: ReplySink, routes: tuple[Route, ...], watch: ReplyMonitor
-    ) -> None:
+    def __init__(self, call: RelayedCall, sink: ReplySink, watch: ReplyMonitor) -> None:
+        runtime, routes = call.runtime, call.routes
         self._call = call
         self._sink = sink
         self._server: Server = runtime.config.server
@@ -235,7 +253,7 @@ class _Turns:
     async def _prepare(self, ask: Ask) -> Passthrough:
         call, provider, route = self._call, ask.provider, ask.route
         options = await provider.requests.options(route.model)
-        query = client_query(call.request.query)
+        query = client_query(call.http.query)
         url = await _find_url(provider.endpoint, f"/{call.path.name}") + (f"?{query}" if query else "")
         unsigned = await call.make_request(url, route.model, provider)
         credentials = await authorize(provider, unsigned)

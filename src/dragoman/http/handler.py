@@ -13,23 +13,25 @@ import msgspec
 
 from dragoman import __version__
 from dragoman.accounts.keys import KeyId, Keyring, digest_presented
-from dragoman.flow.count_tokens import count_tokens
+from dragoman.flow.call import Compacts
 from dragoman.flow.failures import respond_with_failure
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.request_record import RequestRecord, find_client_request_id
+from dragoman.flow.request_record import find_client_request_id
 from dragoman.flow.response_headers import id_headers, request_id_headers
+from dragoman.flow.serve import Services, count, relay, serve
+from dragoman.flow.steps.parked_runs import ParkedRuns, find_worker
+from dragoman.flow.steps.restore_state import RestoreState
 from dragoman.framing.redaction import redact_path
 from dragoman.http.api.table import AdminApi
 from dragoman.http.api.wire import PREFIX as API
 from dragoman.http.api.wire import PRIVATE, use_api_errors
 from dragoman.http.models import ModelsApi
-from dragoman.http.observed_request import ObservedRequest
-from dragoman.http.parked_runs import ParkedRuns, find_worker, read_cursor
 from dragoman.http.rejections import AuthBackoff, HostCheck, find_keys, key_failure, transport_failure
-from dragoman.http.responses import NO_SOCKET, AnswerCall, ReplayedResponses, ResponsesApi, RestoreState, refuse_state
+from dragoman.http.responses import NO_SOCKET, ReplayedResponses, ResponsesApi, refuse_state
 from dragoman.http.responses import PATH as SOCKET_PATH
 from dragoman.http.routes import (
     MODEL,
+    Cost,
     Role,
     Route,
     RoutedRequest,
@@ -38,9 +40,9 @@ from dragoman.http.routes import (
     Sender,
     check_role,
     client_at,
+    make_call,
+    make_record,
     plain_path,
-    read_body,
-    read_call,
     respond_json,
 )
 from dragoman.http.unknown_models import UnknownModelDelay
@@ -55,6 +57,7 @@ from dragoman.net.tasks import describe_fault
 from dragoman.observers.metrics import CONTENT_TYPE
 from dragoman.protocols.relayed_paths import CLIENT as RELAYED_CLIENT
 from dragoman.protocols.relayed_paths import RELAYED_PATHS, RelayedPath
+from dragoman.protocols.responses.wire import NAME as RESPONSES
 
 if TYPE_CHECKING:
     from dragoman.http.console.site import Console
@@ -62,10 +65,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONSOLE_CLIENT = "console"  # the name of the client of requests that the console sends
 NO_KEY = KeyId("")
 OF_CONSOLE = (API, "/console")  # paths whose errors have the admin API's shape, and are not cached
-BUSY_S = 1.0  # when to try again where there is more to do than we take on
 
 
 class RequestHandler:
@@ -86,6 +87,7 @@ class RequestHandler:
         self._api = api
         self.responses = responses
         self.parked_runs = ParkedRuns(lambda: gateway.runtime.config.responses)
+        self.services = self._make_services()
         self.host_check = host_check
         self.auth_backoff = AuthBackoff()
         self.unknown_models = UnknownModelDelay()
@@ -104,15 +106,31 @@ class RequestHandler:
         """How many model requests are being answered."""
         return self._gateway.observers.under_way
 
+    def _make_services(self) -> Services:
+        responses = self.responses
+        if responses is None:
+            return Services(self._gateway, self.parked_runs)
+        background = responses.background.runs if isinstance(responses, ResponsesApi) else None
+        state, counted = responses.state, responses.counted_state
+        return Services(self._gateway, self.parked_runs, state, counted, background)
+
     def set_console(self, console: "Console | None") -> None:
+        """Serve the console from now on, or not."""
+        if console is self.console:
+            return
         self.console = console
+        self.services.live = None if console is None else console.live
         self.routes = RouteTable(self._table())
 
     def join_group(self, group: "WorkerGroup") -> None:
         """Pass requests on to the workers that have their runs."""
         self._group = group
         self.parked_runs.join_group(group)
-        self.routes = RouteTable(self._table())
+
+    def start_background(self) -> None:
+        """Run queued responses from now on, if there are any."""
+        if isinstance(self.responses, ResponsesApi):
+            self.responses.background.start(self.services, self._hold_back_of, self.find_room)
 
     def find_room(self) -> int:
         """Return how many more requests may be answered at the same time; negative after the limit was lowered."""
@@ -130,25 +148,29 @@ class RequestHandler:
         ):
             yield Route("GET", path, Role.PUBLIC, handler)
         models = ModelsApi(self._gateway)
-        infer = self._infer if self._group is None else partial(self._infer_in_group, self._group)
         for name, protocol in self._gateway.runtime.protocols.items():
             client = protocol.client
             for path in () if client is None else client.paths:
-                answer = self._with_state(name, self._gateway.answer)
-                yield Route("POST", path, Role.CLIENT, partial(infer, name, answer), decides_leaving=True)
+                yield Route("POST", path, Role.CLIENT, partial(self._serve, name, None), story=serve, cost=Cost.COSTS)
             for path in () if client is None or client.counting is None else client.counting.paths:
-                yield Route("POST", path, Role.CLIENT, partial(self._count, name))
+                yield Route("POST", path, Role.CLIENT, partial(self._count, name), story=count, cost=Cost.FREE)
             for path in () if protocol.models is None else protocol.models.paths:
                 yield Route("GET", path, Role.CLIENT, partial(models.list_models, protocol.models))
                 yield Route("GET", f"{path}/*", Role.CLIENT, partial(models.show_model, protocol.models))
         yield Route("GET", "/models", Role.CLIENT, partial(models.list_models, None))
         yield Route("GET", "/models/*", Role.CLIENT, partial(models.show_model, None))
         for relayed in RELAYED_PATHS.values():
-            yield Route("POST", f"/{relayed.name}", Role.CLIENT, partial(self._relay, relayed))
+            passed_on = partial(self._relay, relayed)
+            yield Route("POST", f"/{relayed.name}", Role.CLIENT, passed_on, story=relay, cost=Cost.COSTS)
         yield from () if self._api is None else self._api.routes()
         yield from () if self.console is None else self.console.routes()
-        infer_here = self.unknown_models.wrap(self._infer)
-        yield from refuse_state() if self.responses is None else self.responses.routes(infer, infer_here)
+        if self.responses is not None:
+            path, compact = f"{SOCKET_PATH}/compact", partial(self._serve, RESPONSES, Compacts.BY_PATH)
+            yield Route("POST", path, Role.CLIENT, compact, story=serve, cost=Cost.COSTS)
+        if isinstance(self.responses, ResponsesApi):
+            yield from self.responses.routes(self.services, self._hold_back_of)
+        else:
+            yield from refuse_state()
 
     async def __call__(self, request: HttpRequest, sink: ReplySink, sender: Sender | None = None) -> None:
         """Answer a request. `sender`: another worker of the gateway has checked it, and passes it on."""
@@ -158,7 +180,7 @@ class RequestHandler:
         path = plain_path(request.path)
         try:
             found = self.routes.find(request.method, path)
-            if found is None or not found.route.decides_leaving:
+            if found is None or found.route.story is not serve:  # it decides itself when
                 sink.allow_leaving()
             if sender is None:
                 await self._dispatch(request, sink, path, request_id, found)
@@ -288,22 +310,13 @@ class RequestHandler:
                 return key
         return None
 
-    async def _infer(self, protocol: str, answer_call: AnswerCall, request: RoutedRequest) -> None:
-        http, sink, parked = request.http, request.sink, self.parked_runs
-        with self._observe(request, protocol) as record:
-            self._check_room()
-            cursor = read_cursor(http.headers)
-            if cursor is not None:
-                await parked.resume(cursor, request, record)
-                return
-            call = await read_call(request, protocol, record, self._gateway.runtime)
-            if parked.choose_policy(http.headers) is None:
-                await answer_call(call, sink)
-            else:
-                await parked.answer(answer_call, call, http, sink)
+    def _serve(self, protocol: str, compacts: Compacts | None, request: RoutedRequest) -> Awaitable[None]:
+        if self._group is not None:
+            return self._serve_in_group(self._group, protocol, compacts, request)
+        return serve(self.services, make_call(self._gateway.runtime, protocol, request, compacts), request.sink)
 
-    async def _infer_in_group(
-        self, group: "WorkerGroup", protocol: str, answer_call: AnswerCall, request: RoutedRequest
+    async def _serve_in_group(
+        self, group: "WorkerGroup", protocol: str, compacts: Compacts | None, request: RoutedRequest
     ) -> None:
         """Answer a request, here or on the worker that has its run or its idempotency key."""
         http, tenant = request.http, request.tenant
@@ -311,58 +324,23 @@ class RequestHandler:
         if worker is None and not request.is_forwarded:
             worker = await self.parked_runs.find_lost_elsewhere(group, http, tenant)
         if worker is None or worker == group.number:
-            await self._infer(protocol, answer_call, request)
+            call = make_call(self._gateway.runtime, protocol, request, compacts)
+            await serve(self.services, call, request.sink)
         else:
             await group.forward(request, worker)
 
-    def _with_state(self, protocol: str, answer: AnswerCall, *, keeps: bool = True) -> AnswerCall:
-        """Return what answers a call of this protocol: with what is kept, if it has such a state."""
-        if self.responses is None or protocol != self.responses.protocol:
-            return answer
-        return partial(self.responses.answer_with_state if keeps else self.responses.answer_with_context, answer)
+    def _count(self, protocol: str, request: RoutedRequest) -> Awaitable[None]:
+        return count(self.services, make_call(self._gateway.runtime, protocol, request), request.sink)
 
-    async def _relay(self, path: RelayedPath, request: RoutedRequest) -> None:
+    def _relay(self, path: RelayedPath, request: RoutedRequest) -> Awaitable[None]:
         from dragoman.flow.relay import RelayedCall
 
-        with self._observe(request, path.name) as record:
-            self._check_room()
-            call = RelayedCall(path, request.http, request, record)
-            if call.is_form:
-                await call.begin_form()
-            else:
-                call.read_body(await read_body(request.http, record, self._gateway.runtime.config.server))
-            await self._gateway.relay(call, request.sink)
+        record = make_record(path.name, request)
+        return relay(self.services, RelayedCall(path, request.http, request, record), request.sink)
 
-    async def _count(self, protocol: str, request: RoutedRequest) -> None:
-        """Count tokens. The request is captured like any other, but not reported to observers: it uses no tokens."""
-        count = self._with_state(protocol, partial(count_tokens, self._gateway), keeps=False)
-        with ObservedRequest(self._record(request, protocol), request.http, request.sink) as record:
-            self._check_room()
-            await count(await read_call(request, protocol, record, self._gateway.runtime), request.sink)
-
-    def _observe(self, request: RoutedRequest, protocol: str) -> ObservedRequest:
-        live = None if self.console is None else self.console.live
-        return ObservedRequest(
-            self._record(request, protocol), request.http, request.sink, self._gateway.observers, live
-        )
-
-    def _record(self, request: RoutedRequest, protocol: str) -> RequestRecord:
-        http = request.http
-        record = RequestRecord(
-            request.request_id, protocol, http.headers, request.key, request.tenant, request.received_at
-        )
-        if request.via_console:
-            record.client = CONSOLE_CLIENT
-        record.recording = self._gateway.captures.begin(
-            http, request.sink, request.received_at, self._gateway.runtime.config.debug
-        )
-        return record
-
-    def _check_room(self) -> None:
-        if self.under_way > self._gateway.runtime.config.server.max_requests:
-            most = self._gateway.runtime.config.server.max_requests
-            message = f"Too many concurrent requests (limit {most}, server.max_requests). Retry in a second."
-            raise RequestError(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
+    async def _hold_back_of(self, refused: RequestError, request: RoutedRequest) -> None:
+        """Hold back the refusal of a request that did not come by itself over HTTP."""
+        await self.unknown_models.hold_back(refused, request.http, lambda _: request.key)
 
     async def _refuse_path(self, request: HttpRequest, sink: ReplySink, path: str, request_id: str) -> None:
         """Respond with 405 if the path has other methods; raises RequestError (404) if it has none."""
@@ -419,7 +397,7 @@ def replay_site(gateway: Gateway, keyring: Keyring, restore: RestoreState, reque
     async def scrape() -> bytes:
         return b""
 
-    responses = ReplayedResponses(gateway, restore)
+    responses = ReplayedResponses(restore)
     handler = RequestHandler(gateway, keyring, HostCheck("127.0.0.1", ()), scrape, responses=responses)
     handler.make_request_id = lambda: request_id
     return handler

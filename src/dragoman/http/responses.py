@@ -1,43 +1,35 @@
 """Stored responses and conversations over HTTP: requests that refer to them, and the paths of both."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-import msgspec
-
 from dragoman.accounts.keys import KeyId, Keyring
-from dragoman.flow.call import Call
-from dragoman.flow.capture.format import NO_PROVIDER, LookupName
 from dragoman.flow.gateway import Gateway
+from dragoman.flow.serve import Services, serve_lane
+from dragoman.flow.steps.restore_state import ReplayedState, RestoreState, StoredState
 from dragoman.flow.upstream import Keeper, NoteStatus, relay_resource
 from dragoman.framing.url_paths import quote_name
 from dragoman.http.background import BackgroundApi
-from dragoman.http.compaction import Compactor, note_state
-from dragoman.http.routes import Role, Route, RoutedRequest, make_not_found, respond_json
+from dragoman.http.routes import Cost, Role, Route, RoutedRequest, make_not_found, respond_json
+from dragoman.http.unknown_models import HoldBack
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.request import Json
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.sink import ReplySink
 from dragoman.net.socket_sink import SocketSink
-from dragoman.net.tasks import run_off_loop
 from dragoman.protocols import find_client_keys
 from dragoman.protocols.responses.errors import render_error
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.protocols.responses.wire import NAME
 from dragoman.responses.conversations import Conversations, render
-from dragoman.responses.kept_call import CallScope, KeptCall
-from dragoman.responses.service import ResponseService, check_trigger, includes_opaque, read_page
+from dragoman.responses.service import ResponseService, includes_opaque, read_page
 from dragoman.store.response_rows import ResponseRow
 
 if TYPE_CHECKING:
     from dragoman.http.websocket import ResponsesSocket
 
-AnswerCall = Callable[[Call, ReplySink], Awaitable[None]]
-Infer = Callable[[str, AnswerCall, RoutedRequest], Awaitable[None]]
-RestoreState = Callable[[bytes], KeptCall | None]  # of a captured request, by its body; None if it had no state
 
 PATH = "/responses"
 NO_SOCKET = Failure(
@@ -52,77 +44,27 @@ CONVERSATIONS = "/conversations"
 class ResponsesApi:
     """Answers requests about the responses of one client key at a time."""
 
-    protocol = NAME
-
     def __init__(self, gateway: Gateway, service: ResponseService, background: BackgroundApi, keyring: Keyring) -> None:
         self._gateway = gateway
         self.service = service
         self.background = background
+        self.state = StoredState(service)
+        self.counted_state = StoredState(service, keeps=False)
         self._keyring, self._tenant = keyring, keyring.tenant
         self._conversations = ConversationsApi(Conversations(service), keyring.tenant)
         self._sockets: set[ResponsesSocket] = set()
         self._is_stopping = False
 
-    def routes(self, infer: Infer, infer_here: Infer) -> Iterator[Route]:
-        """Yield the routes; `infer` runs what answers a request with a model, `infer_here` not on another worker."""
-        self.background.infer = infer_here
-        yield Route("GET", PATH, Role.CLIENT, partial(self._open_socket, infer_here), refuses=True)
-        compact = partial(infer, NAME, self.compact)
-        yield Route("POST", f"{PATH}/compact", Role.CLIENT, compact, decides_leaving=True)
+    def routes(self, services: Services, hold_back: HoldBack) -> Iterator[Route]:
+        """Yield the routes of what is kept; `hold_back` is awaited before a request of a WebSocket is refused."""
+        open_socket = partial(self._open_socket, services, hold_back)
+        yield Route("GET", PATH, Role.CLIENT, open_socket, refuses=True, story=serve_lane, cost=Cost.COSTS)
         yield from self._conversations.routes()
         yield Route("GET", f"{PATH}/*", Role.CLIENT, self._get)
         yield Route("DELETE", f"{PATH}/*", Role.CLIENT, self._delete)
-        yield Route("POST", f"{PATH}/*", Role.CLIENT, self._post)
+        yield Route("POST", f"{PATH}/*", Role.CLIENT, self._post, cost=Cost.FREE)
 
-    async def answer_with_context(self, answer: AnswerCall, call: Call, sink: ReplySink) -> None:
-        """Answer a call with what it refers to; nothing is kept."""
-        if self.service.uses_state(call.body):
-            raw = await run_off_loop(len(call.body), partial(read_request, call.body))
-            call.state = state = await self._open(call, {**raw, "store": False})
-            call.hold_context(state.context.stored_bytes)
-            note_state(call, state)
-        await answer(call, sink)
-
-    async def answer_with_state(self, answer: AnswerCall, call: Call, sink: ReplySink) -> None:
-        """Answer a call with what it refers to, and keep its reply if the request says so."""
-        if not self.service.uses_state(call.body):
-            await answer(call, sink)
-            return
-        raw = await run_off_loop(len(call.body), partial(read_request, call.body))
-        state = await self._open(call, raw)
-        async with CallScope(state, sink):
-            call.hold_context(state.context.stored_bytes)
-            if raw.get("background"):
-                if not await self.background.is_left_to_upstream(call, state):
-                    await self.background.accept(call, sink, state, raw)
-                    return
-                sink.on_reader_gone(_do_nothing)  # the upstream gets the request, whether its client waits or not
-            if check_trigger(raw):
-                await Compactor(self._gateway, call, sink, state, raw).answer_trigger()
-            else:
-                call.state = state
-                await answer(call, sink)
-            self.service.note_end(state)
-            _record_storing(call, state)
-
-    async def compact(self, call: Call, sink: ReplySink) -> None:
-        """Answer POST /responses/compact; nothing is stored."""
-        raw = await run_off_loop(len(call.body), partial(read_request, call.body))
-        state = await self._open(call, {**raw, "store": False})
-        call.hold_context(state.context.stored_bytes)
-        await Compactor(self._gateway, call, sink, state, raw).answer_compact()
-
-    async def _open(self, call: Call, raw: dict[str, Json]) -> KeptCall:
-        """Return the state of a call. A refusal is noted in the capture, too."""
-        try:
-            return await self.service.open_call(call.tenant, raw, len(call.body))
-        except RequestError as refused:
-            if call.record.recording is not None:
-                failure = {"refused": msgspec.to_builtins(refused.failure)}
-                call.record.recording.note_lookup(NO_PROVIDER, LookupName.STATE, lambda: failure)
-            raise
-
-    async def _open_socket(self, infer: Infer, request: RoutedRequest) -> None:
+    async def _open_socket(self, services: Services, hold_back: HoldBack, request: RoutedRequest) -> None:
         from dragoman.http.websocket import ResponsesSocket, SocketServices  # few clients use it
         from dragoman.net.websocket import WebSocket, wants_websocket
 
@@ -131,8 +73,8 @@ class ResponsesApi:
             await refuse_websocket(request)
             return
         config = self._gateway.runtime.config
-        services = SocketServices(self._gateway, self.service, NAME, infer, self._is_authorised)
-        socket = ResponsesSocket(services, request, WebSocket(request.http, sink, config.server.max_body_bytes))
+        used = SocketServices(services, self.service, NAME, hold_back, self._is_authorised)
+        socket = ResponsesSocket(used, request, WebSocket(request.http, sink, config.server.max_body_bytes))
         socket.is_retired = self._is_stopping
         self._sockets.add(socket)
         try:
@@ -223,47 +165,11 @@ def _read_cursor(parameters: list[tuple[str, str]]) -> int | None:
     return max(-1, int(after)) if stream in ("true", "1") else None
 
 
-def _do_nothing() -> None:
-    return
-
-
-def _record_storing(call: Call, state: KeptCall) -> None:
-    """Note in the capture that a response could not be stored."""
-    if call.record.recording is not None and state.committed is False:
-        call.record.recording.note_lookup(NO_PROVIDER, LookupName.NOT_STORED, lambda: {"value": True})
-
-
 class ReplayedResponses:
-    """Answers a captured request with the state that was recorded with it."""
+    """The state that was recorded with a captured request, in place of what is kept."""
 
-    protocol = NAME
-
-    def __init__(self, gateway: Gateway, restore: RestoreState) -> None:
-        self._gateway = gateway
-        self._restore = restore
-
-    def routes(self, infer: Infer, infer_here: Infer) -> Iterator[Route]:
-        yield Route("POST", f"{PATH}/compact", Role.CLIENT, partial(infer, NAME, self._compact))
-        yield from refuse_state()
-
-    async def answer_with_context(self, answer: AnswerCall, call: Call, sink: ReplySink) -> None:
-        call.state = self._restore(call.body)
-        await answer(call, sink)
-
-    async def answer_with_state(self, answer: AnswerCall, call: Call, sink: ReplySink) -> None:
-        state, raw = self._restore(call.body), read_request(call.body)
-        if state is not None and check_trigger(raw):
-            await Compactor(self._gateway, call, sink, state, raw).answer_trigger()
-        else:
-            call.state = state
-            await answer(call, sink)
-
-    async def _compact(self, call: Call, sink: ReplySink) -> None:
-        state = self._restore(call.body)
-        if state is None:
-            message = "The capture does not have the context of this request: it was made by an older version."
-            raise RequestError(Failure(Kind.BUG, message))
-        await Compactor(self._gateway, call, sink, state, read_request(call.body)).answer_compact()
+    def __init__(self, restore: RestoreState) -> None:
+        self.state = self.counted_state = ReplayedState(restore)
 
 
 def refuse_state() -> Iterator[Route]:
@@ -271,7 +177,8 @@ def refuse_state() -> Iterator[Route]:
     yield Route("GET", PATH, Role.CLIENT, refuse_websocket, refuses=True)
     for method in ("GET", "POST", "DELETE"):
         for path in (f"{PATH}/*", CONVERSATIONS, f"{CONVERSATIONS}/*"):
-            yield Route(method, path, Role.CLIENT, _refuse_stored_responses, refuses=True)
+            cost = Cost.FREE if method == "POST" else None
+            yield Route(method, path, Role.CLIENT, _refuse_stored_responses, refuses=True, cost=cost)
 
 
 async def refuse_websocket(request: RoutedRequest) -> None:
@@ -292,9 +199,9 @@ class ConversationsApi:
         self._tenant = tenant
 
     def routes(self) -> Iterator[Route]:
-        yield Route("POST", CONVERSATIONS, Role.CLIENT, self._create)
+        yield Route("POST", CONVERSATIONS, Role.CLIENT, self._create, cost=Cost.FREE)
         yield Route("GET", f"{CONVERSATIONS}/*", Role.CLIENT, self._get)
-        yield Route("POST", f"{CONVERSATIONS}/*", Role.CLIENT, self._post)
+        yield Route("POST", f"{CONVERSATIONS}/*", Role.CLIENT, self._post, cost=Cost.FREE)
         yield Route("DELETE", f"{CONVERSATIONS}/*", Role.CLIENT, self._delete)
 
     async def _create(self, request: RoutedRequest) -> None:

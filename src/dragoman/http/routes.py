@@ -1,34 +1,31 @@
 """Routes and the requests to them.
 
-The route table has method, path, role and handler; a new path is one line and one function. The body of a
-request is read and decompressed, and for a model request the call that it makes.
+The route table has method, path, role, handler and, of a path that asks a model, its story; a new path is one line and
+one function.
 """
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from msgspec import Struct
 
 from dragoman.accounts.keys import CLIENT, Access, KeyId, KeyRole, Scope
-from dragoman.config.settings import Server
-from dragoman.flow.call import Call
+from dragoman.flow.call import Call, Compacts
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import request_id_headers
 from dragoman.flow.runtime import Runtime
-from dragoman.framing.jsonscan import exceeds_value_count
+from dragoman.flow.serve import Story
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, GetHeader, Protocol
-from dragoman.net.encoding import decompress
-from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
 from dragoman.net.headers import JSON
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
-from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 
 _SLASHES = re.compile("/{2,}")
+CONSOLE_CLIENT = "console"  # the name of the client of requests that the console sends
 BELOW = "/*"  # at the end of a path: everything below it
 MODEL = "{model}"  # within a path: any text, slashes and colons included
 ID = "{id}"  # within a path: any text without a slash
@@ -40,6 +37,13 @@ class Role(Enum):
     CLIENT = "client"  # the owner and client keys
     OWN = "own"  # any key; a client key sees only what belongs to it, an admin token needs the scope
     ADMIN = "admin"  # the owner, and admin tokens that have the scope
+
+
+class Cost(Enum):
+    """Whether a client's POST may cost its owner something."""
+
+    COSTS = "costs"  # its story passes the seat of limits
+    FREE = "free"
 
 
 class Sender(Struct, frozen=True):
@@ -81,7 +85,8 @@ class Route(Struct, frozen=True):
     handler: Handler
     refuses: bool = False  # it only says why there is nothing, so that no other request is advised to go there
     scope: Scope | None = None  # of an admin token that may use it
-    decides_leaving: bool = False  # its handler says from when on a client that leaves cancels the request
+    story: Story | None = None  # that its handler begins; None: it calls no model
+    cost: Cost | None = None  # of a client's POST
 
 
 def respond_json(request: RoutedRequest, body: bytes, status: int = 200) -> None:
@@ -203,20 +208,6 @@ def _serves(client: Client, method: str, path: str) -> bool:
     return any(fits_pattern(path, pattern) for pattern in patterns)
 
 
-async def read_body(request: HttpRequest, record: RequestRecord, server: Server) -> bytes:
-    """Return the whole body; raises RequestError, or as `HttpRequest.body` does."""
-    body = await request.body()
-    encoding = request.headers.get(b"content-encoding")
-    if encoding:
-        # However small it is packed, it may unpack to the limit.
-        limit = server.max_body_bytes
-        body = await run_off_loop(limit, partial(_unpack, encoding, body, limit))
-        request.buffered.hold(len(body))
-    if record.recording is not None:
-        record.recording.note_body(body)
-    return body
-
-
 async def read_short_body(request: HttpRequest, limit: int, timeout_s: float) -> bytes:
     """Return a body that is never long. Raises RequestError once it is known to be longer, or if it takes too long."""
     too_large = RequestError(Failure(Kind.TOO_LARGE, f"The body has more than {limit} bytes."))
@@ -235,29 +226,15 @@ async def read_short_body(request: HttpRequest, limit: int, timeout_s: float) ->
     return bytes(body)
 
 
-async def read_call(request: RoutedRequest, name: str, record: RequestRecord, runtime: Runtime) -> Call:
-    """Return the call of a request to the protocol of this name; raises as `read_body` does."""
+def make_call(runtime: Runtime, name: str, request: RoutedRequest, compacts: Compacts | None = None) -> Call:
+    """Return the call that a request to the protocol of this name makes; its body is not read yet."""
+    return Call(runtime.protocols[name], request.http, request, make_record(name, request), compacts)
+
+
+def make_record(name: str, request: RoutedRequest) -> RequestRecord:
+    """Return the record of a request to the protocol, or the path, of this name."""
     http = request.http
-    body, most = await read_body(http, record, runtime.config.server), runtime.config.server.max_body_values
-    if len(body) > most and await run_off_loop(len(body), partial(exceeds_value_count, body, most)):
-        message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
-        raise RequestError(Failure(Kind.TOO_LARGE, message))
-    protocol = runtime.protocols[name]
-    assert protocol.client is not None
-    written_in = protocol.client.body_protocol(body)
-    other = None if written_in is None else runtime.protocols[written_in].client
-    parse = None if other is None else other.parse
-    if len(body) <= LARGE_BYTES:
-        return Call(protocol, body, http, request, record, parse)
-    # It looks through the body for the model.
-    return await run_off_loop(len(body), partial(Call, protocol, body, http, request, record, parse))
-
-
-def _unpack(encoding: bytes, body: bytes, limit: int) -> bytes:
-    try:
-        return decompress(encoding, body, limit)
-    except SizeLimitExceeded:
-        message = f"The decompressed body exceeds the limit of {limit} bytes (server.max_body_mb)."
-        raise RequestError(Failure(Kind.TOO_LARGE, message)) from None
-    except InvalidEncoding as bad:
-        raise RequestError(Failure(Kind.BAD_REQUEST, f"The body cannot be decompressed: {bad}")) from None
+    record = RequestRecord(request.request_id, name, http.headers, request.key, request.tenant, request.received_at)
+    if request.via_console:
+        record.client = CONSOLE_CLIENT
+    return record

@@ -10,7 +10,6 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 
 from dragoman.accounts.keys import KeyId
-from dragoman.http.responses import AnswerCall, Infer
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import UNKNOWN_MODEL, Kind, RequestError
 from dragoman.net.http_request import HttpRequest
@@ -23,6 +22,7 @@ MAX_COUNTED = 1000  # pairs of a key and a model, those of the latest requests
 OF_CONSOLE = KeyId("console")  # stands for the key of requests that a browser sends with its session
 
 FindKey = Callable[[HttpRequest], KeyId | None]
+HoldBack = Callable[[RequestError, RoutedRequest], Awaitable[None]]  # waits before a refusal, if it is one of many
 
 
 class RepeatCounter:
@@ -74,18 +74,6 @@ class UnknownModelDelay:
             await self._sleep(DELAY_S)
         finally:
             self.waiting -= 1
-
-    def wrap(self, infer: Infer) -> Infer:
-        """Return what answers a request likewise, for requests that do not come one by one over HTTP."""
-
-        async def infer_patiently(protocol: str, answer: AnswerCall, request: RoutedRequest) -> None:
-            try:
-                await infer(protocol, answer, request)
-            except RequestError as refused:
-                await self.hold_back(refused, request.http, lambda _: request.key)
-                raise
-
-        return infer_patiently
 
 
 def _release_body(refused: RequestError, request: HttpRequest) -> None:

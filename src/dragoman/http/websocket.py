@@ -5,7 +5,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 import msgspec
@@ -13,16 +13,16 @@ from msgspec import Raw, Struct
 
 from dragoman.flow.call import Call
 from dragoman.flow.failures import respond_with_failure, retry_headers
-from dragoman.flow.gateway import Gateway
 from dragoman.flow.reply_bounds import charge_bytes, no_room_failure
 from dragoman.flow.response_headers import request_id_headers
+from dragoman.flow.serve import Services, serve_lane
+from dragoman.flow.steps.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.sse import Frame, SseFramer
-from dragoman.http.compaction import Compactor
-from dragoman.http.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.http.rejections import key_failure
-from dragoman.http.routes import RoutedRequest
+from dragoman.http.routes import RoutedRequest, make_call
 from dragoman.http.socket_memory import HeldRequest, SocketMemory
+from dragoman.http.unknown_models import HoldBack
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import Client
 from dragoman.hub.request import Json
@@ -30,13 +30,13 @@ from dragoman.net.errors import BufferBudgetExceeded, ClientDisconnected
 from dragoman.net.headers import Header
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.request_head import RequestHead
-from dragoman.net.sink import DetachedSink, ReplySink
+from dragoman.net.sink import DetachedSink
 from dragoman.net.tasks import describe_fault, run_off_loop, spawn
 from dragoman.net.websocket import Message, WebSocket
 from dragoman.protocols.responses.encode_response import Snapshot, encode_stream, keep_made
 from dragoman.protocols.responses.state_items import read_request
-from dragoman.responses.kept_call import CallScope, KeptCall
-from dragoman.responses.service import ResponseService, check_trigger, now
+from dragoman.responses.kept_call import KeptCall
+from dragoman.responses.service import ResponseService, now
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,6 @@ _NO_USAGE = Raw(
     b'"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0}'
 )
 
-Infer = Callable[[str, Callable[[Call, ReplySink], Awaitable[None]], RoutedRequest], Awaitable[None]]
-
 
 class QueuedRequest(Struct, frozen=True):
     """A request of a lane. Nothing but its body is kept: what was read from it would take as much again."""
@@ -67,10 +65,10 @@ class QueuedRequest(Struct, frozen=True):
 class SocketServices(Struct, frozen=True):
     """What a session uses of the gateway."""
 
-    gateway: Gateway
+    story: Services
     service: ResponseService
     protocol: str
-    infer: Infer
+    hold_back: HoldBack  # awaited before a request is refused
     is_authorised: Callable[[HttpRequest], bool]  # whether the key of the handshake is still valid
 
 
@@ -135,7 +133,7 @@ class ResponsesSocket:
     def __init__(self, services: SocketServices, request: RoutedRequest, socket: WebSocket) -> None:
         self._services = services
         self._request = request
-        self._settings = services.gateway.runtime.config.responses
+        self._settings = services.story.gateway.runtime.config.responses
         self._socket = socket
         self._memory = SocketMemory(self._socket)
         self._lanes: dict[str, deque[QueuedRequest]] = {}  # what waits in each
@@ -338,9 +336,11 @@ class ResponsesSocket:
             tenant=opening.tenant,
             received_at=time.time(),
         )
+        call = make_call(self._services.story.gateway.runtime, self._services.protocol, routed)
         try:
-            await self._services.infer(self._services.protocol, partial(self._answer, lane, held), routed)
+            await serve_lane(self._services.story, call, sink, LaneState(self, lane, held))
         except RequestError as refused:
+            await self._services.hold_back(refused, routed)
             respond_with_failure(sink, self._client, refused, request_id)
         except ClientDisconnected:
             raise
@@ -357,27 +357,13 @@ class ResponsesSocket:
             self._send_error(sink.status, sink.error, sink.headers, lane)
         return sink.status == 200
 
-    async def _answer(self, lane: str, held: HeldRequest, call: Call, sink: ReplySink) -> None:
-        raw = await run_off_loop(len(call.body), partial(read_request, call.body))
-        state = await self._open(lane, raw, len(call.body), held)
-        try:
-            async with CallScope(state, sink):
-                if check_trigger(raw):
-                    await Compactor(self._services.gateway, call, sink, state, raw).answer_trigger()
-                else:
-                    call.state = state
-                    await self._services.gateway.answer(call, sink)
-                self._services.service.note_end(state)
-        finally:
-            state.memory = None  # others may refer to the state for longer than the connection lasts
-
     async def _answer_without_model(self, lane: str, request: QueuedRequest, held: HeldRequest) -> bool:
         """Answer `generate: false`: the response has no output, and can be continued."""
         body = await run_off_loop(len(request.body), partial(read_request, request.body))
         model = body.get("model")
         if not isinstance(model, str) or not model:
             raise BadRequest("/model", "model is missing: name the model to use.", code="missing_required_parameter")
-        state = await self._open(lane, body, 0, held)
+        state = await self.open_state(lane, body, 0, held)
         try:
             snapshot = Snapshot(state.id, model, state.created, body, state.fields)
             state.reply.take(keep_made(snapshot, (), _NO_USAGE, now()))
@@ -403,7 +389,8 @@ class ResponsesSocket:
         await asyncio.sleep(0)
         await self._socket.wait_writable()
 
-    async def _open(self, lane: str, raw: dict[str, Json], size: int, held: HeldRequest) -> KeptCall:
+    async def open_state(self, lane: str, raw: dict[str, Json], size: int, held: HeldRequest) -> KeptCall:
+        """Return the state of a request, which may be what the connection remembers. Raises RequestError."""
         self._memory.use_parent(held, raw.get("previous_response_id"))
         state = await self._services.service.open_call(self._request.tenant, raw, size, self._memory.responses)
         context = state.context
@@ -414,6 +401,9 @@ class ResponsesSocket:
             raise RequestError(no_room_failure()) from None
         state.memory = partial(self._memory.remember, lane, held)
         return state
+
+    def note_end(self, state: KeptCall) -> None:
+        self._services.service.note_end(state)
 
     # What is sent
 
@@ -437,9 +427,30 @@ class ResponsesSocket:
 
     @property
     def _client(self) -> Client:
-        client = self._services.gateway.runtime.protocols[self._services.protocol].client
+        client = self._services.story.gateway.runtime.protocols[self._services.protocol].client
         assert client is not None
         return client
+
+
+class LaneState:
+    """The state of one request of a lane: what the store has, and what the connection remembers."""
+
+    def __init__(self, socket: ResponsesSocket, lane: str, held: HeldRequest) -> None:
+        self._socket = socket
+        self._lane = lane
+        self._held = held
+
+    def concerns(self, call: Call) -> bool:
+        return True
+
+    async def open(self, call: Call) -> KeptCall:
+        raw = await run_off_loop(len(call.body), partial(read_request, call.body))
+        return await self._socket.open_state(self._lane, raw, len(call.body), self._held)
+
+    def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
+        state.memory = None  # others may refer to the state for longer than the connection lasts
+        if is_answered:
+            self._socket.note_end(state)
 
 
 def _read_fields(message: Message) -> dict[str, Json]:

@@ -14,8 +14,6 @@ from dragoman.hub.failure import BadRequest, describe_cause
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import KeptReply, ReplyState
 from dragoman.hub.request import Json, Request
-from dragoman.net.errors import ClientDisconnected
-from dragoman.net.sink import Phase, ReplySink
 from dragoman.net.tasks import spawn
 from dragoman.protocols.responses.encode_response import QUEUED_EVENTS, Snapshot
 from dragoman.protocols.responses.parse import parse_with_items
@@ -112,7 +110,7 @@ class KeptCall:
         self.created = int(time.time())
         self._store = store
         self._terms = terms
-        self._raw = raw
+        self.raw = raw
         self.taken: KeptReply | None = None  # the complete reply
         self._keeper: tuple[str, str, str] | None = None
         self._items = ItemIdReader()
@@ -144,7 +142,7 @@ class KeptCall:
 
     @property
     def reply(self) -> ReplyState:
-        include = self._raw.get("include")
+        include = self.raw.get("include")
         is_included = isinstance(include, list) and ENCRYPTED in include
         hides = self._holds and not is_included
         announced = QUEUED_EVENTS if self.in_background else 0
@@ -159,16 +157,16 @@ class KeptCall:
         return fields | {"store": self.keeps}
 
     def parse(self, ledger: Ledger) -> Request:
-        if self._raw.get("background") and not self.in_background:
+        if self.raw.get("background") and not self.in_background:
             # A request that its upstream is to run passes unchanged, so it is not parsed.
             message = "background must be false: this upstream runs responses itself, and not requests like this one."
             raise BadRequest("/background", message)
         if self.keeps:
-            read_metadata(self._raw)  # its bounds
+            read_metadata(self.raw)  # its bounds
             self.context.check()  # a response with half a pair could never be continued
         if self._terms.why_not:
             ledger.note_dropped("/store", self._terms.why_not)
-        return parse_with_items(self._raw, self.context.whole, kept=self._holds, ledger=ledger)
+        return parse_with_items(self.raw, self.context.whole, kept=self._holds, ledger=ledger)
 
     def record(self) -> dict[str, Json]:
         return {
@@ -194,7 +192,7 @@ class KeptCall:
         number = int(head) - len(self.context.earlier)
         if number < 0:
             return self.context.source
-        if isinstance(self._raw.get("input"), str):
+        if isinstance(self.raw.get("input"), str):
             return "/input"
         return f"/input/{number}/{rest}" if rest else f"/input/{number}"
 
@@ -248,7 +246,7 @@ class KeptCall:
 
     @property
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.id, str(self._raw.get("model")), self.created, self._raw, self.fields)
+        return Snapshot(self.id, str(self.raw.get("model")), self.created, self.raw, self.fields)
 
     def _take(self, reply: KeptReply) -> None:
         """Take a reply that is complete, before its last event is sent."""
@@ -289,7 +287,7 @@ class KeptCall:
             created_at=self.created,
             expires_at=self.created + self._terms.retention_s,
             status=status,
-            model=str(self._raw.get("model") or ""),
+            model=str(self.raw.get("model") or ""),
             route=self.route,
         )
 
@@ -304,26 +302,6 @@ class KeptCall:
             log.error("a response could not be stored: %s", cause)
             return False
         return True
-
-
-class CallScope:
-    """Where a call with state is answered: however it ends, its conversation is released.
-
-    A reply that is cancelled, or whose client leaves, is stored as cancelled if its client may know its id.
-    """
-
-    def __init__(self, state: KeptCall, sink: ReplySink) -> None:
-        self._state = state
-        self._sink = sink
-
-    async def __aenter__(self) -> None:
-        return
-
-    async def __aexit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
-        if isinstance(fault, asyncio.CancelledError | ClientDisconnected):  # nothing can be awaited here
-            spawn(self._state.cancel(has_begun=self._sink.phase >= Phase.SENT), name="cancelled response")
-        else:
-            await self._state.release()
 
 
 def _output_row(id: str, body: bytes, hidden: str | None) -> ItemRow:

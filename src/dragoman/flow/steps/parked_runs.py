@@ -1,4 +1,8 @@
-"""Replies that outlive the connection of their client, for clients that come back for the rest."""
+"""Replies that outlive the connection of their client, for clients that come back for the rest.
+
+A request may name a run, or repeat the request of one: then it follows that run. Any other whose reply is to outlive
+its client opens a run of its own.
+"""
 
 import asyncio
 import re
@@ -6,7 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import Protocol
 from zlib import crc32
 
 from msgspec import Struct
@@ -15,10 +19,7 @@ from dragoman.config.settings import ResponsesSettings
 from dragoman.flow.call import Call
 from dragoman.flow.gateway import SHUTTING_DOWN
 from dragoman.flow.reply_bounds import charge_bytes
-from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_writer import APART_S
-from dragoman.http.routes import RoutedRequest
-from dragoman.http.runs import MAX_RUN_BYTES, NOT_COUNTED, OnDisconnect, ParkedSink, Run, RunIndex
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import EVENT_STREAM
 from dragoman.net.bodies import BudgetShare
@@ -27,11 +28,7 @@ from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import Phase, ReplySink
 from dragoman.net.tasks import run_off_loop
 from dragoman.protocols import REPLY_CHOICES
-
-if TYPE_CHECKING:
-    from dragoman.http.worker_group import WorkerGroup
-
-AnswerCall = Callable[[Call, ReplySink], Awaitable[None]]
+from dragoman.responses.parked_run import MAX_RUN_BYTES, NOT_COUNTED, OnDisconnect, ParkedSink, Run, RunIndex
 
 PARK, RESUME, LAST_EVENT = b"x-dragoman-park", b"x-dragoman-resume", b"last-event-id"
 KEY, RETRY_COUNT = b"idempotency-key", b"x-stainless-retry-count"
@@ -49,6 +46,8 @@ BY_KEY, BY_RETRY, BY_CURSOR = "key", "retry", "cursor"  # how a request gets the
 
 
 class Cursor(Struct, frozen=True):
+    """Where a request resumes a run."""
+
     run: str
     after: int  # the index of the last event that the client has; -1: none
     with_ids: bool  # it reads the ids of events
@@ -84,12 +83,29 @@ def find_worker(request: HttpRequest, tenant: str, count: int) -> int | None:
     return crc32(b"%b\0%b\0%b" % (tenant.encode(), request.path.encode(errors="surrogatepass"), key)) % count
 
 
-class Reader(Struct, frozen=True):
-    """A client that gets the reply of an earlier request."""
+class OtherWorkers(Protocol):
+    """The other workers of the gateway."""
 
-    request_id: str
-    share: BudgetShare
-    sink: ReplySink
+    number: int
+
+    def answer(self, name: str, answer: Callable[[dict[str, str]], Awaitable[bytes]]) -> None: ...
+    async def ask_all(self, name: str, question: dict[str, str]) -> dict[int, bytes]: ...
+
+
+class JoinedRun(Struct, frozen=True):
+    """The run whose reply a request gets, and where it begins to read it."""
+
+    run: Run
+    cursor: Cursor
+    how: str
+
+
+class Search(Struct, frozen=True):
+    """What a call is known by that was searched for and not found."""
+
+    digest: bytes  # of everything that decides the answer
+    key: bytes | None  # its idempotency key
+    policy: OnDisconnect
 
 
 class ParkedRuns:
@@ -110,14 +126,42 @@ class ParkedRuns:
         """The bytes that all runs occupy."""
         return self._index.size
 
-    async def resume(self, cursor: Cursor, request: RoutedRequest, record: RequestRecord) -> None:
-        """Answer a request that resumes a run. Raises RequestError if there is no such run."""
+    def find_parked(self, call: Call) -> JoinedRun | None:
+        """Return the run that the head of a request names; None if it names none. Raises RequestError without it."""
+        cursor = read_cursor(call.headers)
+        if cursor is None:
+            return None
         run = self._index.find(cursor.run)
-        if run is None or run.owner != request.tenant or run.path != request.http.path or not run.status:
+        if run is None or run.owner != call.tenant or run.path != call.path or not run.status:
             raise _unknown_run(cursor.run)
-        record.stream = run.is_stream
-        reader = Reader(request.request_id, request.http.buffered, request.sink)
-        await self._follow(run, reader, cursor, record, BY_CURSOR)
+        call.record.stream = run.is_stream
+        return JoinedRun(run, cursor, BY_CURSOR)
+
+    async def find_same(self, call: Call) -> JoinedRun | None:
+        """Return the run of the same request that its client sends again; None if there is none.
+
+        It waits only before it searches: `open_run` must follow without a wait, or two requests would run.
+        """
+        headers = call.headers
+        policy = self.choose_policy(headers)
+        if policy is None:
+            return None
+        digest, key = await _digest(call.http), headers.get(KEY)
+        if key is not None:
+            earlier, how = self._find_keyed(call, key, digest), BY_KEY
+        else:
+            is_retry = _is_retry(headers, self._settings())
+            earlier, how = self._index.find_lost(call.tenant, digest) if is_retry else None, BY_RETRY
+        if earlier is None:
+            call.parking = Search(digest, key, policy)
+            return None
+        if how == BY_RETRY:
+            earlier.is_taken = True
+        return JoinedRun(earlier, Cursor(earlier.id, -1, with_ids=False), how)
+
+    def open_run(self, call: Call, sink: ReplySink) -> "OpenRun":
+        """Return a context with the sink of a call: for one that may be parked, a tee of its run and its client."""
+        return OpenRun(self, call, sink)
 
     def choose_policy(self, headers: Headers) -> OnDisconnect | None:
         """Return what happens to a reply whose client leaves: as the request says, else as the configuration does.
@@ -130,12 +174,12 @@ class ParkedRuns:
             return None if policy == "cancel" else policy
         return POLICIES.get(requested or b"", "park" if policy == "cancel" else policy)
 
-    def join_group(self, group: "WorkerGroup") -> None:
+    def join_group(self, group: OtherWorkers) -> None:
         """Give new runs the number of this worker, and answer other workers that look for a run."""
         self.worker = group.number
         group.answer(HAS_LOST_RUN, self._answer_has_lost_run)
 
-    async def find_lost_elsewhere(self, group: "WorkerGroup", request: HttpRequest, tenant: str) -> int | None:
+    async def find_lost_elsewhere(self, group: OtherWorkers, request: HttpRequest, tenant: str) -> int | None:
         """Return the other worker that has the run of which a request without a key is a retry; None if none has."""
         headers = request.headers
         if self.choose_policy(headers) is None or KEY in headers or not _is_retry(headers, self._settings()):
@@ -150,39 +194,22 @@ class ParkedRuns:
         run = self._index.find_lost(question["tenant"], bytes.fromhex(question["digest"]))
         return b"" if run is None else b"yes"
 
-    async def answer(self, answer: AnswerCall, call: Call, request: HttpRequest, sink: ReplySink) -> None:
-        """Answer a call by a run of its own, or with the reply of an earlier one that it repeats."""
-        headers, key, policy = request.headers, request.headers.get(KEY), self.choose_policy(request.headers)
-        assert policy is not None
-        digest = await _digest(request)
-        if key is not None:
-            earlier, how = self._find_keyed(call, request.path, key, digest), BY_KEY
-        else:
-            is_retry = _is_retry(headers, self._settings())
-            earlier, how = self._index.find_lost(call.tenant, digest) if is_retry else None, BY_RETRY
-        if earlier is None:
-            run = Run(self.worker, call.tenant, request.path, digest, key, policy)
-            run.model, run.wants_array = call.model, call.stream and call.stream_type != EVENT_STREAM
-            await self._run(run, answer, call, sink)
-            return
-        if how == BY_RETRY:
-            earlier.is_taken = True
-        cursor = Cursor(earlier.id, -1, with_ids=False)
-        await self._follow(earlier, Reader(call.id, call.buffered, sink), cursor, call.record, how)
-
-    def _find_keyed(self, call: Call, path: str, key: bytes, digest: bytes) -> Run | None:
+    def _find_keyed(self, call: Call, key: bytes, digest: bytes) -> Run | None:
         """Return the run that has this idempotency key. Raises RequestError if it is another request's."""
         if len(key) > MAX_KEY_BYTES:
             message = f"The Idempotency-Key has {len(key)} bytes, more than {MAX_KEY_BYTES}."
             raise RequestError(Failure(Kind.BAD_REQUEST, message))
-        run = self._index.find_keyed(call.tenant, path, key)
+        run = self._index.find_keyed(call.tenant, call.path, key)
         if run is not None and run.digest != digest:
             message = "This Idempotency-Key was used with another request. Use a new key for a new request."
             kind = Kind.CONFLICT if call.client.has_conflicts else Kind.BAD_REQUEST
             raise RequestError(Failure(kind, message, should_retry=False))
         return run
 
-    async def _run(self, run: Run, answer: AnswerCall, call: Call, client: ReplySink) -> None:
+    def begin(self, call: Call, search: Search, client: ReplySink) -> tuple[Run, ParkedSink]:
+        """Register the run of a call, so that others find it, and return it with the tee that its reply goes to."""
+        run = Run(self.worker, call.tenant, call.path, search.digest, search.key, search.policy)
+        run.model, run.wants_array = call.model, call.stream and call.stream_type != EVENT_STREAM
         task = asyncio.current_task()
         assert task is not None
         tee = ParkedSink(run, client, self._note_growth)
@@ -190,22 +217,19 @@ class ParkedRuns:
         call.record.run = run.id
         self._index.add(run)
         client.on_reader_gone(partial(self._leave, run))
-        try:
-            await answer(call, tee)
-        except BaseException as fault:
-            run.failure = fault.failure if isinstance(fault, RequestError) else SHUTTING_DOWN
-            self._index.remove(run)  # a retry runs again
-            raise
-        finally:
-            client.on_reader_gone(None)
-            run.clients -= not client.reader_gone
-            run.is_delivered = run.is_delivered or not client.reader_gone
-            run.end(whole=tee.phase is Phase.ENDED)  # perhaps with an error event
-            run.release()
-            self._index.note_left(run)
-            self._note_end(run)
+        return run, tee
 
-    def _note_end(self, run: Run) -> None:
+    def end(self, run: Run, tee: ParkedSink, client: ReplySink, fault: BaseException | None) -> None:
+        """End a run whose call has ended; one that failed is forgotten, so that a retry runs again."""
+        if fault is not None:
+            run.failure = fault.failure if isinstance(fault, RequestError) else SHUTTING_DOWN
+            self._index.remove(run)
+        client.on_reader_gone(None)
+        run.clients -= not client.reader_gone
+        run.is_delivered = run.is_delivered or not client.reader_gone
+        run.end(whole=tee.phase is Phase.ENDED)  # perhaps with an error event
+        run.release()
+        self._index.note_left(run)
         run.clear_timer()
         if run.is_kept and run.failure is None:
             self._index.note_end(run)
@@ -227,12 +251,12 @@ class ParkedRuns:
         else:
             run.set_timer(self._settings().park_s, run.stop)
 
-    async def _follow(self, run: Run, reader: "Reader", cursor: Cursor, record: RequestRecord, how: str) -> None:
-        """Send what a client does not have yet, then what is still written."""
-        sink = reader.sink
+    async def follow(self, call: Call, sink: ReplySink, joined: JoinedRun) -> None:
+        """Send what a client does not have yet of a run, then what is still written."""
+        run, share = joined.run, call.buffered
         sink.allow_leaving()
-        self.joined[how] += 1
-        record.note_joined(run.id, run.model)
+        self.joined[joined.how] += 1
+        call.record.note_joined(run.id, run.model)
         run.clients += 1
         if not run.is_done:
             run.clear_timer()
@@ -240,51 +264,78 @@ class ParkedRuns:
             while not run.status and not run.is_done:
                 await run.wait()
             if run.is_stream:
-                await self._send_events(run, reader.share, sink, cursor, reader.request_id)
+                await _send_events(joined, share, sink, call.id)
             else:
-                await self._send_whole(run, reader.share, sink, cursor, reader.request_id)
+                await _send_whole(joined, share, sink, call.id)
             run.is_delivered = run.is_delivered or sink.phase is Phase.ENDED
         finally:
             self._leave(run)
 
-    async def _send_events(
-        self, run: Run, share: BudgetShare, sink: ReplySink, cursor: Cursor, request_id: str
-    ) -> None:
-        sink.begin(200, run.headers_for(request_id))
-        await sink.send(b"")
-        place, signs = 0, run.signs
-        while run.is_kept:
-            pending = _take_events(run.blocks, place)
-            if pending:
-                place += len(pending)
-                await _send_counted(share, sink, b"".join(_select(pending, run.id, cursor)))
-            elif run.is_done:
-                break
-            elif signs != run.signs:
-                signs = run.signs
-                await sink.send(b"" if cursor.with_ids else run.sign)
-            else:
-                await run.wait()
-        if not run.is_kept or not run.is_whole:
-            sink.abort()
-            return
-        if run.rest and not run.wants_array:  # it is not an event: some clients must read it by itself
-            await asyncio.sleep(APART_S)
-        sink.end(run.rest)
 
-    async def _send_whole(self, run: Run, share: BudgetShare, sink: ReplySink, cursor: Cursor, request_id: str) -> None:
-        while not run.is_done:
+class OpenRun:
+    """Where a call is answered that may outlive its client; without a run, nothing but its sink."""
+
+    __slots__ = ("_call", "_client", "_run", "_runs", "_tee")
+
+    def __init__(self, runs: ParkedRuns, call: Call, client: ReplySink) -> None:
+        self._runs = runs
+        self._call = call
+        self._client = client
+        self._run: Run | None = None
+        self._tee: ParkedSink | None = None
+
+    def __enter__(self) -> ReplySink:
+        search = self._call.parking
+        if search is None:
+            return self._client
+        self._run, self._tee = self._runs.begin(self._call, search, self._client)
+        return self._tee
+
+    def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        run, tee = self._run, self._tee
+        if run is not None and tee is not None:
+            self._runs.end(run, tee, self._client, fault)
+
+
+async def _send_events(joined: JoinedRun, share: BudgetShare, sink: ReplySink, request_id: str) -> None:
+    run, cursor = joined.run, joined.cursor
+    sink.begin(200, run.headers_for(request_id))
+    await sink.send(b"")
+    place, signs = 0, run.signs
+    while run.is_kept:
+        pending = _take_events(run.blocks, place)
+        if pending:
+            place += len(pending)
+            await _send_counted(share, sink, b"".join(_select(pending, run.id, cursor)))
+        elif run.is_done:
+            break
+        elif signs != run.signs:
+            signs = run.signs
+            await sink.send(b"" if cursor.with_ids else run.sign)
+        else:
             await run.wait()
-        if run.failure is not None:
-            raise RequestError(run.failure)
-        if not run.is_kept:
-            message = f"The reply to this request is larger than {MAX_RUN_BYTES} bytes, and was not kept."
-            raise RequestError(Failure(Kind.BAD_REQUEST, message, should_retry=False))
-        if cursor.after != -1:
-            raise _unknown_run(run.id)
-        body = b"".join([block for _, block in run.blocks])
-        charge_bytes(share, len(body))
-        sink.respond(run.status, run.headers_for(request_id), body)
+    if not run.is_kept or not run.is_whole:
+        sink.abort()
+        return
+    if run.rest and not run.wants_array:  # it is not an event: some clients must read it by itself
+        await asyncio.sleep(APART_S)
+    sink.end(run.rest)
+
+
+async def _send_whole(joined: JoinedRun, share: BudgetShare, sink: ReplySink, request_id: str) -> None:
+    run = joined.run
+    while not run.is_done:
+        await run.wait()
+    if run.failure is not None:
+        raise RequestError(run.failure)
+    if not run.is_kept:
+        message = f"The reply to this request is larger than {MAX_RUN_BYTES} bytes, and was not kept."
+        raise RequestError(Failure(Kind.BAD_REQUEST, message, should_retry=False))
+    if joined.cursor.after != -1:
+        raise _unknown_run(run.id)
+    body = b"".join([block for _, block in run.blocks])
+    charge_bytes(share, len(body))
+    sink.respond(run.status, run.headers_for(request_id), body)
 
 
 def _is_retry(headers: Headers, settings: ResponsesSettings) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.http import runs
-from dragoman.http.runs import EMPTY_RUN_BYTES, ArraySplitter, EventSplitter, Run, RunIndex
+from dragoman.responses import parked_run
+from dragoman.responses.parked_run import EMPTY_RUN_BYTES, ArraySplitter, EventSplitter, Run, RunIndex
 from tables import each_row
 
 EVENTS = [b"data: 1\n\n", b"event: a\r\ndata: 2\r\n\r\n", b": alive\n\n", b"data: 3\r\r"]
@@ -118,7 +118,7 @@ def test_an_ended_run_does_not_refer_to_the_request_that_wrote_it() -> None:
 
 
 def test_no_run_is_larger_than_one_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MAX_RUN_BYTES", 10_000)
+    monkeypatch.setattr(parked_run, "MAX_RUN_BYTES", 10_000)
     index, run = RunIndex(), make_run()
     index.add(run)
     fill(index, run, 10_000)

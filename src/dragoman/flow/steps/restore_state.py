@@ -1,0 +1,151 @@
+"""Restore what a call refers to in the server's state, and end its use of it however the call ends."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from dragoman.flow.call import Call, Compacts
+from dragoman.flow.capture.format import NO_PROVIDER, LookupName
+from dragoman.hub.failure import RequestError
+from dragoman.net.errors import ClientDisconnected
+from dragoman.net.sink import Phase, ReplySink
+from dragoman.net.tasks import run_off_loop, spawn
+from dragoman.protocols.responses.state_items import read_request
+from dragoman.protocols.responses.wire import NAME
+from dragoman.responses.kept_call import KeptCall
+from dragoman.responses.service import ResponseService, check_trigger
+
+RestoreState = Callable[[bytes], KeptCall | None]  # of a captured request, by its body; None if it had no state
+
+
+class StateSource(Protocol):
+    """Where the state of calls comes from."""
+
+    def concerns(self, call: Call) -> bool:
+        """Return whether a call may refer to this state."""
+
+    async def open(self, call: Call) -> KeptCall | None:
+        """Return the state of a call, whose bytes count from now on; None if it has none. Raises RequestError."""
+
+    def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
+        """Note that a call has ended, perhaps with a reply."""
+
+
+def restore_state(
+    source: StateSource | None, call: Call, sink: ReplySink
+) -> AbstractAsyncContextManager[KeptCall | None]:
+    """Return a context with the state of a call; None where it has none, or where nothing is kept at all."""
+    return _NO_STATE if source is None or not source.concerns(call) else RestoredState(source, call, sink)
+
+
+class _NoState:
+    async def __aenter__(self) -> None:
+        return
+
+    async def __aexit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        return
+
+
+_NO_STATE = _NoState()
+
+
+class RestoredState:
+    """Where a call with state is answered: however it ends, its conversation is released.
+
+    A reply that is cancelled, or whose client leaves, is stored as cancelled if its client may know its id.
+    """
+
+    __slots__ = ("_call", "_sink", "_source", "_state")
+
+    def __init__(self, source: StateSource, call: Call, sink: ReplySink) -> None:
+        self._source = source
+        self._call = call
+        self._sink = sink
+        self._state: KeptCall | None = None
+
+    async def __aenter__(self) -> KeptCall | None:
+        call = self._call
+        self._state = state = await self._source.open(call)
+        if state is not None:
+            if call.compacts is None and check_trigger(state.raw):
+                call.compacts = Compacts.BY_TRIGGER
+            if call.compacts is None:
+                call.state = state
+        return state
+
+    async def __aexit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        state = self._state
+        if state is None:
+            return
+        if isinstance(fault, asyncio.CancelledError | ClientDisconnected):  # nothing can be awaited here
+            spawn(state.cancel(has_begun=self._sink.phase >= Phase.SENT), name="cancelled response")
+        else:
+            await state.release()
+        self._source.close(self._call, state, is_answered=fault is None)
+
+
+class StoredState:
+    """The state that the store has: stored responses and conversations."""
+
+    def __init__(self, service: ResponseService, *, keeps: bool = True) -> None:
+        self._service = service
+        self._keeps = keeps  # replies, if their requests say so
+
+    def concerns(self, call: Call) -> bool:
+        return call.protocol.name == NAME and (call.compacts is not None or self._service.uses_state(call.body))
+
+    async def open(self, call: Call) -> KeptCall:
+        raw = await run_off_loop(len(call.body), partial(read_request, call.body))
+        if call.compacts is not None or not self._keeps:
+            raw["store"] = False
+        try:
+            state = await self._service.open_call(call.tenant, raw, len(call.body))
+        except RequestError as refused:
+            _record_refusal(call, refused)
+            raise
+        try:
+            call.hold_context(state.context.stored_bytes)
+        except RequestError:
+            await state.release()
+            raise
+        return state
+
+    def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
+        if is_answered:
+            self._service.note_end(state)
+        if is_answered and call.record.recording is not None and state.committed is False:
+            call.record.recording.note_lookup(NO_PROVIDER, LookupName.NOT_STORED, lambda: {"value": True})
+
+
+class ReplayedState:
+    """The state that was recorded with a captured request."""
+
+    def __init__(self, restore: RestoreState) -> None:
+        self._restore = restore
+
+    def concerns(self, call: Call) -> bool:
+        return call.protocol.name == NAME
+
+    async def open(self, call: Call) -> KeptCall | None:
+        return self._restore(call.body)
+
+    def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
+        return
+
+
+def note_state(call: Call, state: KeptCall) -> None:
+    """Note in the capture of a call what it refers to, where the gateway does not see it."""
+    if call.record.recording is not None:
+        from dragoman.flow.capture.recording_runtime import record_state  # few requests are captured
+
+        record_state(state, call.record.recording)
+
+
+def _record_refusal(call: Call, refused: RequestError) -> None:
+    if call.record.recording is not None:
+        failure = {"refused": msgspec.to_builtins(refused.failure)}
+        call.record.recording.note_lookup(NO_PROVIDER, LookupName.STATE, lambda: failure)

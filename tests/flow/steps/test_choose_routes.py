@@ -1,0 +1,45 @@
+"""A call goes to the targets of its model, and where its state is kept elsewhere only there."""
+
+import pytest
+
+from dragoman.flow.steps.choose_routes import choose_routes, find_routes
+from dragoman.flow.steps.read_body import read_body
+from dragoman.hub.failure import UNKNOWN_MODEL, BadRequest, RequestError
+from dragoman.responses.context import Context
+from dragoman.responses.kept_call import KeptCall, Terms
+from flow.steps.story_rig import StoryRig, new_call
+
+BOTH = b'{"model":"both","messages":[{"role":"user","content":"Hi"}]}'
+
+
+def kept_by(provider: str) -> KeptCall:
+    return KeptCall(None, Terms("t", keeps=False, retention_s=0), {}, Context((), (), None, None, provider), 0)
+
+
+async def test_a_call_gets_the_targets_of_its_model_and_the_configuration_in_force() -> None:
+    rig, call = StoryRig(), new_call(body=BOTH)
+    await read_body(call, rig.gateway.runtime)
+    await choose_routes(call, rig.gateway.runtime)
+    assert [str(route) for route in call.routes] == ["up/m", "other/m"]
+    assert call.runtime is rig.gateway.runtime
+
+
+async def test_a_state_that_a_provider_keeps_pins_the_call_to_it() -> None:
+    rig, call = StoryRig(), new_call(body=BOTH)
+    await read_body(call, rig.gateway.runtime)
+    call.state = kept_by("other")
+    await choose_routes(call, rig.gateway.runtime)
+    assert [str(route) for route in call.routes] == ["other/m"]
+    await find_routes(call, rig.gateway.runtime)  # to count
+    assert len(call.routes) == 2
+    call.state = kept_by("a third one")
+    with pytest.raises(BadRequest, match="is not a model of it here"):
+        await choose_routes(call, rig.gateway.runtime)
+
+
+async def test_a_model_that_does_not_exist_is_refused() -> None:
+    rig, call = StoryRig(), new_call(body=b'{"model":"none","messages":[]}')
+    await read_body(call, rig.gateway.runtime)
+    with pytest.raises(RequestError) as refused:
+        await choose_routes(call, rig.gateway.runtime)
+    assert refused.value.failure.code == UNKNOWN_MODEL
