@@ -79,7 +79,7 @@ def test_the_page_lists_the_steps_that_every_route_passes(tmp_path: Path) -> Non
     assert PAGE.read_text().partition(MARK)[2].startswith(table)
 
 
-def test_a_route_that_costs_something_passes_the_seat_of_limits_before_it_is_answered(tmp_path: Path) -> None:
+def test_a_route_that_costs_something_is_admitted_before_it_is_answered(tmp_path: Path) -> None:
     stories = {route.story for route in list_routes(tmp_path) if route.cost is Cost.COSTS}
     assert None not in stories
     for story in (*stories, run_in_background):

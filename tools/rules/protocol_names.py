@@ -33,7 +33,8 @@ EXEMPT = {
     "hub/ports.py": "OpenTelemetry's name for a request to a model is chat",
     "observers/metrics.py": "OpenTelemetry's names of vendors",
     "prices/__init__.py": "names of vendors and models",
-    **dict.fromkeys((f"http/{name}.py" for name in ("background", "compaction", "responses", "websocket")), STATE),
+    **dict.fromkeys((f"http/{name}.py" for name in ("background", "responses", "websocket")), STATE),
+    **dict.fromkeys((f"flow/steps/{name}.py" for name in ("accept_background", "compact", "restore_state")), STATE),
 }
 
 

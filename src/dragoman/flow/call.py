@@ -31,8 +31,8 @@ Parse = Callable[[bytes, Ledger], Request]
 class Compacts(Enum):
     """How a call asks for a compaction of its context, instead of an answer."""
 
-    BY_PATH = "POST /responses/compact"
-    BY_TRIGGER = "the last item of its input"
+    BY_PATH = "it was posted to the path of compactions"
+    BY_TRIGGER = "the last item of its input is a trigger"
 
 
 class Caller(typing.Protocol):

@@ -57,7 +57,6 @@ from dragoman.net.tasks import describe_fault
 from dragoman.observers.metrics import CONTENT_TYPE
 from dragoman.protocols.relayed_paths import CLIENT as RELAYED_CLIENT
 from dragoman.protocols.relayed_paths import RELAYED_PATHS, RelayedPath
-from dragoman.protocols.responses.wire import NAME as RESPONSES
 
 if TYPE_CHECKING:
     from dragoman.http.console.site import Console
@@ -165,7 +164,7 @@ class RequestHandler:
         yield from () if self._api is None else self._api.routes()
         yield from () if self.console is None else self.console.routes()
         if self.responses is not None:
-            path, compact = f"{SOCKET_PATH}/compact", partial(self._serve, RESPONSES, Compacts.BY_PATH)
+            path, compact = f"{SOCKET_PATH}/compact", partial(self._serve, self.responses.protocol, Compacts.BY_PATH)
             yield Route("POST", path, Role.CLIENT, compact, story=serve, cost=Cost.COSTS)
         if isinstance(self.responses, ResponsesApi):
             yield from self.responses.routes(self.services, self._hold_back_of)

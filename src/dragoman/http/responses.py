@@ -44,6 +44,8 @@ CONVERSATIONS = "/conversations"
 class ResponsesApi:
     """Answers requests about the responses of one client key at a time."""
 
+    protocol = NAME
+
     def __init__(self, gateway: Gateway, service: ResponseService, background: BackgroundApi, keyring: Keyring) -> None:
         self._gateway = gateway
         self.service = service
@@ -167,6 +169,8 @@ def _read_cursor(parameters: list[tuple[str, str]]) -> int | None:
 
 class ReplayedResponses:
     """The state that was recorded with a captured request, in place of what is kept."""
+
+    protocol = NAME
 
     def __init__(self, restore: RestoreState) -> None:
         self.state = self.counted_state = ReplayedState(restore)

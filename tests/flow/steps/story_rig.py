@@ -26,7 +26,7 @@ MODELS = (ModelRoute("m", ("up/m",)), ModelRoute("both", ("up/m", "other/m")))
 
 
 class StoryRig:
-    """The services of a gateway, and what its upstream got and its observers were told."""
+    """The services of a gateway, and what its upstream and its observers got."""
 
     def __init__(
         self, state: StateSource | None = None, *, max_requests: int = 10, on_disconnect: str = "cancel"

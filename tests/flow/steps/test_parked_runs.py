@@ -20,7 +20,7 @@ KEY = [(b"idempotency-key", b"k")]
 OTHER = CHAT.replace(b"{", b'{"top_p":0.5,', 1)
 
 
-async def opened(parked: ParkedRuns, headers: Sequence[Header] = KEY) -> tuple[ParkedSink, CollectorSink]:
+async def open_tee(parked: ParkedRuns, headers: Sequence[Header] = KEY) -> tuple[ParkedSink, CollectorSink]:
     call, client = new_call(headers=headers), CollectorSink()
     await read_body(call, make_world())
     assert await parked.find_same(call) is None
@@ -39,20 +39,20 @@ async def test_a_call_that_ends_with_its_client_has_no_run() -> None:
 
 
 async def test_a_run_goes_on_without_its_client_and_its_capture_gets_all() -> None:
-    tee, client = await opened(StoryRig().parked)
-    client.listener = heard = CollectorListener()
+    tee, client = await open_tee(StoryRig().parked)
+    client.listener = listener = CollectorListener()
     tee.begin(200, [(b"content-type", b"text/event-stream")])
     assert tee.write(b"data: 1\n\n")
     client.reader_gone = True
     assert tee.write(b"data: 2\n\n")
     tee.end(b"data: 3\n\n")
     assert client.body == b"data: 1\n\n"
-    assert heard.body == b"data: 1\n\ndata: 2\n\ndata: 3\n\n"
+    assert listener.body == b"data: 1\n\ndata: 2\n\ndata: 3\n\n"
     assert (tee.phase, client.phase) == (Phase.ENDED, Phase.SENT)
 
 
 async def test_a_run_waits_for_its_first_client_only_while_that_is_there() -> None:
-    run, _ = await opened(StoryRig().parked)
+    run, _ = await open_tee(StoryRig().parked)
     slow = SlowSink()
     tee = ParkedSink(run._run, slow, lambda run, size: None)
     tee.begin(200, [])

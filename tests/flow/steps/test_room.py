@@ -9,7 +9,7 @@ from dragoman.net.sink import CollectorSink
 from flow.steps.story_rig import StoryRig, new_call
 
 
-async def test_one_call_more_than_the_limit_is_refused_and_told_when_to_retry() -> None:
+async def test_one_call_more_than_the_limit_is_refused_and_says_when_to_retry() -> None:
     rig = StoryRig(max_requests=1)
     with observe(rig.gateway, new_call(), CollectorSink(), None):
         check_room(rig.gateway)

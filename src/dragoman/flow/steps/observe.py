@@ -29,7 +29,7 @@ class ObservedCall(Protocol):
 
 
 def observe(gateway: Gateway, call: ObservedCall, sink: ReplySink, live: LiveView | None) -> "Observation":
-    """Return a context in which a call is recorded; its end makes the outcome, of which observers are told."""
+    """Return a context in which a call is recorded; its end makes the outcome, which observers get."""
     return Observation(gateway, call, sink, gateway.observers, live)
 
 
