@@ -12,6 +12,8 @@ from tempfile import TemporaryDirectory
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.config.settings import ProviderConfig
 from dragoman.flow.request_record import RequestRecord
+from dragoman.flow.source import Source
+from dragoman.framing.known_secrets import Secrets
 from dragoman.hub.events import Delta, Ended, Opened, Started, Stop, TextBlock, UsageReported
 from dragoman.hub.outcome import Outcome
 from dragoman.hub.usage import Usage
@@ -43,6 +45,9 @@ class Reply:
         self.usage: Usage | None = None
         for event in EVENTS:
             self.watch.observe(event)
+
+    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+        return ()
 
 
 def make_records(first: int) -> list[RequestRecord]:

@@ -24,9 +24,9 @@ from asking import find_path, make_body
 from console.browser import sign_in
 from console.feed_reader import reading
 from console.traffic import own_id
+from dragoman.flow.answer import ActiveCall
 from dragoman.flow.call import Call
 from dragoman.flow.capture.recording import Recording
-from dragoman.flow.gateway import ActiveCall
 from dragoman.flow.relay import RelayedCall
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.turn import Turn

@@ -19,7 +19,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.client_encoding import ClientEncoding
 from dragoman.flow.prepare import Prepared, TargetSettings, prepare
 from dragoman.flow.request_record import RequestRecord
-from dragoman.flow.response_writer import WholeWriter
+from dragoman.flow.response_writer import DocumentWriter
 from dragoman.flow.runtime import Runtime
 from dragoman.hub.events import Event
 from dragoman.hub.loss import Ledger
@@ -284,14 +284,14 @@ def make_encoding(call: Call, *, joins: bool = False) -> ClientEncoding:
     return ClientEncoding(make, lambda trip: None, serial=client.serial_blocks, joins=joins)
 
 
-def make_whole_writer(sink: ReplySink, call: Call) -> WholeWriter:
+def make_document_writer(sink: ReplySink, call: Call) -> DocumentWriter:
     """Return the writer of a reply in one body."""
 
     def encode(events: Sequence[Event], ledger: Ledger) -> bytes:
         context = ReplyContext(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
         return call.client.encode_whole(events, context, ledger)
 
-    return WholeWriter(sink, call, lambda trip: None, encode)
+    return DocumentWriter(sink, call, lambda trip: None, encode)
 
 
 def make_world(

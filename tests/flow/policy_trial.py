@@ -1,8 +1,9 @@
 """A policy over one or two targets, driven by hand: each end of a turn is given, and waits are over at once."""
 
 from dragoman.config.settings import Retry
+from dragoman.flow.between_turns import Then
 from dragoman.flow.policy import Limits, Policy, SecondChances
-from dragoman.flow.step import Ask, GiveUp, NoReply, Step, TurnEnd, Wait, Waited
+from dragoman.flow.step import Ask, GiveUp, NoReply, Step, TurnEnd, Wait
 from dragoman.hub.failure import Failure
 from dragoman.providers.learned_quirks import LearnedQuirks
 from dragoman.providers.provider import Provider
@@ -55,6 +56,9 @@ class Trial:
     def after(self, end: TurnEnd) -> Step:
         return self._note_step(self.policy.after(end))
 
+    def after_step(self, then: Then) -> Step:
+        return self._note_step(self.policy.after_step(then))
+
     def expect_ask(self, step: Step) -> Ask:
         return expect(Ask, step)
 
@@ -63,7 +67,7 @@ class Trial:
         if isinstance(step, Wait):
             self.waits.append(step.seconds)
             self.clock.now += step.seconds
-            return self._note_step(self.policy.after(Waited()))
+            return self._note_step(self.policy.after_step(Then.TRY_AGAIN))
         if isinstance(step, Ask):
             self.requests.append(step)
         return step

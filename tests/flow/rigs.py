@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -12,7 +13,10 @@ from dragoman.config.settings import ModelRoute, Retry, Server
 from dragoman.flow.call import Call
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.prepare import Change, Prepared
-from dragoman.flow.response_writer import ResponseWriter, StreamWriter, WholeWriter
+from dragoman.flow.replies.opening import DocumentReplies, Replies, StreamReplies
+from dragoman.flow.replies.passed import PassedStream
+from dragoman.flow.replies.translated import TranslatedStream
+from dragoman.flow.response_writer import DocumentWriter, ResponseWriter, StreamWriter
 from dragoman.flow.step import Ask, Completed, Interrupted, TurnEnd
 from dragoman.flow.steps.choose_routes import choose_routes
 from dragoman.flow.turn import CallContext, Turn
@@ -22,7 +26,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import Outcome
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
-from dragoman.net.headers import Header
+from dragoman.net.headers import Header, Headers
 from dragoman.net.socket_sink import SocketSink
 from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.providers.provider import Auth, Provider, ReplyRules
@@ -37,16 +41,17 @@ from flow.in_memory import (
     ClientReply,
     MemoryWire,
     make_call,
+    make_document_writer,
     make_encoding,
     make_pooled,
     make_provider,
     make_request,
     make_sink,
-    make_whole_writer,
     make_world,
     prepare_for,
     run,
 )
+from narrowing import expect, present
 from outgoing import open_http
 
 # What a Chat upstream sends: a reply as a stream and as a document, and its errors.
@@ -151,6 +156,11 @@ class ClientCall:
 
 # One turn
 
+
+def make_watch() -> ReplyMonitor:
+    return ReplyMonitor(lambda: 0.0)
+
+
 BODIES = {"chat": (CHAT, CHAT_STREAM), "messages": (MESSAGES, MESSAGES_STREAM)}
 
 
@@ -211,16 +221,13 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
     body = scene.body or BODIES[scene.client][scene.stream]
     call = make_call(scene.client, body, request=request)
     call.continues = scene.joins
-    writer: ResponseWriter = make_whole_writer(sink, call)
-    if call.stream:
-        writer = StreamWriter(sink, call, make_encoding(call, joins=scene.joins), scene.server.keep_alive_s)
+    writer, replies = open_writer(sink, call, scene)
     noted: list[Turn] = []
     around = CallContext(
         call,
         make_world(provider, server=scene.server),
         scene.memory or LostCalls(None),
-        writer,
-        lambda: ReplyMonitor(lambda: 0.0),
+        replies,
         noted.append,
         asyncio.get_running_loop().time,
     )
@@ -236,13 +243,20 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
         writer.close()
 
 
+def open_writer(sink: SocketSink, call: Call, scene: Scene) -> tuple[ResponseWriter, Replies]:
+    if call.stream:
+        encoding = partial(make_encoding, call, joins=scene.joins)
+        stream = StreamWriter(sink, call, encoding, scene.server.keep_alive_s)
+        return stream, StreamReplies(call, stream, make_watch)
+    document = make_document_writer(sink, call)
+    return document, DocumentReplies(call, document, make_watch)
+
+
 async def finish(turn: Turn, writer: ResponseWriter, end: TurnEnd) -> None:
     if isinstance(end, Interrupted):
-        await writer.fail(end.failure)
+        await present(writer.open_stream).fail(end.failure)
     elif isinstance(end, Completed):
-        if turn.pipe is not None:
-            writer.keep_for_end(turn.pipe.finish())
-        await writer.finish()
+        await present(turn.reply).finish()
 
 
 # The writer of a stream
@@ -256,29 +270,49 @@ class WriterRig:
     def __init__(self, protocol: str = "chat", body: bytes = CHAT_STREAM, keep_alive_s: float = NEVER_S) -> None:
         self.wire = MemoryWire()
         self.call = make_call(protocol, body, request=make_request())
-        self.writer = StreamWriter(make_sink(self.wire), self.call, make_encoding(self.call, joins=True), keep_alive_s)
+        self.writer = StreamWriter(
+            make_sink(self.wire), self.call, partial(make_encoding, self.call, joins=True), keep_alive_s
+        )
+        self.replies = StreamReplies(self.call, self.writer, make_watch)
 
     async def begin_passthrough(self, name: str = "up") -> Prepared:
         """Begin a turn whose bytes pass unchanged."""
-        return await self._begin(make_provider(name, (self.call.protocol.name,)).name, self.call.protocol.name)
+        return await self._begin(name, self.call.protocol.name)
 
     async def begin_translation(self, name: str = "up") -> Prepared:
         """Begin a turn that is translated."""
         other = "messages" if self.call.protocol.name == "chat" else "chat"
         prepared = await self._begin(name, other)
-        self.writer.encoding.begin_turn(Ledger(), None, ReplyMonitor(lambda: 0.0))
+        self.writer.encoding.begin_turn(Ledger(), None, make_watch())
         return prepared
+
+    async def open_passed(self, headers: Sequence[Header] = ()) -> PassedStream:
+        """Return the reply of a turn whose bytes pass unchanged."""
+        await self.begin_passthrough()
+        self.replies.begin_answer(Headers(list(headers)), is_stream=True)
+        return expect(PassedStream, self.replies.open_stream(b""))
+
+    async def open_translated(self) -> TranslatedStream:
+        """Return the reply of a turn that is translated."""
+        await self.begin_translation()
+        self.replies.begin_answer(Headers([]), is_stream=True)
+        return expect(TranslatedStream, self.replies.open_stream(b""))
+
+    async def commit(self, prepared: Prepared, headers: Headers | None, data: bytes) -> None:
+        """Begin the reply of a turn with these bytes."""
+        self.writer.begin_reply(prepared, headers, prepared.why)
+        await self.writer.send(data)
 
     async def _begin(self, name: str, protocol: str) -> Prepared:
         prepared = await prepare_for(self.call, make_provider(name, (protocol,)))
-        self.writer.begin_turn(prepared)
+        self.replies.begin_turn(Ask(prepared.route, prepared.provider, 1), prepared)
         return prepared
 
     def encode(self, *events: Event) -> bytes:
         return encode_events(self.writer, *events)
 
 
-def encode_events(writer: StreamWriter | WholeWriter, *events: Event) -> bytes:
+def encode_events(writer: StreamWriter | DocumentWriter, *events: Event) -> bytes:
     given = list(events)
     for stage in writer.encoding.stages:
         given = [out for event in given for out in stage.feed(event)]

@@ -63,13 +63,6 @@ def test_a_turn_that_failed_before_its_first_token_is_forgotten() -> None:
     assert encoding.trips == []
 
 
-def test_an_encoding_is_in_use_once_a_turn_is_encoded() -> None:
-    encoding = Encoding()
-    assert not encoding.in_use
-    begin(encoding)
-    assert encoding.in_use
-
-
 def test_the_grammar_guard_stands_in_front_of_the_encoder() -> None:
     encoding = Encoding()
     watch = begin(encoding)
@@ -133,7 +126,6 @@ def test_an_error_can_be_the_whole_reply() -> None:
     encoding = chat_encoding()
     sent = encoding.fail_alone(BROKEN).joined
     assert msgspec.json.decode(sent.partition(b"data: ")[2].partition(b"\n")[0])["error"]["message"]
-    assert not encoding.in_use
 
 
 def test_a_request_that_cannot_be_parsed_has_no_encoder() -> None:

@@ -80,10 +80,6 @@ def test_the_source_reads_with_the_upstreams_own_framer_and_decoder() -> None:
     assert source.frames == 3
 
 
-def test_what_passes_unchanged_goes_through_no_stages() -> None:
-    assert make_stages(prepare_passthrough()) == []
-
-
 def test_a_translated_reply_goes_through_those_of_its_provider_and_then_ours() -> None:
     provider = make_provider(replies=ReplyRules(stages=lambda request: [ThinkingTags()]))
     tools = run(prepare_for(make_call("chat", CUSTOM_TOOL), make_provider(protocols=("messages",))))
@@ -151,7 +147,7 @@ def test_a_bug_in_reading_costs_no_byte(caplog: pytest.LogCaptureFixture) -> Non
 def test_a_tool_comes_back_as_it_was_declared() -> None:
     prepared = run(prepare_for(make_call("chat", CUSTOM_TOOL), make_provider(protocols=("messages",))))
     events: list[Event] = [Opened(0, CallBlock("call_1", "patch")), Delta(0, '{"input":"*** Begin"}')]
-    for stage in make_stages(prepared):
+    for stage in make_stages(expect(Translated, prepared)):
         events = [out for event in events for out in stage.feed(event)]
     [opened] = [event for event in events if isinstance(event, Opened)]
     assert opened == Opened(0, CallBlock("call_1", "patch", custom=True))

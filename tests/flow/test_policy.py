@@ -15,8 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.config.settings import Retry
-from dragoman.flow.complete_reply import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
+from dragoman.flow.between_turns import Then
+from dragoman.flow.complete_reply import CompleteCall, CutCalls, DropCutCalls
 from dragoman.flow.policy import AFTER, Limits, Policy, SecondChances
+from dragoman.flow.replies.translated import TranslatedStream
 from dragoman.flow.step import Ask, Completed, ErrorReply, Finish, GiveUp, NoReply, Step, Wait
 from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
@@ -24,9 +26,10 @@ from dragoman.net.headers import Headers
 from dragoman.providers.learned_quirks import LearnedQuirks
 from dragoman.providers.provider import Endpoint, FirstTokenWait, ReplyRules
 from dragoman.routing import Route
-from flow.in_memory import CHAT, NOW, URL, make_call, make_provider, prepare_for, run, send_nothing
+from flow.in_memory import MESSAGES_STREAM, NOW, URL, make_provider, run, send_nothing
 from flow.policy_trial import ONE, TWO, Trial
-from narrowing import expect
+from flow.rigs import WriterRig
+from narrowing import expect, present
 from tables import each_row
 
 # What an upstream adds to its refusal.
@@ -271,20 +274,22 @@ CUT = TruncatedCall("call_1", "write", '{"path": "a')
 )
 def test_one_cut_call_is_completed_where_its_provider_repairs(repairs: bool, calls: int, completes: bool) -> None:
     provider = make_provider("one", ("messages",), replies=ReplyRules(completes_cut_calls=repairs))
-    prepared = run(prepare_for(make_call("chat", CHAT), provider))
+    reply = run(open_translated())
     trial = Trial(first=provider)
     trial.begin()
-    cut = (CUT,) * calls
-    step = trial.after(CutCalls(prepared, cut))
-    assert step == (CompleteCall(prepared, cut) if completes else DropCutCalls(cut))
+    prepared = replace(present(reply.origin.prepared.translated), provider=provider)
+    cut = CutCalls(prepared, reply, (CUT,) * calls)
+    assert trial.after(cut) == (CompleteCall(cut) if completes else DropCutCalls(cut))
 
 
-def test_a_call_whose_rest_was_found_ends_the_reply_and_one_without_is_lost() -> None:
+async def open_translated() -> TranslatedStream:
+    return await WriterRig("messages", MESSAGES_STREAM).open_translated()
+
+
+def test_a_step_that_completes_the_reply_ends_it() -> None:
     trial = Trial()
     trial.begin()
-    assert trial.after(CallCompleted((CUT,), found=True)) == Finish()
-    assert trial.after(CallCompleted((CUT,), found=False)) == DropCutCalls((CUT,))
-    assert trial.after(CallsDropped()) == Finish()
+    assert trial.after_step(Then.FINISH) == Finish()
 
 
 # Several credentials

@@ -3,8 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from dragoman.flow.rounds import ContinuePause, PauseContinued, Paused, ToolsRan
-from dragoman.flow.step import Ask, ErrorReply, Finish, GiveUp, Interrupted, NoReply, Step, TurnEnd
+from dragoman.flow.between_turns import Then
+from dragoman.flow.rounds import ContinuePause, Paused
+from dragoman.flow.step import Ask, ErrorReply, Finish, GiveUp, Interrupted, NoReply, Step
 from dragoman.hub.events import Ended, Stop
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
@@ -12,8 +13,9 @@ from dragoman.hub.request import Request, Role, Text, Turn
 from dragoman.hub.usage import Usage
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Adjustment, RequestRules
-from flow.in_memory import make_provider, make_renewing
+from flow.in_memory import MESSAGES_STREAM, make_provider, make_renewing, run
 from flow.policy_trial import ONE, TWO, Trial
+from flow.rigs import WriterRig
 from narrowing import expect, present
 from tables import each_row
 
@@ -250,17 +252,21 @@ def test_no_target_continues_after_a_bad_request_a_too_long_context_or_a_refusal
 
 # What follows when the gateway has run tools, or an upstream has paused: the same target gets the next request
 
-PAUSED = Paused([Ended(Stop.PAUSE)], Ended(Stop.PAUSE), Usage(output=3))
+
+async def pause() -> Paused:
+    reply = await WriterRig("messages", MESSAGES_STREAM).open_translated()
+    return Paused(reply, [Ended(Stop.PAUSE)], Ended(Stop.PAUSE), Usage(output=3))
 
 
 def pause_once(targets: int = 1, attempts: int = 3) -> Trial:
     """Return a call whose first turn was paused, and whose second has just begun."""
     trial = Trial(targets=targets, attempts=attempts)
     trial.begin()
-    step = trial.after(PAUSED)
+    paused = run(pause())
+    step = trial.after(paused)
     assert isinstance(step, ContinuePause)
-    step.rounds.add(PAUSED.events, {}, PAUSED.used.output)
-    assert expect(Ask, trial.after(PauseContinued(is_finished=False))).rounds is step.rounds
+    step.rounds.add(paused.events, {}, paused.used.output)
+    assert expect(Ask, trial.after_step(Then.NEXT_ROUND)).rounds is step.rounds
     return trial
 
 
@@ -270,9 +276,8 @@ def test_a_paused_turn_is_continued_by_the_same_target() -> None:
     assert [ask.number for ask in trial.requests] == [1, 2]
 
 
-@pytest.mark.parametrize("end", [PauseContinued(is_finished=True), ToolsRan(is_finished=True)])
-def test_a_reply_that_is_finished_ends(end: TurnEnd) -> None:
-    assert isinstance(pause_once().after(end), Finish)
+def test_a_reply_that_is_finished_ends() -> None:
+    assert isinstance(pause_once().after_step(Then.FINISH), Finish)
 
 
 def test_a_later_round_is_repeated_by_the_same_target_alone() -> None:
@@ -288,7 +293,7 @@ def test_each_round_has_all_its_attempts() -> None:
     trial.begin()
     for _ in range(3):  # each round fails once, and is repeated
         assert isinstance(trial.after(NoReply(BROKEN)), Ask)
-        assert isinstance(trial.after(ToolsRan(is_finished=False)), Ask)
+        assert isinstance(trial.after_step(Then.NEXT_ROUND), Ask)
     assert isinstance(trial.after(NoReply(BROKEN)), Ask)
     assert isinstance(trial.after(NoReply(BROKEN)), GiveUp)
 

@@ -5,19 +5,27 @@ import asyncio
 import pytest
 
 from dragoman.config.settings import Server
-from dragoman.flow.decoding import make_source, make_stages
-from dragoman.flow.pipes import PassthroughPipe, Pipe, TranslationPipe
-from dragoman.flow.prepare import Prepared
 from dragoman.flow.pump import LINGER_S, Pump, is_answering
+from dragoman.flow.replies.opening import DocumentReplies
+from dragoman.flow.replies.reply import StreamedReply
 from dragoman.flow.reply_bounds import ReplyDeadline, Timeouts
+from dragoman.flow.step import Ask
 from dragoman.hub.events import Started
-from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.loss import Ledger
-from dragoman.net.headers import Headers
-from dragoman.observers.reply_monitor import ReplyMonitor
+from dragoman.hub.failure import Kind
+from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
 from dragoman.providers.provider import ReplyRules
-from flow.in_memory import MESSAGES_STREAM, make_call, make_provider, prepare_for, run
-from flow.rigs import WriterRig
+from flow.in_memory import (
+    MESSAGES,
+    MESSAGES_STREAM,
+    MemoryWire,
+    make_call,
+    make_document_writer,
+    make_provider,
+    make_request,
+    make_sink,
+    prepare_for,
+)
+from flow.rigs import WriterRig, make_watch
 from narrowing import present
 
 SERVER = Server(idle_timeout_s=40, keep_alive_s=15)
@@ -31,30 +39,25 @@ DONE = b"data: [DONE]\n\n"
 class Pumped:
     """A pump between a Chat upstream and a client of one of two protocols."""
 
-    def __init__(self, rig: WriterRig, prepared: Prepared, pipe: Pipe, no_room: Failure | None = None) -> None:
-        self.wire, self.writer, self.pipe, self.prepared = rig.wire, rig.writer, pipe, prepared
+    def __init__(self, rig: WriterRig, reply: StreamedReply) -> None:
+        self.wire, self.writer, self.reply = rig.wire, rig.writer, reply
         self.now = asyncio.get_running_loop().time
         self.wait = ReplyDeadline("up", PATIENCE, self.now())
-        hold = None if no_room is None else lambda size: no_room
-        self.pump = Pump(pipe, rig.writer, self.wait, SERVER, asyncio.get_running_loop().time, hold)
+        self.pump = Pump(reply, self.wait, SERVER, asyncio.get_running_loop().time)
 
 
-async def start_passthrough(no_room: Failure | None = None) -> Pumped:
+async def start_passthrough() -> Pumped:
     rig = WriterRig()
-    prepared = await rig.begin_passthrough()
-    await rig.writer.commit(prepared, Headers([]), b"")
-    pipe = PassthroughPipe(make_source(prepared, Ledger()), rig.call.client, ReplyMonitor(lambda: 0.0))
-    return Pumped(rig, prepared, pipe, no_room)
+    reply = await rig.open_passed()
+    await reply.commit()
+    return Pumped(rig, reply)
 
 
 async def start_translation() -> Pumped:
     rig = WriterRig("messages", MESSAGES_STREAM)
-    prepared = await rig.begin_translation()
-    await rig.writer.commit(prepared, Headers([]), b"")
-    pipe = TranslationPipe(
-        make_source(prepared, Ledger()), make_stages(prepared), rig.writer.encoding, ReplyMonitor(lambda: 0.0)
-    )
-    return Pumped(rig, prepared, pipe)
+    reply = await rig.open_translated()
+    await reply.commit()
+    return Pumped(rig, reply)
 
 
 async def test_each_read_is_one_write_and_the_next_may_take_as_long_as_silence_may_last() -> None:
@@ -96,9 +99,8 @@ async def test_the_end_of_a_translated_reply_ends_the_reading() -> None:
     pumped.pump.pass_on(EMPTY + WORD)
     assert pumped.pump.pass_on(STOP + DONE) is None
     assert pumped.pump.is_over
-    assert pumped.pump.failure is None
     assert b"message_stop" not in pumped.wire.reply.body  # kept for the last write
-    await pumped.writer.finish()
+    await pumped.reply.finish()
     assert b"message_stop" in pumped.wire.reply.body
 
 
@@ -114,34 +116,41 @@ async def test_what_follows_the_terminal_event_passes_for_a_little_while() -> No
     assert pumped.pump.is_over
 
 
-async def test_a_reply_that_is_collected_is_counted_and_ends_where_there_is_no_room() -> None:
-    full = Failure(Kind.BUSY, "no room")
-    pumped = await start_passthrough(full)
-    assert pumped.pump.pass_on(WORD) is None
-    assert (pumped.pump.is_over, pumped.pump.failure) == (True, full)
-    assert pumped.wire.reply.body == b""
+async def test_a_reply_that_is_collected_is_counted_and_the_reading_stops_where_there_is_no_room() -> None:
+    call = make_call("messages", MESSAGES, request=make_request(budget=ByteBudget(0)))
+    replies = DocumentReplies(call, make_document_writer(make_sink(MemoryWire()), call), make_watch)
+    prepared = await prepare_for(call, make_provider())
+    replies.begin_turn(Ask(prepared.route, prepared.provider, 1), prepared)
+    reply = replies.open_stream(b"")
+    clock = asyncio.get_running_loop().time
+    pump = Pump(reply, ReplyDeadline("up", PATIENCE, clock()), SERVER, clock)
+    assert pump.pass_on(WORD) == 40
+    call.buffered.held = UNCOUNTED_BYTES
+    assert pump.pass_on(WORD) is None
+    assert not pump.is_over
+    assert present(await reply.wait_for_room()).kind is Kind.BUSY
 
 
 async def test_whether_the_model_answers() -> None:
-    pumped = await start_passthrough()
-    assert not is_answering(pumped.prepared, pumped.pipe)
-    pumped.pipe.feed(EMPTY)
-    assert not is_answering(pumped.prepared, pumped.pipe)
-    pumped.pipe.feed(WORD)
-    assert is_answering(pumped.prepared, pumped.pipe)
+    rig = WriterRig()
+    reply = await rig.open_passed()
+    prepared = await rig.begin_passthrough()
+    assert not is_answering(prepared, reply)
+    reply.feed(EMPTY)
+    assert not is_answering(prepared, reply)
+    reply.feed(WORD)
+    assert is_answering(prepared, reply)
 
 
 @pytest.mark.parametrize("withholds", [False, True])
-def test_an_upstream_that_withholds_calls_answers_once_it_has_begun(withholds: bool) -> None:
+async def test_an_upstream_that_withholds_calls_answers_once_it_has_begun(withholds: bool) -> None:
+    reply = await WriterRig().open_passed()
     provider = make_provider(replies=ReplyRules(withholds_cut_calls=withholds))
-    prepared = run(prepare_for(make_call(), provider))
-    watch = ReplyMonitor(lambda: 0.0)
-    watch.observe(Started("c1", "m"))
-    pipe = PassthroughPipe(make_source(prepared, Ledger()), present(prepared.protocol.client), watch)
-    assert is_answering(prepared, pipe) is withholds
+    reply.watch.observe(Started("c1", "m"))
+    assert is_answering(await prepare_for(make_call(), provider), reply) is withholds
 
 
-def test_a_model_that_works_without_output_answers() -> None:
+async def test_a_model_that_works_without_output_answers() -> None:
     response = b'{"id":"resp_1","object":"response","status":"in_progress","model":"m","output":[]}'
     item = b'{"type":"reasoning","id":"rs_1","summary":[]}'
     begun = (
@@ -149,12 +158,10 @@ def test_a_model_that_works_without_output_answers() -> None:
         b'event: response.output_item.added\ndata: {"type":"response.output_item.added","sequence_number":1,'
         b'"output_index":0,"item":%b}\n\n'
     ) % (response, item)
-    provider = make_provider(protocols=("responses",))
-    prepared = run(prepare_for(make_call("responses", b'{"model":"m","input":"Hi","stream":true}'), provider))
-    client = prepared.protocol.client
-    assert client is not None
-    pipe = PassthroughPipe(make_source(prepared, Ledger()), client, ReplyMonitor(lambda: 0.0))
-    assert not is_answering(prepared, pipe)
-    pipe.feed(begun)
-    assert not pipe.watch.has_content
-    assert is_answering(prepared, pipe)
+    rig = WriterRig("responses", b'{"model":"m","input":"Hi","stream":true}')
+    reply = await rig.open_passed()
+    prepared = await rig.begin_passthrough()
+    assert not is_answering(prepared, reply)
+    reply.feed(begun)
+    assert not reply.watch.has_content
+    assert is_answering(prepared, reply)

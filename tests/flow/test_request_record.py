@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,11 +18,14 @@ from dragoman.accounts.keys import Keyring
 from dragoman.app import App
 from dragoman.config import Secret, load
 from dragoman.flow.request_record import MAX_QUEUED, Awaited, ObserverQueue, RequestRecord, client_name
+from dragoman.flow.source import Source
+from dragoman.framing.known_secrets import Secrets
 from dragoman.hub.events import Delta, Event, Failed, Opened, Started, TextBlock, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
-from dragoman.hub.usage import Source, Usage
+from dragoman.hub.usage import Source as UsageSource
+from dragoman.hub.usage import Usage
 from dragoman.net.errors import BodyTimeout, BodyTooLarge, ClientDisconnected, HeadRejected
 from dragoman.net.headers import Headers
 from dragoman.net.tasks import request_id
@@ -45,6 +48,9 @@ class Reply:
         self.usage = usage
         for event in events:
             self.watch.observe(event)
+
+    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+        return ()
 
 
 def make_record(events: Sequence[Event], usage: Usage | None = None, ledger: Ledger | None = None) -> RequestRecord:
@@ -154,14 +160,14 @@ def test_a_gateway_that_stops_is_not_a_client_that_left() -> None:
 
 def test_usage_is_estimated_from_sizes_if_none_was_reported() -> None:
     record = make_record([START, Opened(0, TextBlock()), Delta(0, "x" * 40)])
-    assert end(record).usage == Usage(input=100, output=10, source=Source.ESTIMATED)
+    assert end(record).usage == Usage(input=100, output=10, source=UsageSource.ESTIMATED)
 
 
 def test_a_reply_that_broke_off_has_at_least_the_output_that_was_seen() -> None:
     begun = Usage(input=50, output=1)
     started = replace(START, usage=begun)
     record = make_record([started, Opened(0, TextBlock()), Delta(0, "x" * 40)])
-    assert end(record).usage == Usage(input=50, output=10, source=Source.ESTIMATED)
+    assert end(record).usage == Usage(input=50, output=10, source=UsageSource.ESTIMATED)
     reported = make_record([started, *text(0, "x" * 40), UsageReported(Usage(input=50, output=2)), END])
     assert end(reported).usage == Usage(input=50, output=2)
 

@@ -9,31 +9,22 @@ from msgspec.structs import replace
 
 from dragoman.accounts.lost_calls import LostCalls
 from dragoman.config.settings import Tools
-from dragoman.flow.pipes import TranslationPipe
+from dragoman.flow.between_turns import CallScope, Then
+from dragoman.flow.replies.translated import TranslatedStream
+from dragoman.flow.replies.translation import Translation
 from dragoman.flow.request_record import Awaited
-from dragoman.flow.response_writer import OpenReply
-from dragoman.flow.rounds import (
-    MAX_CONTINUATIONS,
-    MAX_PAUSES,
-    ContinuePause,
-    PauseContinued,
-    Paused,
-    Rounds,
-    find_pause,
-)
+from dragoman.flow.rounds import MAX_CONTINUATIONS, MAX_PAUSES, ContinuePause, Paused, Rounds, find_pause
 from dragoman.hub.events import Ended, Event, Stop
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Stage
 from dragoman.hub.request import Role, Text
 from dragoman.hub.server_tools import SearchFound, SearchOutcome, SearchResult
 from dragoman.hub.usage import Usage
 from dragoman.net.errors import ClientDisconnected
-from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.stages.hold_end import HoldContinuation, HoldPause
 from dragoman.tools.backends import McpServers, make_plan
 from dragoman.tools.web_search import SearchQuery
 from fakes.upstream import Answer
-from flow.in_memory import CHAT, MESSAGES_STREAM, make_call
+from flow.in_memory import MESSAGES_STREAM, make_call
 from flow.rigs import STREAM, ClientCall, GatewayRig, WriterRig, chunk
 from narrowing import present
 from replies import END, START, text
@@ -124,21 +115,25 @@ REPLY_SO_FAR: list[Event] = [START, *text(0, "Wait")]
 PAUSE, TOKEN = Ended(Stop.PAUSE), Ended(Stop.END, continuation="next")
 
 
-async def reply_of(rig: WriterRig, stage: Stage[Event, Event]) -> OpenReply:
-    """Return a reply that has been paused, with its pipe."""
-    await rig.begin_translation()
-    watch = ReplyMonitor(lambda: 0.0)
+async def reply_of(rig: WriterRig, stage: Holds) -> TranslatedStream:
+    """Return a reply of an upstream that pauses."""
+    reply = await rig.open_translated()
     encoding = rig.writer.encoding
-    encoding.begin_turn(Ledger(), None, watch, has_rounds=isinstance(stage, HoldPause))
-    return OpenReply(rig.call, LostCalls(None), rig.writer, TranslationPipe(None, [stage], encoding, watch))
+    encoding.begin_turn(Ledger(), None, reply.watch, has_rounds=isinstance(stage, HoldPause))
+    Translation.__init__(reply, [stage], encoding, reply.watch)
+    return reply
+
+
+def scope_of(rig: WriterRig) -> CallScope:
+    return CallScope(rig.call, LostCalls(None), [])
 
 
 @pytest.mark.parametrize(("stage", "end"), [(HoldPause, PAUSE), (HoldContinuation, TOKEN)])
 async def test_a_pause_is_found_with_the_reply_so_far(stage: type[Holds], end: Ended) -> None:
     reply = await reply_of(WriterRig("messages", MESSAGES_STREAM), stage())
-    assert find_pause(reply.translation) is None
-    reply.translation.push([*REPLY_SO_FAR, end])
-    paused = find_pause(reply.translation)
+    assert find_pause(reply) is None
+    reply.write_events([*REPLY_SO_FAR, end])
+    paused = find_pause(reply)
     assert paused is not None
     assert paused.end is end
     assert paused.events == ([*REPLY_SO_FAR, PAUSE] if end is PAUSE else [])
@@ -150,9 +145,9 @@ async def test_the_next_request_gets_the_text_or_the_token(
 ) -> None:
     rig, rounds = WriterRig("messages", MESSAGES_STREAM), Rounds()
     reply = await reply_of(rig, stage())
-    reply.translation.push([*REPLY_SO_FAR, end])
-    paused = find_pause(reply.translation)
-    assert await ContinuePause(present(paused), rounds).run(reply) == PauseContinued(is_finished=False)
+    reply.write_events([*REPLY_SO_FAR, end])
+    paused = find_pause(reply)
+    assert await ContinuePause(present(paused), rounds).run(scope_of(rig)) is Then.NEXT_ROUND
     request = rounds.extend(rig.call.request(), None)
     assert (rounds.pauses, rounds.continuations) == ((1, 0) if end is PAUSE else (0, 1))
     assert len(request.turns) == len(rig.call.request().turns) + rounds.pauses
@@ -166,17 +161,9 @@ async def test_a_reply_that_is_paused_too_often_ends(end: Ended, stop: bytes) ->
     for _ in range(MAX_PAUSES if end is PAUSE else MAX_CONTINUATIONS):
         rounds.add(REPLY_SO_FAR, {}, 1) if end is PAUSE else rounds.continue_with("next")
     reply = await reply_of(rig, HoldPause())
-    await rig.writer.commit(await rig.begin_passthrough(), rig.call.headers, b"")
-    rig.writer.encoding.in_use = True
-    reply.write(reply.translation.push(REPLY_SO_FAR))
-    step = ContinuePause(Paused([], end, Usage()), rounds)
-    assert await step.run(reply) == PauseContinued(is_finished=True)
-    await rig.writer.finish()
+    reply.write_events(REPLY_SO_FAR)
+    await reply.commit()
+    step = ContinuePause(Paused(reply, [], end, Usage()), rounds)
+    assert await step.run(scope_of(rig)) is Then.FINISH
+    await reply.finish()
     assert stop in rig.wire.reply.body
-
-
-async def test_a_reply_that_passes_unchanged_has_no_translation() -> None:
-    rig = WriterRig("chat", CHAT.replace(b'"model"', b'"stream":true,"model"'))
-    reply = OpenReply(rig.call, LostCalls(None), rig.writer, None)
-    with pytest.raises(AssertionError):
-        _ = reply.translation

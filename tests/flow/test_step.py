@@ -4,8 +4,8 @@ from typing import get_args
 
 import msgspec
 
-from dragoman.flow.complete_reply import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
-from dragoman.flow.rounds import ContinuePause, PauseContinued, Paused, RunTools, ToolsCalled, ToolsRan
+from dragoman.flow.complete_reply import CompleteCall, CutCalls, DropCutCalls
+from dragoman.flow.rounds import ContinuePause, Paused, RunTools, ToolsCalled
 from dragoman.flow.step import (
     Ask,
     Completed,
@@ -17,7 +17,6 @@ from dragoman.flow.step import (
     Step,
     TurnEnd,
     Wait,
-    Waited,
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.routing import Route
@@ -28,19 +27,7 @@ FAILURE = Failure(Kind.LOST, "gone")
 
 def test_the_steps_and_the_ends_of_a_turn() -> None:
     assert set(get_args(Step)) == {Ask, Wait, CompleteCall, DropCutCalls, RunTools, ContinuePause, GiveUp, Finish}
-    assert set(get_args(TurnEnd)) == {
-        NoReply,
-        Interrupted,
-        CutCalls,
-        CallCompleted,
-        CallsDropped,
-        ToolsCalled,
-        ToolsRan,
-        Paused,
-        PauseContinued,
-        Completed,
-        Waited,
-    }
+    assert set(get_args(TurnEnd)) == {NoReply, Interrupted, CutCalls, ToolsCalled, Paused, Completed}
 
 
 def test_steps_and_ends_are_frozen_values() -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from dragoman.accounts.lost_calls import LostCall, LostCalls, digest_conversation
 from dragoman.config.settings import Server
-from dragoman.flow import pump, turn
+from dragoman.flow import pump, turn, upstream
 from dragoman.flow.complete_reply import CutCalls
-from dragoman.flow.pipes import UnchangedDocument
 from dragoman.flow.prepare import Passthrough, Translated
+from dragoman.flow.replies.passed import PassedDocument
 from dragoman.flow.step import Completed, Interrupted, NoReply
 from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
@@ -219,7 +219,7 @@ def test_a_document_of_the_same_protocol_passes_to_the_byte() -> None:
     played = play(WHOLE_PASSES, document(odd))
     assert played.end == Completed()
     assert played.reply.body == odd
-    assert present(expect(UnchangedDocument, played.turn.reply).usage).input == 7
+    assert present(expect(PassedDocument, played.turn.reply).usage).input == 7
     assert played.first_tokens == 1
 
 
@@ -271,7 +271,7 @@ def test_a_cut_inside_a_frame_is_an_interruption_only_where_something_was_writte
 
 
 def test_a_reply_that_is_collected_may_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn, "MAX_REPLY_BYTES", 2000)
+    monkeypatch.setattr(upstream, "MAX_REPLY_BYTES", 2000)
     long = make_framed(*(words("x" * 100) for _ in range(50)), tail(), cut=500)
     played = play(Scene("messages", False, "kiro", replies=KIRO), long)
     assert expect(NoReply, played.end).failure.kind is Kind.UPSTREAM

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from dragoman.flow.complete_reply import Continuation
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
@@ -17,9 +17,6 @@ from dragoman.stages.cite_links import CiteLinks, Sources
 from dragoman.stages.guard import Guard, SerialiseBlocks
 from dragoman.stages.join_replies import JoinReplies, JoinRounds
 
-if TYPE_CHECKING:  # it imports the writer, which imports this module
-    from dragoman.flow.complete_reply import Continuation
-
 
 class LastWrites(Struct, frozen=True):
     """The end of a stream."""
@@ -28,6 +25,7 @@ class LastWrites(Struct, frozen=True):
     apart: bytes = b""  # in a write of its own, after a pause: some clients look at each read by itself
 
 
+NOTHING = LastWrites()
 MakeEncoder = Callable[[Ledger], Stage[Event, bytes]]
 
 
@@ -55,7 +53,6 @@ class ClientEncoding:
         self._watch = _CurrentWatch()  # of the turn that is read now
         self.stages: Sequence[Stage[Event, Event]] = ()
         self._encoder: Stage[Event, bytes] | None = None
-        self.in_use = False  # the turn that runs now is encoded; else its bytes pass unchanged
 
     @property
     def encode(self) -> Callable[[Event], Sequence[bytes]]:
@@ -82,7 +79,7 @@ class ClientEncoding:
     def begin_turn(
         self,
         ledger: Ledger,
-        continuation: "Continuation | None",
+        continuation: Continuation | None,
         watch: ReplyMonitor,
         *,
         has_rounds: bool = False,
@@ -92,7 +89,6 @@ class ClientEncoding:
 
         `has_rounds`: the same reply may go on in another turn, after tools have run; `is_next_round`: it does.
         """
-        self.in_use = True
         self._watch.watch = watch
         if is_next_round:
             self.begin_round()

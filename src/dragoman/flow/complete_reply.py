@@ -8,6 +8,7 @@ import asyncio
 import logging
 import re
 from hashlib import sha256
+from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, uuid5
 
 import msgspec
@@ -15,11 +16,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.accounts.lost_calls import digest_conversation, make_lost_call
+from dragoman.flow.between_turns import CallScope, Then
 from dragoman.flow.decoding import make_estimate
-from dragoman.flow.pipes import Source, TranslationPipe
-from dragoman.flow.prepare import Prepared, Translated, authorize
+from dragoman.flow.prepare import Translated, authorize
 from dragoman.flow.request_record import Awaited
-from dragoman.flow.response_writer import OpenReply
+from dragoman.flow.source import Source
 from dragoman.hub.events import (
     CallBlock,
     Closed,
@@ -42,6 +43,9 @@ from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeo
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Attempt, UnsignedRequest
 from dragoman.stages.hold_end import HoldTruncatedCall
+
+if TYPE_CHECKING:  # it imports this module
+    from dragoman.flow.replies.translated import TranslatedReply
 
 log = logging.getLogger(__name__)
 
@@ -78,71 +82,56 @@ class Continuation(Struct, frozen=True):
 class CutCalls(Struct, frozen=True):
     """The reply is complete but for tool calls whose arguments were cut, which were not written for the client."""
 
-    prepared: Prepared
+    prepared: Translated
+    reply: "TranslatedReply"
     calls: tuple[TruncatedCall, ...]
 
 
-def find_cut_calls(prepared: Prepared, pipe: TranslationPipe) -> CutCalls | None:
-    hold = pipe.find_stage(HoldTruncatedCall)
-    return None if hold is None or hold.held is None else CutCalls(prepared, hold.held.cut)
-
-
-class CallCompleted(Struct, frozen=True):
-    """Whether the rest of a cut call was found, and has been written for the client."""
-
-    calls: tuple[TruncatedCall, ...]
-    found: bool
+def find_cut_calls(prepared: Translated, reply: "TranslatedReply") -> CutCalls | None:
+    hold = reply.find_stage(HoldTruncatedCall)
+    return None if hold is None or hold.held is None else CutCalls(prepared, reply, hold.held.cut)
 
 
 class CompleteCall(Struct, frozen=True):
-    """Ask the same upstream for the rest of its cut call, and write the call if it is found."""
+    """Ask the same upstream for the rest of its cut call, and write the call; if it is not found, drop it."""
 
-    prepared: Prepared
-    calls: tuple[TruncatedCall, ...]
+    cut: CutCalls
 
-    async def run(self, reply: OpenReply) -> CallCompleted:
-        pipe, prepared = reply.translation, self.prepared
-        hold = pipe.find_stage(HoldTruncatedCall)
+    async def run(self, scope: CallScope) -> Then:
+        reply, record = self.cut.reply, scope.call.record
+        hold = reply.find_stage(HoldTruncatedCall)
         assert hold is not None
-        assert isinstance(prepared, Translated)
-        [call] = self.calls
-        reply.writer.resume_keep_alives()
-        _settle_usage(pipe, self.calls)
-        record = reply.call.record
-        record.awaits = Awaited.MORE
+        [cut] = self.cut.calls
+        reply.wait_for(Awaited.MORE)
+        _settle_usage(self.cut)
         record.attempts += 1
-        completion = await complete_call(prepared, hold.text, call)
+        completion = await complete_call(self.cut.prepared, hold.text, cut)
         record.awaits = None
         if completion.usage is not None:
-            pipe.add_usage(completion.usage)
+            reply.add_usage(completion.usage)
         if completion.arguments is None:
-            return CallCompleted(self.calls, found=False)
-        completed = call_events(hold.next_block, call, completion.arguments)
-        reply.write(pipe.push((*completed, Ended(Stop.TOOL))))
-        return CallCompleted(self.calls, found=True)
+            return await DropCutCalls(self.cut).run(scope)
+        reply.write_events((*call_events(hold.next_block, cut, completion.arguments), Ended(Stop.TOOL)))
+        return Then.FINISH
 
 
-def _settle_usage(pipe: TranslationPipe, calls: tuple[TruncatedCall, ...]) -> None:
+def _settle_usage(cut: CutCalls) -> None:
     """Count the cut calls, which were paid for, in what the turn has used."""
-    pipe.settle_usage("".join(f"\n{call.name}\n{call.arguments}" for call in calls))
-
-
-class CallsDropped(Struct, frozen=True):
-    """The reply has been ended without its cut calls."""
+    cut.reply.settle_usage("".join(f"\n{call.name}\n{call.arguments}" for call in cut.calls))
 
 
 class DropCutCalls(Struct, frozen=True):
     """End the reply as `length`, without its cut calls; the next request of the conversation says what was lost."""
 
-    calls: tuple[TruncatedCall, ...]
+    cut: CutCalls
 
-    async def run(self, reply: OpenReply) -> CallsDropped:
-        call = reply.call
-        lost = tuple(make_lost_call(cut.name, cut.arguments) for cut in self.calls)
-        _settle_usage(reply.translation, self.calls)
-        await reply.memory.remember(call.tenant, digest_conversation(call.request())[0], lost)
-        reply.write(reply.translation.push([Ended(Stop.LENGTH)]))
-        return CallsDropped()
+    async def run(self, scope: CallScope) -> Then:
+        call = scope.call
+        lost = tuple(make_lost_call(cut.name, cut.arguments) for cut in self.cut.calls)
+        _settle_usage(self.cut)
+        await scope.memory.remember(call.tenant, digest_conversation(call.request())[0], lost)
+        self.cut.reply.write_events([Ended(Stop.LENGTH)])
+        return Then.FINISH
 
 
 class Completion(Struct, frozen=True):

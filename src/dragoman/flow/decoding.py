@@ -3,8 +3,8 @@
 import logging
 from functools import lru_cache
 
-from dragoman.flow.pipes import Source
-from dragoman.flow.prepare import Passthrough, Prepared
+from dragoman.flow.prepare import Prepared, Translated
+from dragoman.flow.source import Source
 from dragoman.framing.jsonread import is_json_object
 from dragoman.framing.sse import SseFramer
 from dragoman.hub.events import Event, Failed
@@ -31,10 +31,8 @@ def make_source(prepared: Prepared, ledger: Ledger, begun: bytes = b"") -> Sourc
     return Source(framer(), upstream.decoder(prepared.issuer, ledger))
 
 
-def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
+def make_stages(prepared: Translated) -> list[Stage[Event, Event]]:
     """Return the stages that the events of this upstream go through."""
-    if type(prepared) is Passthrough:
-        return []
     request, model, rules = prepared.request, prepared.route.model, prepared.provider.replies
     stages: list[Stage[Event, Event]] = [HoldTruncatedCall()] if rules.withholds_cut_calls else []
     if rules.stages is not None:
@@ -66,7 +64,7 @@ def read_events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool)
     return source.feed(body) + source.finish()
 
 
-def peek_events(prepared: Passthrough, body: bytes) -> list[Event]:
+def peek_events(prepared: Prepared, body: bytes) -> list[Event]:
     """Return the events of a body that passes unchanged; none if it cannot be read, as the client may be able to."""
     upstream = prepared.upstream
     try:

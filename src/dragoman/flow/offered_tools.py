@@ -49,11 +49,12 @@ class OfferedTools(Struct, frozen=True):
     unrun: tuple[ServerToolUse, ...] = ()  # uses in the client's history that must run first
 
 
-async def declares_server_tool(call: Call, plan: ToolPlan) -> bool:
-    """Whether a request that could pass unchanged declares a tool that only the gateway can run."""
+async def find_server_tools(call: Call, plan: ToolPlan) -> tuple[str, ...]:
+    """Return the tools of a request that could pass unchanged which only the gateway can run."""
     await call.read()
     kinds = plan.kinds - plan.native
-    return any(isinstance(tool, Hosted) and tool.kind in kinds for tool in call.request().tools)
+    declared = (tool.kind for tool in call.request().tools if isinstance(tool, Hosted))
+    return tuple(dict.fromkeys(kind for kind in declared if kind in kinds))
 
 
 def choose_plan(request: Request, plan: ToolPlan | None, *, mixes: bool) -> ToolPlan | None:

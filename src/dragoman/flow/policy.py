@@ -11,10 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.config.settings import Retry
-from dragoman.flow.complete_reply import CallCompleted, CallsDropped, CompleteCall, Continuation, CutCalls, DropCutCalls
+from dragoman.flow.between_turns import Then
+from dragoman.flow.complete_reply import CompleteCall, Continuation, CutCalls, DropCutCalls
 from dragoman.flow.credential_rotation import CredentialRound
 from dragoman.flow.prepare import Change
-from dragoman.flow.rounds import ContinuePause, PauseContinued, Paused, Rounds, RunTools, ToolsCalled, ToolsRan
+from dragoman.flow.rounds import ContinuePause, Paused, Rounds, RunTools, ToolsCalled
 from dragoman.flow.step import (
     Ask,
     Completed,
@@ -26,7 +27,6 @@ from dragoman.flow.step import (
     Step,
     TurnEnd,
     Wait,
-    Waited,
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
@@ -125,23 +125,25 @@ class Policy:
                 return self._after_interruption(end)
             case CutCalls(prepared=prepared, calls=calls):
                 completes = prepared.provider.replies.completes_cut_calls and len(calls) == 1
-                return CompleteCall(prepared, calls) if completes else DropCutCalls(calls)
-            case CallCompleted(calls=calls, found=found):
-                return Finish() if found else DropCutCalls(calls)
+                return CompleteCall(end) if completes else DropCutCalls(end)
             case ToolsCalled():
                 self._rounds = self._rounds or Rounds()
                 return RunTools(end, self._rounds)
             case Paused():
                 self._rounds = self._rounds or Rounds()
                 return ContinuePause(end, self._rounds)
-            case ToolsRan(is_finished=is_finished) | PauseContinued(is_finished=is_finished):
+
+    def after_step(self, then: Then) -> Step:
+        """Return what follows a step between two turns."""
+        match then:
+            case Then.FINISH:
+                return Finish()
+            case Then.NEXT_ROUND:
                 assert self._member is not None
                 self._tries = 1  # each round is a request of its own
-                return Finish() if is_finished else self._ask(self._member)
-            case Waited():
+                return self._ask(self._member)
+            case Then.TRY_AGAIN:
                 return self._start_round()
-            case CallsDropped():
-                return Finish()
 
     @property
     def watches_credentials(self) -> bool:
@@ -155,8 +157,6 @@ class Policy:
 
     def release(self) -> None:
         """Note that the call is over, perhaps because its client disconnected."""
-        if self._rounds is not None:
-            self._rounds.release()
         if self._round is not None:
             self._round.release()
 

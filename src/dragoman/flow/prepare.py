@@ -5,17 +5,21 @@ from functools import lru_cache, partial
 from typing import final
 from urllib.parse import parse_qsl, urlencode
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
-from dragoman.flow.offered_tools import EarlierRounds, choose_plan, declares_server_tool, offer_tools
+from dragoman.flow.offered_tools import EarlierRounds, choose_plan, find_server_tools, offer_tools
 from dragoman.flow.ports import MediaFetcher
-from dragoman.framing.known_secrets import Secrets
+from dragoman.flow.response_headers import format_loss_headers
+from dragoman.flow.why import RELAYED, Obstacles, Why, explain_translation, same_protocol
+from dragoman.framing.known_secrets import Secrets, redact_known_in_fields
+from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer, Protocol, Upstream
+from dragoman.hub.ports import ErrorShape, Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Hosted, Request, Tool
 from dragoman.hub.server_tools import ServerToolUse
@@ -60,6 +64,11 @@ class Outbound(Struct, frozen=True, kw_only=True):
     owner: bool  # the client may see the upstream account's headers
 
     @property
+    def translated(self) -> "Translated | None":
+        """This request, if it was built for its upstream; None if the client's own bytes pass."""
+        return None
+
+    @property
     def issuer(self) -> Issuer:
         provider, model = self.provider, self.route.model
         window, quirks = provider.catalogue.context_window(model), provider.requests.quirks
@@ -79,15 +88,53 @@ class Outbound(Struct, frozen=True, kw_only=True):
         """Whether the upstream streams, even if the client did not request it."""
         return self.upstream.always_streams
 
+    def select_headers(self, headers: Headers) -> Headers | None:
+        """Return which headers of the upstream's answer belong to its reply; None: they are not the client's."""
+        return None
+
+    def find_kept_id(self, started: Started | None) -> str | None:
+        """Return the id under which the upstream keeps its reply for the client; None if it does not."""
+        return None
+
+    def find_error_body(self, body: bytes) -> bytes | None:
+        """Return the upstream's error as a client's SDK reads it; None: it is rendered from the failure."""
+        return None
+
+    def count_losses(self, *, explain: bool, whole: bool) -> list[Header]:
+        """Return the headers that count the losses; for a stream, those of its request."""
+        return []
+
 
 @final
 class Passthrough(Outbound, frozen=True, kw_only=True):
     """The client's own bytes, for an upstream of the same protocol."""
 
+    why: Why = RELAYED
 
+    def select_headers(self, headers: Headers) -> Headers | None:
+        return headers
+
+    def find_kept_id(self, started: Started | None) -> str | None:
+        return None if started is None else started.id
+
+    def find_error_body(self, body: bytes) -> bytes | None:
+        """Return the error without the list of one in which Google writes it at times."""
+        client = self.protocol.client
+        try:
+            if body.lstrip()[:1] == b"[":
+                [only] = msgspec.json.decode(body, type=list[msgspec.Raw])
+                body = bytes(only)
+            msgspec.json.decode(body, type=client.error_shape if client is not None else ErrorShape)
+        except (ValueError, RecursionError):
+            return None
+        return body
+
+
+@final
 class Translated(Outbound, frozen=True, kw_only=True):
     """A request that was built for its upstream."""
 
+    why: Why
     request: Request
     tools: ToolMap
     ledger: Ledger
@@ -96,6 +143,15 @@ class Translated(Outbound, frozen=True, kw_only=True):
     tool_plan: ToolPlan | None = None
     unrun_uses: tuple[ServerToolUse, ...] = ()  # of server tools, which run before the request is sent
     may_pause: bool = False  # the upstream may pause, and the client's protocol has no pause
+
+    @property
+    def translated(self) -> "Translated":
+        return self
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether the reply may go on in another turn, after tools have run or after a pause."""
+        return self.server_tools is not None or self.may_pause
 
     @property
     def streams(self) -> bool:
@@ -108,6 +164,11 @@ class Translated(Outbound, frozen=True, kw_only=True):
     @property
     def sent_tools(self) -> tuple[Tool, ...]:
         return self.request.tools
+
+    def count_losses(self, *, explain: bool, whole: bool) -> list[Header]:
+        count = len(self.ledger) if whole else self.losses
+        losses = format_loss_headers(tuple(self.ledger)[:count], count, explain)
+        return redact_known_in_fields(losses, self.secrets) if explain else losses
 
 
 Prepared = Passthrough | Translated
@@ -142,21 +203,20 @@ async def prepare(
     passing = call.body if call.protocol.name in speaks and call.leaves_state_to(endpoint.keeps_replies) else None
     if passing is not None and rules.passthrough_body is not keep_body:
         passing = await run_off_loop(len(passing), partial(rules.passthrough_body, call.protocol.name, passing))
-    choosing = (call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
-    if len(call.body) <= LARGE_BYTES:
-        choice = choose_protocol(*choosing)
-    else:
-        choice = await run_off_loop(len(call.body), partial(choose_protocol, *choosing))
+    choose = partial(choose_protocol, call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
+    choice = choose() if len(call.body) <= LARGE_BYTES else await run_off_loop(len(call.body), choose)
     protocol, upstream = choice.protocol, choice.protocol.upstream
     assert upstream is not None
     options = None if rules.options is no_options else await rules.options(route.model)
     plan = fitting.tool_plan
-    may_run_tools = passing is not None and plan is not None and plan.mentions(call.body)
-    runs_tools = may_run_tools and plan is not None and await declares_server_tool(call, plan)
+    own_tools: tuple[str, ...] = ()
+    if passing is not None and plan is not None and plan.mentions(call.body):
+        own_tools = await find_server_tools(call, plan)
     is_changed = bool(changes) or call.is_from_other_protocol or call.continues
-    is_altered = is_changed or runs_tools or provider.replies.stages is not None
+    is_altered = is_changed or bool(own_tools) or provider.replies.stages is not None
     if passing is not None and choice.unchanged and not is_altered:
         return await _pass_unchanged(call, route, provider, protocol, passing, options, number)
+    why = _explain(call, provider, speaks, choice, own_tools, is_changed=bool(changes))
     if call.size > LARGE_BYTES:
         await call.read()
     ledger = call.ledger()
@@ -177,6 +237,7 @@ async def prepare(
         options=options,
         secrets=secrets,
         owner=call.is_owner,
+        why=why,
         request=request,
         tools=tools,
         ledger=ledger,
@@ -236,7 +297,34 @@ async def _pass_unchanged(
         options=options,
         secrets=secrets,
         owner=call.is_owner,
+        why=same_protocol(protocol.name),
     )
+
+
+def _explain(
+    call: Call,
+    provider: Provider,
+    speaks: tuple[str, ...],
+    choice: "ProtocolChoice",
+    tools: tuple[str, ...],
+    *,
+    is_changed: bool,
+) -> Why:
+    """Return why a request is translated."""
+    own = call.protocol.name
+    found = Obstacles(
+        client=own,
+        speaks=speaks,
+        chosen=choice.protocol.name,
+        continues_stored=call.state is not None and call.state.is_rebuilt,
+        is_stored=not call.leaves_state_to(provider.endpoint.keeps_replies),
+        is_converted=call.is_from_other_protocol,
+        has_envelope=choice.protocol.name == own and not choice.unchanged,
+        tools=tools,
+        is_changed=is_changed,
+        may_continue=call.continues,
+    )
+    return explain_translation(found)
 
 
 async def _translate(

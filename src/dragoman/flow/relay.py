@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.config.settings import Server
+from dragoman.flow.between_turns import Then
 from dragoman.flow.call import Caller
 from dragoman.flow.capture.recording import MAX_BYTES
 from dragoman.flow.credential_rotation import available_targets
@@ -22,12 +23,13 @@ from dragoman.flow.reply_bounds import ReplyDeadline, timeouts_for
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers
 from dragoman.flow.runtime import Runtime, find_targets
-from dragoman.flow.step import Ask, Completed, Finish, GiveUp, NoReply, TurnEnd, Wait, Waited
+from dragoman.flow.source import Source
+from dragoman.flow.step import Ask, Completed, Finish, GiveUp, NoReply, TurnEnd, Wait
 from dragoman.flow.steps.read_body import read_whole
 from dragoman.flow.upstream import connection_failure, send
 from dragoman.framing.fields import read_call_head
 from dragoman.framing.jsonscan import replace_model
-from dragoman.framing.known_secrets import StreamRedactor, redact_known
+from dragoman.framing.known_secrets import Secrets, StreamRedactor, redact_known
 from dragoman.framing.multipart import is_form
 from dragoman.hub.events import Ended, Started, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
@@ -204,7 +206,7 @@ class _Turns:
                         step = self._policy.after(await self._ask(step))
                     case Wait(seconds=seconds):
                         await asyncio.sleep(seconds)
-                        step = self._policy.after(Waited())
+                        step = self._policy.after_step(Then.TRY_AGAIN)
                     case GiveUp(failure=failure, error_reply=error_reply):
                         raise AllTargetsFailed(failure, error_reply)
                     case _:
@@ -310,6 +312,10 @@ class RelayedReply:
     @property
     def usage(self) -> Usage | None:
         return self.watch.final_usage
+
+    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+        """Return the secrets that may stand in the reply, which is not decoded."""
+        return self._prepared.secrets
 
     async def pass_on(self, wait: ReplyDeadline, accept: Callable[["RelayedReply"], None]) -> TurnEnd:
         """Pass on the reply; `accept` is called when it begins. Until then, a failure is returned as NoReply."""

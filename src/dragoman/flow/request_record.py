@@ -13,11 +13,14 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dragoman.flow.capture.recording import Recording
+from dragoman.flow.source import Source
+from dragoman.framing.known_secrets import Secrets
 from dragoman.framing.redaction import cut_text
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome, OutcomeObserver, ToolRun
-from dragoman.hub.usage import Source, Usage
+from dragoman.hub.usage import Source as UsageSource
+from dragoman.hub.usage import Usage
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.errors import RequestRejected as Unreadable
 from dragoman.net.headers import Headers
@@ -57,6 +60,8 @@ class ReplyProgress(Protocol):
     def watch(self) -> ReplyMonitor: ...
     @property
     def usage(self) -> Usage | None: ...  # as the client gets it
+    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+        """Read through another source from now on; return the secrets that may stand in what it reads."""
 
 
 class RequestRecord:
@@ -237,14 +242,14 @@ class RequestRecord:
         reported, guess = seen.usage, self._estimate_usage(seen)
         if reported is None or guess is None:
             return reported or guess
-        return replace(reported, output=max(reported.output, guess.output), source=Source.ESTIMATED)
+        return replace(reported, output=max(reported.output, guess.output), source=UsageSource.ESTIMATED)
 
     def _estimate_usage(self, seen: ReplySummary) -> Usage | None:
         """Estimate the usage from sizes if the upstream reported none."""
         if not seen.deltas and not seen.blocks:
             return None
         output = estimate_written_tokens(seen.bytes, self._model)
-        return Usage(input=self._guessed_input, output=output, source=Source.ESTIMATED)
+        return Usage(input=self._guessed_input, output=output, source=UsageSource.ESTIMATED)
 
     @property
     def written_tokens(self) -> int:

@@ -9,17 +9,16 @@ import logging
 import math
 from collections.abc import Awaitable, Mapping
 from itertools import chain
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.flow.between_turns import CallScope, Then
 from dragoman.flow.call import Call
-from dragoman.flow.pipes import TranslationPipe
-from dragoman.flow.prepare import Prepared, Translated
+from dragoman.flow.prepare import Translated
 from dragoman.flow.request_record import Awaited
-from dragoman.flow.response_writer import OpenReply
 from dragoman.framing.known_secrets import SecretForms, list_secrets
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, HostedBlock, Opened, Stop, ToolReturned
 from dragoman.hub.outcome import CANCELLED, OK, ToolRun
@@ -39,10 +38,13 @@ from dragoman.passes.server_tools import (
 )
 from dragoman.stages.hold_end import HoldContinuation, HoldPause, HoldServerCalls, ServerCall
 from dragoman.tools.addresses import DomainRules, Origin, ShownText, find_fetchable, list_shown
-from dragoman.tools.backends import McpServers, ToolPlan
+from dragoman.tools.backends import ToolPlan
 from dragoman.tools.tool_results import redact_outcome
 from dragoman.tools.web_fetch import fetch
 from dragoman.tools.web_search import SearchQuery, search
+
+if TYPE_CHECKING:  # it imports this module
+    from dragoman.flow.replies.translated import TranslatedReply
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,6 @@ class Rounds:
         self._history: list[tuple[list[Event], Mapping[str, Part]]] = []
         self._output_tokens = 0
         self._is_spent = False
-        self._servers: McpServers | None = None
         self.uses = {SEARCH: 0, FETCH: 0}
         self.shown: list[ShownText] = []  # what tools have returned in this reply
         self.results: dict[str, ToolResult] = {}  # by id, of uses that the client's history left without a result
@@ -87,16 +88,6 @@ class Rounds:
         self._token = token
         self.continuations += 1
 
-    def acquire(self, servers: McpServers) -> None:
-        """Keep the servers open until the reply has ended."""
-        if self._servers is None:
-            self._servers = servers
-            servers.acquire()
-
-    def release(self) -> None:
-        if self._servers is not None:
-            self._servers.release()
-
     def spend(self) -> None:
         """Note that no more calls are allowed: the next round is offered none."""
         self._is_spent = True
@@ -120,29 +111,21 @@ class ToolsCalled(Struct, frozen=True):
     """The upstream has ended its turn, and the model has called tools that the gateway runs."""
 
     prepared: Translated
+    reply: "TranslatedReply"
     hold: HoldServerCalls
     output_tokens: int
     is_earlier: bool = False  # the calls stand in the client's history; no upstream request was sent yet
 
 
-class ToolsRan(Struct, frozen=True):
-    """The tools have run, and the client has been sent what they did."""
-
-    is_finished: bool  # the model has called tools of the client too, so the reply ends here
-
-
-def find_server_calls(prepared: Prepared, pipe: TranslationPipe) -> ToolsCalled | None:
-    hold = pipe.find_stage(HoldServerCalls)
+def find_server_calls(prepared: Translated, reply: "TranslatedReply") -> ToolsCalled | None:
+    hold = reply.find_stage(HoldServerCalls)
     if hold is None or hold.end is None:
         return None
-    assert isinstance(prepared, Translated)
-    return ToolsCalled(prepared, hold, pipe.used_so_far().output)
+    return ToolsCalled(prepared, reply, hold, reply.used_so_far().output)
 
 
-def call_unrun_uses(prepared: Translated) -> ToolsCalled | None:
+def call_unrun_uses(prepared: Translated, reply: "TranslatedReply") -> ToolsCalled:
     """Return the calls that the client's history left without a result, as if the model had just made them."""
-    if not prepared.unrun_uses:
-        return None
     assert prepared.server_tools is not None
     names = prepared.server_tools.names
     hold = HoldServerCalls(prepared.server_tools.kinds)
@@ -151,7 +134,7 @@ def call_unrun_uses(prepared: Translated) -> ToolsCalled | None:
         hold.feed(Delta(block, msgspec.json.encode(use.input).decode()))
         hold.feed(Closed(block))
     hold.feed(Ended(Stop.TOOL))
-    return ToolsCalled(prepared, hold, 0, is_earlier=True)
+    return ToolsCalled(prepared, reply, hold, 0, is_earlier=True)
 
 
 class RunTools(Struct, frozen=True):
@@ -160,48 +143,53 @@ class RunTools(Struct, frozen=True):
     called: ToolsCalled
     rounds: Rounds
 
-    async def run(self, reply: OpenReply) -> ToolsRan:
-        called, rounds = self.called, self.rounds
+    async def run(self, scope: CallScope) -> Then:
+        called, rounds, call = self.called, self.rounds, scope.call
         prepared, hold = called.prepared, called.hold
         assert prepared.server_tools is not None
         assert prepared.tool_plan is not None
-        runner = _Runner(prepared, prepared.server_tools, prepared.tool_plan, rounds, reply.call)
-        rounds.acquire(prepared.tool_plan.servers)
-        reply.call.record.awaits = Awaited.TOOLS
-        encoding, writer = reply.writer.encoding, reply.writer
-        writer.resume_keep_alives()
+        runner = _Runner(prepared, prepared.server_tools, prepared.tool_plan, rounds, call)
+        prepared.tool_plan.servers.acquire()
+        scope.at_end.append(prepared.tool_plan.servers.release)
+        called.reply.wait_for(Awaited.TOOLS)
+        results = await self._run_all(runner, prepared.server_tools)
+        if hold.calls_client_tool:  # the reply ends here
+            assert hold.end is not None
+            call.record.awaits = None
+            called.reply.end_with(hold.end)
+            return Then.FINISH
+        if called.is_earlier:
+            rounds.results.update(results)
+        else:
+            rounds.add(hold.events, results, called.output_tokens)
+            call.record.rounds += 1
+        return Then.NEXT_ROUND
+
+    async def _run_all(self, runner: "_Runner", tools: ServerTools) -> dict[str, ToolResult]:
+        called, rounds = self.called, self.rounds
+        hold, reply = called.hold, called.reply
         results: dict[str, ToolResult] = {}
         held = hold.held
-        places = {} if called.is_earlier else find_places(hold.events, prepared.server_tools.kinds, rounds.number)
+        places = {} if called.is_earlier else find_places(hold.events, tools.kinds, rounds.number)
         tasks = {
             item.id: spawn(runner.run(item), name=f"run {item.kind}") for item in held if isinstance(item, ServerCall)
         }
         try:
             for item in held:
                 if not isinstance(item, ServerCall):
-                    await writer.send(encoding.feed([item]))
+                    await reply.send_own([item])
                     continue
                 block = hold.block_of(item.id)
-                await writer.send(encoding.feed([Opened(block, runner.describe(item, places.get(item.id)))]))
-                outcome = select_shown(await tasks[item.id], prepared.server_tools.declared[item.kind])
-                encoding.sources.add(outcome)
+                await reply.send_own([Opened(block, runner.describe(item, places.get(item.id)))])
+                outcome = select_shown(await tasks[item.id], tools.declared[item.kind])
+                reply.encoding.sources.add(outcome)
                 results[item.id] = runner.write(item, outcome)
-                await writer.send(encoding.feed([ToolReturned(block, outcome), Closed(block)]))
+                await reply.send_own([ToolReturned(block, outcome), Closed(block)])
         finally:  # the client may have disconnected
             cancelled = [task for task in tasks.values() if task.cancel()]
             if cancelled:
                 await asyncio.wait(cancelled)
-        is_finished = hold.calls_client_tool
-        if is_finished:
-            assert hold.end is not None
-            reply.call.record.awaits = None
-            writer.keep_for_end(encoding.feed([hold.end]))
-        elif called.is_earlier:
-            rounds.results.update(results)
-        else:
-            rounds.add(hold.events, results, called.output_tokens)
-            reply.call.record.rounds += 1
-        return ToolsRan(is_finished)
+        return results
 
 
 class _Runner:
@@ -326,25 +314,20 @@ def _country(tool: Hosted) -> str | None:
 class Paused(Struct, frozen=True):
     """The upstream has paused its reply: it continues once it gets back the reply so far."""
 
+    reply: "TranslatedReply"
     events: list[Event]  # the turn as it came
     end: Ended
     used: Usage
     blocks: int = 0  # of the turn
 
 
-class PauseContinued(Struct, frozen=True):
-    """The pause is dealt with."""
-
-    is_finished: bool  # the reply was paused too often and ends here
-
-
-def find_pause(pipe: TranslationPipe) -> Paused | None:
-    hold = pipe.find_stage(HoldPause)
+def find_pause(reply: "TranslatedReply") -> Paused | None:
+    hold = reply.find_stage(HoldPause)
     if hold is not None and hold.end is not None:
-        return Paused(hold.events, hold.end, pipe.used_so_far())
-    continuation = pipe.find_stage(HoldContinuation)
+        return Paused(reply, hold.events, hold.end, reply.used_so_far())
+    continuation = reply.find_stage(HoldContinuation)
     if continuation is not None and continuation.end is not None:
-        return Paused([], continuation.end, pipe.used_so_far(), pipe.watch.blocks)
+        return Paused(reply, [], continuation.end, reply.used_so_far(), reply.watch.blocks)
     return None
 
 
@@ -354,19 +337,17 @@ class ContinuePause(Struct, frozen=True):
     paused: Paused
     rounds: Rounds
 
-    async def run(self, reply: OpenReply) -> PauseContinued:
-        paused, rounds = self.paused, self.rounds
+    async def run(self, scope: CallScope) -> Then:
+        paused, rounds, reply = self.paused, self.rounds, self.paused.reply
         token = paused.end.continuation
         if rounds.pauses >= MAX_PAUSES or rounds.continuations >= MAX_CONTINUATIONS:
-            end = paused.end if token is None else Ended(Stop.LENGTH)
-            reply.write(reply.writer.encoding.feed([end]))
-            return PauseContinued(is_finished=True)
-        reply.writer.resume_keep_alives()
+            reply.end_with(paused.end if token is None else Ended(Stop.LENGTH))
+            return Then.FINISH
+        reply.wait_for(Awaited.MORE)
         if token is None:
             rounds.add(paused.events, {}, paused.used.output)
         else:
             rounds.continue_with(token)
-            reply.writer.encoding.expect_rounds(paused.blocks, paused.used)
-        reply.call.record.awaits = Awaited.MORE
-        reply.call.record.rounds += 1
-        return PauseContinued(is_finished=False)
+            reply.encoding.expect_rounds(paused.blocks, paused.used)
+        scope.call.record.rounds += 1
+        return Then.NEXT_ROUND

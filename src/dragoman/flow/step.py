@@ -1,30 +1,19 @@
 """The values of the turn loop: what to do next (`Step`), and how an upstream turn ended (`TurnEnd`)."""
 
 import asyncio
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from msgspec import Struct
 
-from dragoman.flow.complete_reply import (
-    CallCompleted,
-    CallsDropped,
-    CompleteCall,
-    Continuation,
-    CutCalls,
-    DropCutCalls,
-    find_cut_calls,
-)
-from dragoman.flow.pipes import TranslationPipe
-from dragoman.flow.prepare import Change, Prepared
-from dragoman.flow.response_writer import OpenReply
+from dragoman.flow.between_turns import CallScope, Then
+from dragoman.flow.complete_reply import CompleteCall, Continuation, CutCalls, DropCutCalls, find_cut_calls
+from dragoman.flow.prepare import Change, Translated
 from dragoman.flow.rounds import (
     ContinuePause,
-    PauseContinued,
     Paused,
     Rounds,
     RunTools,
     ToolsCalled,
-    ToolsRan,
     find_pause,
     find_server_calls,
 )
@@ -32,6 +21,9 @@ from dragoman.hub.failure import Failure
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Provider
 from dragoman.routing import Route
+
+if TYPE_CHECKING:  # it imports this module
+    from dragoman.flow.replies.translated import TranslatedReply
 
 
 class ErrorReply(Struct, frozen=True):
@@ -63,23 +55,7 @@ class Completed(Struct, frozen=True):
     failure: Failure | None = None
 
 
-class Waited(Struct, frozen=True):
-    """The wait before another attempt is over."""
-
-
-TurnEnd = (
-    NoReply
-    | Interrupted
-    | CutCalls
-    | CallCompleted
-    | CallsDropped
-    | ToolsCalled
-    | ToolsRan
-    | Paused
-    | PauseContinued
-    | Completed
-    | Waited
-)
+TurnEnd = NoReply | Interrupted | CutCalls | ToolsCalled | Paused | Completed
 
 
 @final
@@ -100,9 +76,9 @@ class Wait(Struct, frozen=True):
 
     seconds: float
 
-    async def run(self, reply: OpenReply) -> Waited:
+    async def run(self, scope: CallScope) -> Then:
         await asyncio.sleep(self.seconds)
-        return Waited()
+        return Then.TRY_AGAIN
 
 
 @final
@@ -122,6 +98,6 @@ class Finish(Struct, frozen=True):
 Step = Ask | Wait | CompleteCall | DropCutCalls | RunTools | ContinuePause | GiveUp | Finish
 
 
-def find_unfinished(prepared: Prepared, pipe: TranslationPipe) -> TurnEnd | None:
+def find_unfinished(prepared: Translated, reply: "TranslatedReply") -> TurnEnd | None:
     """Return what a reply still needs whose upstream has ended it; None: it is complete."""
-    return find_cut_calls(prepared, pipe) or find_server_calls(prepared, pipe) or find_pause(pipe)
+    return find_cut_calls(prepared, reply) or find_server_calls(prepared, reply) or find_pause(reply)

@@ -5,19 +5,18 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-import msgspec
 from msgspec import Struct
 
 from dragoman.config.problems import ConfigError
 from dragoman.flow.failures import add_retry_advice, adjust_reset_time, attribute_failure, redirect_failure
-from dragoman.flow.prepare import IDENTITY, Passthrough, Prepared
-from dragoman.flow.reply_bounds import ERROR_BODY_S, read_error
+from dragoman.flow.prepare import IDENTITY, Prepared
+from dragoman.flow.reply_bounds import ERROR_BODY_S, MAX_REPLY_BYTES, charge_bytes, read_error
 from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, request_id_headers
 from dragoman.flow.runtime import Runtime
 from dragoman.flow.step import ErrorReply, NoReply
 from dragoman.framing.known_secrets import redact_known, redact_known_in_fields
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.hub.ports import ErrorShape
+from dragoman.net.bodies import BudgetShare
 from dragoman.net.client import ConnectionLost, IncomingResponse, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.errors import InvalidResponse
 from dragoman.net.headers import Headers
@@ -59,10 +58,8 @@ def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoRep
     _log_refusal(prepared, failure)
     failure = attribute_failure(prepared, adjust_reset_time(failure, answer.headers, now))
     failure = add_retry_advice(failure, answer.headers, now, prepared.provider.account.exhausted_until)
-    if not isinstance(prepared, Passthrough) or failure.kind in (Kind.CREDENTIAL, Kind.FORBIDDEN):
-        return NoReply(failure)
-    own = _find_error_body(prepared, body)
-    if own is None:
+    own = prepared.find_error_body(body)
+    if own is None or failure.kind in (Kind.CREDENTIAL, Kind.FORBIDDEN):
         return NoReply(failure)
     headers = answer.headers if prepared.owner else drop_account_headers(answer.headers)
     redacted = Headers(redact_known_in_fields(list(headers), prepared.secrets))
@@ -83,22 +80,6 @@ def _log_refusal(prepared: Prepared, failure: Failure) -> None:
     else:
         message = failure.message.rstrip(".")
         log.debug("provider %s: %s: %s. The request: %s", prepared.provider.name, what, message, describe(body))
-
-
-def _find_error_body(prepared: Prepared, body: bytes) -> bytes | None:
-    """Return the upstream's error as a client's SDK reads it: not in a list of one, as Google writes it at times.
-
-    None: the failure is rendered in the protocol's own shape instead.
-    """
-    client = prepared.protocol.client
-    try:
-        if body.lstrip()[:1] == b"[":
-            [only] = msgspec.json.decode(body, type=list[msgspec.Raw])
-            body = bytes(only)
-        msgspec.json.decode(body, type=client.error_shape if client is not None else ErrorShape)
-    except (ValueError, RecursionError):
-        return None
-    return body
 
 
 def stalled_failure(provider: Provider, silence_s: float, total_s: float) -> Failure:
@@ -123,6 +104,17 @@ async def receive(prepared: Prepared, coming: Awaitable[bytes], late: Callable[[
 
 def oversized_failure(provider: Provider) -> Failure:
     return Failure(Kind.UPSTREAM, f"Provider {provider.name!r} answered with too much data.")
+
+
+def count_held(share: BudgetShare, provider: Provider, total: int, size: int) -> Failure | None:
+    """Count `size` more bytes of a reply of which `total` are held now; return the failure if there is no room."""
+    if total > MAX_REPLY_BYTES:
+        return oversized_failure(provider)
+    try:
+        charge_bytes(share, size)
+    except RequestError as refused:
+        return refused.failure
+    return None
 
 
 def connection_failure(prepared: Prepared, fault: ConnectionLost | UpstreamTimeout) -> Failure:

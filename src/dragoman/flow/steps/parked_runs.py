@@ -16,8 +16,8 @@ from zlib import crc32
 from msgspec import Struct
 
 from dragoman.config.settings import ResponsesSettings
+from dragoman.flow.answer import SHUTTING_DOWN
 from dragoman.flow.call import Call
-from dragoman.flow.gateway import SHUTTING_DOWN
 from dragoman.flow.reply_bounds import charge_bytes
 from dragoman.flow.response_writer import APART_S
 from dragoman.hub.failure import Failure, Kind, RequestError

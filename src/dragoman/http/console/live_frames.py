@@ -28,8 +28,8 @@ from dragoman.flow.capture.format import Capture, Chunk, LookupName
 from dragoman.flow.capture.masking import mask_capture, to_text
 from dragoman.flow.capture.memory_bounds import HeadAndTail
 from dragoman.flow.capture.recording import Recording, UpstreamExchange
-from dragoman.flow.pipes import PassthroughPipe, Source, TranslationPipe
 from dragoman.flow.request_record import RequestRecord
+from dragoman.flow.source import Source
 from dragoman.framing.redaction import SHORTEST, mask_text
 from dragoman.hub.events import Event
 from dragoman.net.headers import Header
@@ -226,9 +226,9 @@ class FrameRing:
             self._sink = None
 
     def _tap(self) -> None:
-        """Follow the reply; each upstream request of it has a pipe of its own."""
+        """Follow the reply; each upstream request has one of its own."""
         reply = None if self._record is None else self._record.reply
-        if reply is not self._tapped and isinstance(reply, TranslationPipe | PassthroughPipe):
+        if reply is not None and reply is not self._tapped:
             self._tapped = reply
             self._secrets.update(reply.tap(partial(TappedSource, self._note_read)))
 

@@ -1,0 +1,1 @@
+"""The replies of one upstream turn: each real case a class, chosen by a pure function."""

@@ -1,0 +1,107 @@
+"""Open the reply of each turn, in the form that the client requested: this is chosen once per call."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from dragoman.flow.call import Call
+from dragoman.flow.decoding import begins_array, begins_document, begins_events, make_source
+from dragoman.flow.prepare import Prepared
+from dragoman.flow.replies.passed import PassedDocument, PassedStream
+from dragoman.flow.replies.reply import DocumentReply, Form, Origin, StreamedReply, choose_reply
+from dragoman.flow.replies.translated import Body, TranslatedDocument, TranslatedReply, TranslatedStream
+from dragoman.flow.response_writer import DocumentWriter, StreamWriter
+from dragoman.flow.step import Ask
+from dragoman.hub.loss import Ledger
+from dragoman.net.headers import Headers
+from dragoman.observers.reply_monitor import ReplyMonitor
+
+MakeWatch = Callable[[], ReplyMonitor]
+NO_HEADERS = Headers([])
+
+
+class Replies(Protocol):
+    """Opens the replies to one call, one per turn."""
+
+    def begin_turn(self, ask: Ask, prepared: Prepared) -> None: ...
+    def begin_answer(self, headers: Headers, *, is_stream: bool) -> bool: ...  # whether events may come
+    def reads_events(self, begun: bytes) -> bool: ...  # whether they do, by the first bytes
+    def open_stream(self, begun: bytes) -> StreamedReply: ...  # which begins so
+    def open_document(self, body: Body) -> DocumentReply: ...
+    def open_for_tools(self) -> TranslatedReply: ...  # that run before anything is sent
+
+
+class StreamReplies:
+    """Opens the replies to a client that reads a stream."""
+
+    def __init__(self, call: Call, writer: StreamWriter, make_watch: MakeWatch) -> None:
+        self._call = call
+        self._writer = writer
+        self._make_watch = make_watch
+
+    def begin_turn(self, ask: Ask, prepared: Prepared) -> None:
+        self._ask, self._prepared, self._headers = ask, prepared, NO_HEADERS
+        self._writer.begin_turn(prepared)
+
+    def begin_answer(self, headers: Headers, *, is_stream: bool) -> bool:
+        self._headers, self._is_stream = headers, is_stream
+        if is_stream:
+            self._writer.begin_answer(self._prepared.select_headers(headers))
+        return True
+
+    def reads_events(self, begun: bytes) -> bool:
+        upstream = self._prepared.upstream
+        if self._is_stream:
+            return not begins_document(upstream, begun)
+        return begins_events(upstream, begun) or begins_array(upstream, begun)
+
+    def open_stream(self, begun: bytes) -> StreamedReply:
+        origin = self._make_origin(Form.STREAM)
+        if origin.why.passes:
+            self._writer.begin_answer(self._headers)
+            return PassedStream(origin, self._writer, make_source(self._prepared, Ledger(), begun))
+        return TranslatedStream(origin, self._writer, begun)
+
+    def open_document(self, body: Body) -> DocumentReply:
+        return TranslatedStream(self._make_origin(Form.DOCUMENT), self._writer, body=body)
+
+    def open_for_tools(self) -> TranslatedReply:
+        return TranslatedStream(self._make_origin(Form.STREAM), self._writer)
+
+    def _make_origin(self, answered: Form) -> Origin:
+        why = choose_reply(self._prepared.why, Form.STREAM, answered)
+        return Origin(self._call, self._ask, self._prepared, self._headers, self._make_watch(), why)
+
+
+class DocumentReplies:
+    """Opens the replies to a client that reads one body."""
+
+    def __init__(self, call: Call, writer: DocumentWriter, make_watch: MakeWatch) -> None:
+        self._call = call
+        self._writer = writer
+        self._make_watch = make_watch
+
+    def begin_turn(self, ask: Ask, prepared: Prepared) -> None:
+        self._ask, self._prepared, self._headers = ask, prepared, NO_HEADERS
+
+    def begin_answer(self, headers: Headers, *, is_stream: bool) -> bool:
+        self._headers = headers
+        return is_stream and self._prepared.streams
+
+    def reads_events(self, begun: bytes) -> bool:
+        return not begins_document(self._prepared.upstream, begun)
+
+    def open_stream(self, begun: bytes) -> StreamedReply:
+        return TranslatedDocument(self._make_origin(Form.STREAM), self._writer, begun)
+
+    def open_document(self, body: Body) -> DocumentReply:
+        origin = self._make_origin(Form.STREAM if body.is_stream else Form.DOCUMENT)
+        if origin.why.passes:
+            return PassedDocument(origin, self._writer, body.content)
+        return TranslatedDocument(origin, self._writer, body=body)
+
+    def open_for_tools(self) -> TranslatedReply:
+        return TranslatedDocument(self._make_origin(Form.DOCUMENT), self._writer)
+
+    def _make_origin(self, answered: Form) -> Origin:
+        why = choose_reply(self._prepared.why, Form.DOCUMENT, answered)
+        return Origin(self._call, self._ask, self._prepared, self._headers, self._make_watch(), why)
