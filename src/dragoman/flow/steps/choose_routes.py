@@ -7,28 +7,37 @@ from dragoman.hub.failure import BadRequest
 
 async def choose_routes(call: Call, runtime: Runtime) -> None:
     """Give a call its targets: those of its model, where its state is kept. Raises RequestError if there are none."""
-    await find_routes(call, runtime)
-    if call.state is None or not call.state.pinned:
-        return
-    provider, recording = call.state.pinned, call.record.recording
-    call.routes = tuple(route for route in call.routes if route.provider == provider)
-    if call.routes:
-        return
-    if recording is not None:  # a replay must fail likewise
-        from dragoman.flow.capture.recording_runtime import record_state
-
-        record_state(call.state, recording)
-    message = f"Provider {provider!r} keeps what this request refers to, and {call.model!r} is not a model of it here."
-    raise BadRequest("/model", f"{message} Use a model of that provider, or send the whole input.")
+    call.runtime = runtime = _record(call, runtime)
+    call.routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model, call.fallback_model)
+    if call.state is not None and call.state.pinned:
+        _pin(call, call.state.pinned)
 
 
 async def find_routes(call: Call, runtime: Runtime) -> None:
     """Give a call the targets of its model, wherever its state is kept; raises RequestError if there are none."""
-    recording = call.record.recording
-    if recording is not None:
-        from dragoman.flow.capture.recording_runtime import record_runtime
+    call.runtime = runtime = _record(call, runtime)
+    call.routes = await find_targets(runtime, call.model, call.fallback_model)
 
-        recording.default_thinking = call.default_thinking
-        runtime = record_runtime(runtime, recording, call)
-    call.runtime = runtime
-    call.routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model, call.fallback_model)
+
+def _record(call: Call, runtime: Runtime) -> Runtime:
+    """Return the configuration, for a call that is captured one that notes what the call learns from it."""
+    recording = call.record.recording
+    if recording is None:
+        return runtime
+    from dragoman.flow.capture.recording_runtime import record_runtime  # few requests are captured
+
+    recording.default_thinking = call.default_thinking
+    return record_runtime(runtime, recording, call)
+
+
+def _pin(call: Call, provider: str) -> None:
+    """Leave only the targets at the provider that keeps what the request refers to. Raises RequestError without any."""
+    call.routes = tuple(route for route in call.routes if route.provider == provider)
+    if call.routes:
+        return
+    if call.state is not None and call.record.recording is not None:  # a replay must fail likewise
+        from dragoman.flow.capture.recording_runtime import record_state
+
+        record_state(call.state, call.record.recording)
+    message = f"Provider {provider!r} keeps what this request refers to, and {call.model!r} is not a model of it here."
+    raise BadRequest("/model", f"{message} Use a model of that provider, or send the whole input.")
