@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-fast test-rest test-conformance test-console test-container test-monitoring chromium check-console test-clients test-model check bench survive resume crash profile matrix tour clients-page prices vocabulary lock clean
+.PHONY: run test test-fast test-rest test-conformance test-console test-container test-monitoring chromium check-console test-clients test-model check bench survive resume crash profile matrix map tour clients-page prices vocabulary lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
@@ -115,6 +115,10 @@ profile: $(DEV_STAMP)
 # Writes docs/compatibility.md from what the tests prove.
 matrix: $(DEV_STAMP)
 	@DRAGOMAN_WRITE_PAGES=1 $(BIN)/python -m pytest -x tests/e2e/test_matrix.py tests/e2e/test_page.py
+
+# Writes the measured map of docs/architecture.md.
+map: $(DEV_STAMP)
+	@DRAGOMAN_WRITE_PAGES=1 $(BIN)/python -m pytest tests/e2e/test_path_map.py
 
 # Writes the screenshots of the console in README.md, from echo traffic.
 tour: $(DEV_STAMP) chromium

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -29,10 +29,12 @@ from dragoman.flow.runtime import Runtime
 from dragoman.http.api.operations import AuditLog, EveryWorker
 from dragoman.http.api.table import AdminApi
 from dragoman.http.background import BackgroundApi
+from dragoman.http.console.site import Console, make_console
 from dragoman.http.handler import RequestHandler
 from dragoman.http.metrics import make_metrics_reader, provider_address
 from dragoman.http.rejections import HostCheck, render_transport_error
 from dragoman.http.responses import ResponsesApi
+from dragoman.http.worker_group import GroupMember, WorkerGroup
 from dragoman.hub.outcome import Outcome, OutcomeObserver
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
@@ -51,10 +53,6 @@ from dragoman.store import Store, StoreError
 from dragoman.telemetry.registry import SharedCounters, make_registry
 from dragoman.tools.backends import CurrentBackends, Network, ToolPlan, plan_tools
 from dragoman.tools.guarded_fetch import LinkedMediaFetcher
-
-if TYPE_CHECKING:
-    from dragoman.http.console.site import Console
-    from dragoman.http.worker_group import GroupMember, WorkerGroup
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +106,7 @@ class App:
         store: Store | None = None,
         observers: Sequence[OutcomeObserver] = (),
         shared_counters: SharedCounters | None = None,
-        member: "GroupMember | None" = None,
+        member: GroupMember | None = None,
     ) -> None:
         if keyring.is_empty and not is_loopback(config.server.host):
             problem = "an address that others can reach needs a valid client key; `dragoman keys create` makes one"
@@ -146,9 +144,7 @@ class App:
         self.server = Server(self.site, limits_for(server), render_transport_error, self._budget)
         self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage, self.reloads))
 
-    def _join_group(self, member: "GroupMember") -> "WorkerGroup":
-        from dragoman.http.worker_group import WorkerGroup  # a gateway of one process does not load it
-
+    def _join_group(self, member: GroupMember) -> WorkerGroup:
         group = WorkerGroup(member, self.site, Limits(), render_transport_error, self._budget)
         self.site.join_group(group)
         self._workers.join_group(group)
@@ -261,9 +257,7 @@ class App:
             self._console.adopt(config)
         self.site.set_console(self._console if state.is_on else None)
 
-    def _make_console(self) -> "Console":
-        from dragoman.http.console.site import make_console  # a gateway without the console does not load it
-
+    def _make_console(self) -> Console:
         audit = None if self.usage is None else AuditLog(self.usage)
         return make_console(
             self.site.auth_backoff, self.gateway, self.keyring, self._store, audit, self._cost_of, self.group

@@ -103,7 +103,7 @@ def find_similar_names(
     name: str, routes: tuple[ModelRoute, ...], catalogues: Mapping[str, KnownModels]
 ) -> tuple[str, ...]:
     """Return existing names that resemble the given one."""
-    import difflib
+    import difflib  # 0.3 MB, only for a model that does not exist
 
     names = list_names(routes, catalogues)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)

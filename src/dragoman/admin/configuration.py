@@ -25,6 +25,7 @@ from dragoman.config.load import Stamp, stamp_file
 from dragoman.config.providers import credential_field, list_credentials
 from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import is_loopback
+from dragoman.providers.local_servers import discover
 
 KEY_VARIABLE = "DRAGOMAN_API_KEY"
 SECTIONS = ("server", "retry", "debug", "store", "responses", "fetch", "effort", "console")
@@ -92,8 +93,6 @@ class ConfigSource(Struct, frozen=True):
         """Return the model servers that listen on this machine, if the configuration names no provider."""
         if config.has_providers:
             return ()
-        from dragoman.providers.local_servers import discover
-
         return await discover(local_ports(self.environ), besides=own_port)
 
 

@@ -1,5 +1,6 @@
 """Change a file that belongs to the user: show the difference, keep a backup, replace it in one step."""
 
+import difflib
 import os
 import re
 from collections.abc import Callable
@@ -34,8 +35,6 @@ class FileEdit(Struct, frozen=True):
 
     def diff(self) -> str:
         """Return a unified diff; keys of other tools that stand nearby are masked."""
-        import difflib  # only for a diff: `serve` uses this module too
-
         old, new = (self.old or "").splitlines(), self.new.splitlines()
         lines = difflib.unified_diff(old, new, str(self.path), str(self.path), "before", "after", lineterm="")
         parts = REFERENCE.split("\n".join(lines))  # every second one is a reference

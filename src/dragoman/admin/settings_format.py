@@ -87,7 +87,7 @@ def merge_toml(text: str, settings: Settings) -> str:
     expected = _overlay(values, settings)
     if expected == values:
         return text
-    from dragoman.admin.toml_edit import set_keys
+    from dragoman.admin.toml_edit import set_keys  # with tomlkit, a tenth of a second
 
     return _edit_toml(expected, partial(set_keys, text, settings))
 
@@ -98,13 +98,13 @@ def remove_toml(text: str, paths: Sequence[KeyPath]) -> str:
     expected = _without(values, paths)
     if expected == values:
         return text
-    from dragoman.admin.toml_edit import remove_keys
+    from dragoman.admin.toml_edit import remove_keys  # with tomlkit
 
     return _edit_toml(expected, partial(remove_keys, text, paths))
 
 
 def _edit_toml(expected: Settings, edit: Callable[[], str]) -> str:
-    from dragoman.admin.toml_edit import CannotEdit
+    from dragoman.admin.toml_edit import CannotEdit  # with tomlkit
 
     try:
         edited = edit()

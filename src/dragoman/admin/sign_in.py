@@ -24,6 +24,15 @@ from dragoman.config.discovery import data_directory
 from dragoman.config.providers import list_credentials
 from dragoman.hub.failure import BadRequest
 from dragoman.net.client import HttpClient, SendRequest
+from dragoman.providers.codex import login as codex_login
+from dragoman.providers.codex import provider as codex_provider
+from dragoman.providers.codex.credential import ISSUER_URL
+from dragoman.providers.copilot import login as copilot_login
+from dragoman.providers.copilot import provider as copilot_provider
+from dragoman.providers.copilot.credential import find_addresses
+from dragoman.providers.kiro import login as kiro_login
+from dragoman.providers.kiro import provider as kiro_provider
+from dragoman.providers.kiro.credential import BUILDER_ID_START, REGION, desktop_host, oidc_host
 
 P = TypeVar("P", bound=ProviderConfig)
 SignIn = Callable[[SendRequest], Awaitable[Table]]
@@ -87,8 +96,6 @@ class SignInOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 def check_options(options: SignInOptions) -> None:
     """Raise BadRequest for options that contradict each other, or would lead to another address."""
-    from dragoman.providers.kiro.credential import REGION
-
     if options.kind != "kiro":
         for name in ("social", "start_url", "region"):
             if getattr(options, name) is not None:
@@ -119,13 +126,11 @@ async def sign_in(config: Config, options: SignInOptions, user: Conversation) ->
 
 async def sign_in_kiro(config: Config, options: KiroOptions, file: Path | None, user: Conversation) -> SignedIn:
     """Sign in with a Builder ID, an organisation, Google or GitHub."""
-    from dragoman.providers.kiro.provider import make_service_client
-
     section = _section(config, KiroProviderConfig(name="kiro", kind="kiro"))
     region = options.region or section.region
 
     async def sign_in(send: SendRequest) -> Table:
-        line = make_service_client(section, send, os.environ)
+        line = kiro_provider.make_service_client(section, send, os.environ)
         if options.social:
             table = await _kiro_in_browser(line, section.auth_endpoint, region, options.social, user)
         else:
@@ -137,18 +142,14 @@ async def sign_in_kiro(config: Config, options: KiroOptions, file: Path | None, 
 
 async def sign_in_codex(config: Config, *, device: bool, file: Path | None, user: Conversation) -> SignedIn:
     """Sign in with ChatGPT: in a browser on this machine, or with a code on another device."""
-    from dragoman.providers.codex.credential import ISSUER_URL
-    from dragoman.providers.codex.login import App, BrowserLogin, DeviceLogin
-    from dragoman.providers.codex.provider import make_service_client
-
     section = _section(config, CodexProviderConfig(name="codex", kind="codex"))
-    app = App(section.auth_endpoint or ISSUER_URL, section.client_id, section.originator)
+    app = codex_login.App(section.auth_endpoint or ISSUER_URL, section.client_id, section.originator)
 
     async def sign_in(send: SendRequest) -> Table:
-        line = make_service_client(section, send, os.environ)
+        line = codex_provider.make_service_client(section, send, os.environ)
         if not device:
-            return await BrowserLogin(line, app).run(lambda link: user.show_prompt(Prompt(link)))
-        login = DeviceLogin(line, app)
+            return await codex_login.BrowserLogin(line, app).run(lambda link: user.show_prompt(Prompt(link)))
+        login = codex_login.DeviceLogin(line, app)
         prompt = await login.begin()
         user.show_prompt(Prompt(login.link, prompt.code))
         return await login.wait(prompt, user.show_remaining)
@@ -158,17 +159,14 @@ async def sign_in_codex(config: Config, *, device: bool, file: Path | None, user
 
 async def sign_in_copilot(config: Config, client_id: str | None, file: Path | None, user: Conversation) -> SignedIn:
     """Sign in with GitHub, by a code."""
-    from dragoman.providers.copilot.credential import find_addresses
-    from dragoman.providers.copilot.login import DeviceLogin
-    from dragoman.providers.copilot.provider import make_service_client
-
     section = _section(config, CopilotProviderConfig(name="copilot", kind="copilot"))
     app = client_id or section.client_id
     if app is None:
         raise AdminError(f"Not signed in: {NO_COPILOT_APP.format(name=section.name)}")
 
     async def sign_in(send: SendRequest) -> Table:
-        login = DeviceLogin(make_service_client(section, send, os.environ), find_addresses(section).login, app)
+        line = copilot_provider.make_service_client(section, send, os.environ)
+        login = copilot_login.DeviceLogin(line, find_addresses(section).login, app)
         prompt = await login.begin()
         user.show_prompt(Prompt(prompt.verification_uri, prompt.user_code))
         return {section.domain: await login.wait(prompt, user.show_remaining)}
@@ -179,10 +177,7 @@ async def sign_in_copilot(config: Config, client_id: str | None, file: Path | No
 async def _kiro_by_code(
     line: ServiceClient, root: str | None, region: str, start_url: str | None, user: Conversation
 ) -> Table:
-    from dragoman.providers.kiro.credential import BUILDER_ID_START, oidc_host
-    from dragoman.providers.kiro.login import DeviceLogin
-
-    login = DeviceLogin(line, root or oidc_host(region), start_url or BUILDER_ID_START)
+    login = kiro_login.DeviceLogin(line, root or oidc_host(region), start_url or BUILDER_ID_START)
     client, prompt = await login.begin()
     user.show_prompt(Prompt(prompt.link, prompt.user_code))
     return await login.wait(client, prompt, user.show_remaining)
@@ -191,10 +186,7 @@ async def _kiro_by_code(
 async def _kiro_in_browser(
     line: ServiceClient, root: str | None, region: str, provider: str, user: Conversation
 ) -> Table:
-    from dragoman.providers.kiro.credential import desktop_host
-    from dragoman.providers.kiro.login import SocialLogin
-
-    login = SocialLogin(line, root or desktop_host(region), provider)
+    login = kiro_login.SocialLogin(line, root or desktop_host(region), provider)
     return await login.run(lambda link: user.show_prompt(Prompt(link)))
 
 

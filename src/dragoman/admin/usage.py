@@ -1,5 +1,6 @@
 """What was used: rows and sums from the store or the running gateway, totals, CSV, and the use of each plan."""
 
+import csv
 import io
 import os
 import re
@@ -357,8 +358,6 @@ def escape_formula(value: object) -> object:
 
 
 def _format_csv(rows: Iterable[Sequence[object]]) -> str:
-    import csv
-
     page = io.StringIO()
     csv.writer(page, lineterminator="\n").writerows(rows)
     return page.getvalue()

@@ -14,7 +14,7 @@ from dragoman.admin.timeline import Side, TimelineEntry, build_timeline, failure
 from dragoman.cli.completion import complete_captures
 from dragoman.cli.screen import count, fit, one_line, pad, print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
-from dragoman.flow.capture.files import CaptureFile
+from dragoman.flow.capture.files import CaptureFile, to_json
 from dragoman.flow.capture.format import Capture
 
 HEADINGS = ("ID", "TIME", "CLIENT", "PROTOCOLS", "ROUTE", "OUTCOME", "SIZE")
@@ -59,8 +59,6 @@ def show_list(config_file: str | None, as_json: bool) -> None:
 @json_option
 def show_one(which: str, full: bool, config_file: str | None, as_json: bool) -> None:
     """Show an exchange as a timeline: upstream frames, hub events, and what the client received."""
-    from dragoman.flow.capture.files import to_json
-
     capture = choose_capture(which, config_file)
     if as_json:
         click.echo(to_json(capture), nl=False)

@@ -15,6 +15,7 @@ from dragoman.admin import AdminError
 from dragoman.admin.running_gateway import GatewayClient, choose_key
 from dragoman.cli.completion import complete_models
 from dragoman.cli.gateway import open_gateway
+from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.models import Page
 from dragoman.cli.screen import DIM, PLAIN, count, has_colour, remove_control, show_json
 from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings, url_option
@@ -77,8 +78,6 @@ def command(
     as_json: bool,
 ) -> None:
     """Send TEXT to a model and show the reply as it streams. TEXT "-" reads standard input."""
-    from dragoman.cli.logs import NoteFormatter, log_to_stderr
-
     log_to_stderr(NoteFormatter(), logging.ERROR)
     prompt = sys.stdin.read() if text == ("-",) else " ".join(text)
     if not prompt.strip():

@@ -9,7 +9,15 @@ from io import StringIO
 from click import Context, Parameter
 from click.shell_completion import CompletionItem
 
+from dragoman.admin.captures import list_captures
+from dragoman.admin.keys import open_keyring
+from dragoman.admin.running_gateway import GatewayClient, choose_key, find_gateway
+from dragoman.cli.models import read_models
+from dragoman.cli.settings import read_settings
 from dragoman.config import Config
+from dragoman.config.presets import load_presets
+from dragoman.config.providers import KINDS
+from dragoman.net.client import HttpClient
 
 Complete = Callable[[Context, Parameter, str], list[CompletionItem]]
 Offer = tuple[str, str]  # a word, and what it is
@@ -20,8 +28,6 @@ def _completer(find: Callable[[Config], Iterable[Offer]]) -> Complete:
     def complete(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
         try:
             with redirect_stderr(StringIO()):
-                from dragoman.cli.settings import read_settings
-
                 offers = list(find(read_settings(ctx.params.get("config_file"))))
         except Exception:  # a shell shows no errors of a completion
             return []
@@ -39,10 +45,6 @@ def _list_models(config: Config) -> Iterable[Offer]:
 
 
 async def _list_served_models(config: Config) -> list[str]:
-    from dragoman.admin.running_gateway import GatewayClient, choose_key, find_gateway
-    from dragoman.cli.models import read_models
-    from dragoman.net.client import HttpClient
-
     key = choose_key(config, None)
     if key is None:
         return ["echo"] if "echo" in config.providers else []
@@ -62,9 +64,6 @@ def _list_providers(config: Config) -> Iterable[Offer]:
 
 
 def _list_kinds(config: Config) -> Iterable[Offer]:
-    from dragoman.config.presets import load_presets
-    from dragoman.config.providers import KINDS
-
     presets = [(name, preset.title) for name, preset in load_presets().items()]
     return [*presets, *((kind, "") for kind in KINDS)]
 
@@ -74,15 +73,11 @@ def _list_keys(config: Config) -> Iterable[Offer]:
 
 
 async def _read_keys(config: Config) -> list[Offer]:
-    from dragoman.admin.keys import open_keyring
-
     async with open_keyring(config) as keyring:
         return [(row.id, row.name) for row in await keyring.list() if row.revoked_at is None]
 
 
 def _list_captures(config: Config) -> Iterable[Offer]:
-    from dragoman.admin.captures import list_captures
-
     found = [(kept.summary.request_id, kept.summary.route) for kept in reversed(list_captures(config.debug))]
     return [("last", "the newest"), *found] if found else []
 

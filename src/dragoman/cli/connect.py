@@ -21,6 +21,7 @@ from dragoman.cli.models import Page, read_page
 from dragoman.cli.screen import print_note, show_json
 from dragoman.cli.settings import config_option, json_option, read_found_settings, url_option
 from dragoman.config import Config
+from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 
 
 @click.command("connect", epilog=f"CLIENT is one of: {', '.join(RECIPES)}.")
@@ -70,8 +71,6 @@ class Targets:
 
     @cached_property
     def _page(self) -> Page:
-        from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
-
         try:
             return asyncio.run(read_page(self._config, url=self._url))
         except (AdminError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded):

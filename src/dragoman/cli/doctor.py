@@ -21,6 +21,7 @@ from dragoman.admin.diagnosis import (
     report_config_errors,
 )
 from dragoman.cli.completion import complete_providers
+from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.screen import count, fit, print_note, remove_control, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings, url_option
 from dragoman.config import Config, ConfigError
@@ -45,8 +46,6 @@ def command(
     With the NAME of a provider of kind openai-compatible: find out which protocols and parameters its server supports,
     and which protocols and quirks to configure. This sends some small requests to it.
     """
-    from dragoman.cli.logs import NoteFormatter, log_to_stderr
-
     log_to_stderr(NoteFormatter(), logging.ERROR)
     if name is not None:
         if url is not None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
+from dragoman.accounts.keys import Keyring
 from dragoman.admin.configuration import base_url
 from dragoman.admin.running_gateway import GatewayClient, find_gateway, require_key
 from dragoman.cli.screen import print_note
@@ -48,8 +49,7 @@ async def start_gateway(config: Config, store: Store | None = None) -> AsyncIter
 
     Usage and responses are stored if there is a store.
     """
-    from dragoman.accounts.keys import Keyring
-    from dragoman.app import App
+    from dragoman.app import App  # the whole gateway, which a command that finds a running one does not need
 
     key = secrets.token_urlsafe(32)
     server = replace(config.server, host="127.0.0.1", port=0, drain_s=0.0)

@@ -19,6 +19,7 @@ from dragoman.admin.running_gateway import GatewayClient, accepts_key, choose_ke
 from dragoman.cli.client_name import LaunchedClient
 from dragoman.cli.completion import complete_models
 from dragoman.cli.gateway import start_gateway
+from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.models import read_models
 from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, key_option, read_found_settings, url_option
@@ -54,8 +55,6 @@ def command(
     The running gateway is used if $DRAGOMAN_API_KEY or --key has a key for it. Otherwise a gateway is started that
     runs as long as the client.
     """
-    from dragoman.cli.logs import NoteFormatter, log_to_stderr
-
     log_to_stderr(NoteFormatter(), logging.ERROR)
     launch = LAUNCHES[client]
     program = find_program(launch.program, os.environ)

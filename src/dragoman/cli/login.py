@@ -3,15 +3,20 @@
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from dragoman.admin.sign_in import (
+    CredentialUse,
+    KiroOptions,
+    Prompt,
+    SignedIn,
+    sign_in_codex,
+    sign_in_copilot,
+    sign_in_kiro,
+)
 from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, read_settings
-
-if TYPE_CHECKING:
-    from dragoman.admin.sign_in import Prompt, SignedIn
 
 CLEAR_LINE = "\r\x1b[K"
 
@@ -41,8 +46,6 @@ def kiro(
     """Sign in to Kiro, with a Builder ID, an organisation, Google or GitHub."""
     if social and start_url:
         raise click.UsageError("--social and --start-url cannot be used together.")
-    from dragoman.admin.sign_in import KiroOptions, sign_in_kiro
-
     options = KiroOptions(start_url, region, social)
     with Terminal() as terminal:
         signed_in = asyncio.run(sign_in_kiro(read_settings(config_file), options, file, terminal))
@@ -55,8 +58,6 @@ def kiro(
 @config_option
 def codex(device: bool, file: Path | None, config_file: str | None) -> None:
     """Sign in to ChatGPT, to use the models of your plan."""
-    from dragoman.admin.sign_in import sign_in_codex
-
     with Terminal() as terminal:
         signed_in = asyncio.run(sign_in_codex(read_settings(config_file), device=device, file=file, user=terminal))
     _show(signed_in)
@@ -68,8 +69,6 @@ def codex(device: bool, file: Path | None, config_file: str | None) -> None:
 @config_option
 def copilot(client_id: str | None, file: Path | None, config_file: str | None) -> None:
     """Sign in to GitHub, to use the models of Copilot."""
-    from dragoman.admin.sign_in import sign_in_copilot
-
     with Terminal() as terminal:
         signed_in = asyncio.run(sign_in_copilot(read_settings(config_file), client_id, file, terminal))
     _show(signed_in)
@@ -89,7 +88,7 @@ class Terminal:
         if self._is_terminal and self._has_shown:
             click.echo(CLEAR_LINE, nl=False, err=True)
 
-    def show_prompt(self, prompt: "Prompt") -> None:
+    def show_prompt(self, prompt: Prompt) -> None:
         click.echo(f"Open   {prompt.link}")
         if prompt.code:
             click.echo(f"Code   {prompt.code}")
@@ -103,9 +102,7 @@ class Terminal:
         self._has_shown = True
 
 
-def _show(signed_in: "SignedIn") -> None:
-    from dragoman.admin.sign_in import CredentialUse
-
+def _show(signed_in: SignedIn) -> None:
     section = f"providers.{signed_in.provider}"
     click.echo(f"Signed in. The credential is in {signed_in.file}, readable by you alone.")
     match signed_in.use:

@@ -56,7 +56,7 @@ class Program(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; an unknown one is an error that names the nearest."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from dragoman.config.problems import find_similar
+            from dragoman.config.problems import find_similar  # not for `--help`, and not for completion
 
             nearest = find_similar(args[0], COMMANDS)
             hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
@@ -68,7 +68,7 @@ class Program(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        from click.shell_completion import CompletionItem
+        from click.shell_completion import CompletionItem  # `serve` does without it
 
         commands = [CompletionItem(name, help=help) for name, help in COMMANDS.items() if name.startswith(incomplete)]
         return commands + click.Command.shell_complete(self, ctx, incomplete)  # its options
@@ -84,7 +84,7 @@ def program() -> None:
 @click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
 def print_completion(shell: str) -> None:
     """Print a completion script. For bash: eval "$(dragoman completion bash)"."""
-    from click.shell_completion import get_completion_class
+    from click.shell_completion import get_completion_class  # `serve` does without it
 
     completion = get_completion_class(shell)
     assert completion is not None
@@ -106,7 +106,7 @@ def run() -> int:
         click.echo("Interrupted.", err=True)
         return 1
     except Exception as error:
-        from dragoman.cli.screen import explain_error
+        from dragoman.cli.errors import explain_error  # not for `--help`, and not for completion
 
         click.echo(f"Error: {explain_error(error)}", err=True)
         return 1

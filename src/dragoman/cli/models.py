@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from dragoman.admin import AdminError
 from dragoman.admin.running_gateway import GatewayClient, choose_key
 from dragoman.cli.gateway import open_gateway
+from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.screen import print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings, url_option
 from dragoman.config import Config
@@ -54,8 +55,6 @@ class Page(Struct, frozen=True):
 @json_option
 def command(url: str | None, config_file: str | None, key: str | None, as_json: bool) -> None:
     """List the models that clients can use."""
-    from dragoman.cli.logs import NoteFormatter, log_to_stderr
-
     log_to_stderr(NoteFormatter(), logging.WARNING)
     page = asyncio.run(read_page(read_found_settings(config_file), key, url))
     for provider, problem in page.problems.items():

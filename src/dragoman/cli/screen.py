@@ -1,4 +1,4 @@
-"""Output for the terminal: tables, JSON, notes and errors, without secrets and control characters."""
+"""Output for the terminal: tables, JSON and notes, without control characters."""
 
 import os
 import re
@@ -81,33 +81,3 @@ def remove_control(text: str) -> str:
 def one_line(text: str) -> str:
     """Return a text as one line without control characters."""
     return remove_control(_BREAKS.sub(" ", text))
-
-
-def explain_error(error: BaseException) -> str:
-    """Return what went wrong and what to do; an unexpected exception is reported as a bug, with its place."""
-    from dragoman.admin import AdminError
-    from dragoman.config import ConfigError
-    from dragoman.framing.redaction import redact
-    from dragoman.hub.failure import describe_cause
-    from dragoman.net.errors import ConnectionLost, UpstreamTimeout
-    from dragoman.net.tasks import describe_fault
-    from dragoman.store import DriverMissing, StoreError
-
-    match error:
-        case AdminError() | ConnectionLost() | UpstreamTimeout() | DriverMissing():
-            return redact(str(error))
-        case ConfigError():
-            return redact(f"The configuration is not valid:\n{_indent(str(error))}")
-        case StoreError():
-            is_server = "postgresql" in str(error)
-            advice = "Is the server in store.url up?" if is_server else "store.url may name another file."
-            return redact(f"The store cannot be used: {error}\n{advice} `dragoman doctor` shows more.")
-        case OSError():
-            place = f"{error.filename}: " if error.filename else ""
-            return redact(f"{place}{describe_cause(error)}")
-        case _:
-            return f"This is a bug in dragoman: {describe_fault(error)}"
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,5 +1,6 @@
 """Options that several commands share, and the configuration that they select."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,4 @@ def read_found_settings(config_file: str | None) -> Config:
     config = source.read()
     if config.has_providers:
         return config
-    import asyncio  # not loaded where the configuration is complete
-
     return asyncio.run(source.read_with_local_servers())

@@ -29,6 +29,7 @@ from dragoman.admin.usage import (
     parse_span,
     read_quotas,
 )
+from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.screen import count, fit, pad, print_note, remove_control, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, key_option, read_settings, url_option
 from dragoman.config import Config
@@ -80,8 +81,6 @@ def command(
     as_json: bool,
 ) -> None:
     """Show what was used: requests, tokens and cost."""
-    from dragoman.cli.logs import NoteFormatter, log_to_stderr
-
     if as_csv and (as_json or plans):
         raise click.UsageError("--csv cannot be used with --json or --plans.")
     if url is not None and plans:
@@ -120,8 +119,6 @@ def _explain_source(loaded: LoadedUsage) -> None:
 
 
 def _show_totals(report: UsageReport, by: str, span: UsageSpan, form: str) -> None:
-    from dragoman.cli.usage import render_page
-
     totals = group_totals(report.sums, by, report.names)
     if form == "json":
         show_json(as_record(totals, by, span))

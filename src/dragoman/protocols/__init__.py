@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from urllib.parse import unquote_to_bytes
 
-from dragoman.hub.deferred import replace_when_called
 from dragoman.hub.ports import Header, KeyPlaces, Protocol
 from dragoman.protocols import chat, gemini, kiro, messages, native, responses
 from dragoman.protocols.relayed_paths import RELAYED_PATHS
@@ -19,9 +18,6 @@ PROTOCOLS: dict[str, Protocol] = {
         native.PROTOCOL,
     )
 }
-
-for _protocol in PROTOCOLS.values():
-    replace_when_called(_protocol)
 
 # A client of any protocol may send its key in any of these places.
 KEY_PLACES = KeyPlaces(

@@ -10,8 +10,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Document, Image, Inline, Link, Request, Role, Text, ToolCall, ToolResult, Turn
-from dragoman.protocols.kiro.build import build
-from dragoman.protocols.kiro.build_turns import needs_inline
+from dragoman.protocols.kiro.build import build, needs_inline
 from dragoman.protocols.kiro.wire import MAX_IMAGE_BYTES, MAX_IMAGES, KiroOptions
 from protocols.kiro.kiro_requests import (
     MODEL,

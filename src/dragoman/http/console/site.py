@@ -3,7 +3,7 @@
 import hashlib
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,7 +25,6 @@ from dragoman.http.console.files import IMMUTABLE, REVALIDATED, SECURITY_HEADERS
 from dragoman.http.console.live_requests import CostOf, LiveRequests
 from dragoman.http.rejections import LOCAL_NAMES, AuthBackoff, host_name, port_of
 from dragoman.http.routes import Role, Route, RoutedRequest, read_short_body
-from dragoman.hub.deferred import Deferred
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.headers import JSON, Header
 from dragoman.net.http_request import HttpRequest
@@ -126,11 +125,10 @@ class SignIn(Struct, forbid_unknown_fields=True):
     link: str = ""
 
 
-@Deferred
-def _list_clients() -> Callable[[Gateway, RoutedRequest], Awaitable[None]]:
-    from dragoman.http.api.config import list_clients
+async def _list_clients(gateway: Gateway, request: RoutedRequest) -> None:
+    from dragoman.http.api.config import list_clients  # seldom used, and imports much
 
-    return list_clients
+    await list_clients(gateway, request)
 
 
 class Console:

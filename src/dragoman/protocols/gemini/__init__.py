@@ -1,29 +1,25 @@
 """Gemini's generateContent, for clients and for upstreams."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from dragoman.framing.jsonscan import ArrayFramer
 from dragoman.framing.sse import SseOrJsonFramer
 from dragoman.framing.url_paths import quote_name
-from dragoman.hub.deferred import Deferred
 from dragoman.hub.events import Event
+from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import (
-    Build,
     CallHead,
     Client,
-    DecodeWhole,
-    EncodeWhole,
+    Decoder,
     GetHeader,
+    Issuer,
     ListedModel,
     Location,
-    MakeDecoder,
-    MakeEncoder,
     ModelList,
-    Parse,
     Protocol,
-    ReadToolUses,
+    ReplyContext,
     Stage,
     TokenCounting,
     ToolLimits,
@@ -31,14 +27,10 @@ from dragoman.hub.ports import (
     UpstreamCounting,
     VendorHeaders,
 )
-from dragoman.hub.request import Document, Image, Part
-from dragoman.protocols.gemini.errors import (
-    ErrorShape,
-    read_failure,
-    render_error,
-    render_stream_error,
-    repeat_stream_error,
-)
+from dragoman.hub.profile import Target
+from dragoman.hub.request import Document, Image, Part, Request
+from dragoman.hub.server_tools import ServerToolUse
+from dragoman.protocols.gemini import build_count, errors
 from dragoman.protocols.gemini.wire import (
     CLIENT_HEADERS,
     COUNT,
@@ -58,95 +50,73 @@ from dragoman.protocols.gemini.wire import (
 _PAGE_SIZE, _PAGE_MAX = 50, 1000  # of the list of models
 
 
-@Deferred
-def _read_call() -> Callable[[str, str, bytes], CallHead]:
+# Gemini takes nearly a megabyte, and few gateways serve or use it: each function imports what it needs.
+
+
+def _read_call(path: str, query: str, body: bytes) -> CallHead:
     from dragoman.protocols.gemini.parse import read_call
 
-    return read_call
+    return read_call(path, query, body)
 
 
-@Deferred
-def _parse() -> Parse:
+def _parse(body: bytes, ledger: Ledger) -> Request:
     from dragoman.protocols.gemini.parse import parse
 
-    return parse
+    return parse(body, ledger)
 
 
-@Deferred
-def _read_tool_uses() -> ReadToolUses:
-    from dragoman.protocols.gemini.parse_content import read_tool_uses
-
-    return read_tool_uses
-
-
-@Deferred
-def _parse_for_count() -> Parse:
+def _parse_for_count(body: bytes, ledger: Ledger) -> Request:
     from dragoman.protocols.gemini.parse import parse_for_count
 
-    return parse_for_count
+    return parse_for_count(body, ledger)
 
 
-@Deferred
-def _make_encoder() -> MakeEncoder:
+def _read_tool_uses(parts: Sequence[Part]) -> dict[int, ServerToolUse | None]:
+    from dragoman.protocols.gemini.parse_content import read_tool_uses
+
+    return read_tool_uses(parts)
+
+
+def _make_encoder(context: ReplyContext, ledger: Ledger) -> Stage[Event, bytes]:
     from dragoman.protocols.gemini.encode import make_encoder
 
-    return make_encoder
+    return make_encoder(context, ledger)
 
 
-@Deferred
-def _encode_whole() -> EncodeWhole:
+def _encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
     from dragoman.protocols.gemini.encode import encode_whole
 
-    return encode_whole
+    return encode_whole(events, context, ledger)
 
 
-@Deferred
-def _is_keep_alive() -> Callable[[bytes], bool]:
+def _keep_alive(encoder: Stage[Event, bytes]) -> bytes:
+    from dragoman.protocols.gemini.encode import keep_alive
+
+    return keep_alive(encoder)
+
+
+def _is_keep_alive(written: bytes) -> bool:
     from dragoman.protocols.gemini.encode import is_keep_alive
 
-    return is_keep_alive
+    return is_keep_alive(written)
 
 
-@Deferred
-def _build() -> Build:
+def _build(request: Request, target: Target, ledger: Ledger) -> bytes:
     from dragoman.protocols.gemini.build import build
 
-    return build
+    return build(request, target, ledger)
 
 
-@Deferred
-def _make_decoder() -> MakeDecoder:
+def _make_decoder(issuer: Issuer, ledger: Ledger) -> Decoder:
     from dragoman.protocols.gemini.decode import make_decoder
 
-    return make_decoder
+    return make_decoder(issuer, ledger)
 
 
-@Deferred
-def _decode_whole() -> DecodeWhole:
+def _decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     from dragoman.protocols.gemini.decode import decode_whole
 
-    return decode_whole
-
-
-@Deferred
-def _locate_count() -> Callable[[str], str]:
-    from dragoman.protocols.gemini.build import locate_count
-
-    return locate_count
-
-
-@Deferred
-def _wrap_count() -> Callable[[bytes, str, frozenset[str]], bytes]:
-    from dragoman.protocols.gemini.build import wrap_for_count
-
-    return wrap_for_count
-
-
-@Deferred
-def _read_count() -> Callable[[bytes], int | None]:
-    from dragoman.protocols.gemini.build import read_count
-
-    return read_count
+    return decode_whole(body, issuer, ledger)
 
 
 def _is_google_client(header: GetHeader, query: Mapping[str, str]) -> bool:
@@ -181,12 +151,6 @@ def _render_model(model: ListedModel) -> bytes:
     return encode_json(_describe_model(model))
 
 
-def _keep_alive(encoder: Stage[Event, bytes]) -> bytes:
-    from dragoman.protocols.gemini.encode import keep_alive
-
-    return keep_alive(encoder)
-
-
 def _locate(model: str, stream: bool) -> Location:
     path = f"/models/{quote_name(model, '/model')}"
     return Location(path + STREAM, SSE_QUERY) if stream else Location(path + GENERATE)
@@ -206,24 +170,24 @@ PROTOCOL = Protocol(
         parse=_parse,
         encoder=_make_encoder,
         encode_whole=_encode_whole,
-        render_error=render_error,
-        render_stream_error=render_stream_error,
-        repeat_stream_error=repeat_stream_error,
+        render_error=errors.render_error,
+        render_stream_error=errors.render_stream_error,
+        repeat_stream_error=errors.repeat_stream_error,
         serial_blocks=True,
         keep_alive=b"",
         encoder_keep_alive=_keep_alive,
         is_keep_alive=_is_keep_alive,
         counting=TokenCounting(
             paths=tuple(f"{place}/{{model}}{COUNT}" for place in PLACES),
-            locate=_locate_count,
+            locate=build_count.locate_count,
             parse=_parse_for_count,
             render_count=lambda tokens: msgspec.json.encode({"totalTokens": tokens}),
-            read_count=_read_count,
+            read_count=build_count.read_count,
         ),
         matches_headers=_announces_google_client,
         envelope_start=ENVELOPE_START,
         read_tool_uses=_read_tool_uses,
-        error_shape=ErrorShape,
+        error_shape=errors.ErrorShape,
         end_markers=(b'"finishReason"', b'"finish_reason"', b'{"error"'),
     ),
     upstream=Upstream(
@@ -234,11 +198,11 @@ PROTOCOL = Protocol(
         framer=SseOrJsonFramer,
         array_framer=ArrayFramer,
         decode_whole=_decode_whole,
-        read_error=read_failure,
+        read_error=errors.read_failure,
         tool_limits=ToolLimits(custom=False, namespaces=False, name_max=128, letter_first=True),
         needs_inline=_needs_inline,
         reads_documents=True,
-        counting=UpstreamCounting(_locate_count, _wrap_count, _read_count),
+        counting=UpstreamCounting(build_count.locate_count, build_count.wrap_for_count, build_count.read_count),
         continues=True,
         models_query="?pageSize=1000",
     ),

@@ -3,7 +3,6 @@
 import re
 
 import msgspec
-from msgspec import Raw, Struct
 
 from dragoman.hub.ext import note_foreign_fields, restore
 from dragoman.hub.failure import BadRequest
@@ -14,7 +13,7 @@ from dragoman.passes.adapt_turns import place_cache_breakpoint
 from dragoman.protocols.gemini.build_schema import clean_schema
 from dragoman.protocols.gemini.build_tools import build_tools
 from dragoman.protocols.gemini.build_turns import build_conversation
-from dragoman.protocols.gemini.wire import COUNT, MAX_CANDIDATES, NAME, TIERS, VERTEX, Wire
+from dragoman.protocols.gemini.wire import MAX_CANDIDATES, NAME, TIERS, VERTEX, Wire
 
 _STOPS_MAX = 5
 _LOGPROBS_MAX = 20
@@ -272,30 +271,3 @@ def _build_level(reasoning: Reasoning, target: Target, ledger: Ledger) -> Wire:
 
 def _list_levels(target: Target) -> list[str]:
     return [level for level in _LEVELS if level in target.profile.efforts] or list(_LEVELS)
-
-
-# Counting: Gemini counts the tokens of a request that was built for it.
-
-
-class _Count(Struct, rename="camel"):
-    total_tokens: int | None = None
-
-
-def locate_count(url: str) -> str:
-    """Return the address that counts what is posted to this one."""
-    return url.rpartition(":")[0] + COUNT
-
-
-def wrap_for_count(body: bytes, model: str, quirks: frozenset[str]) -> bytes:
-    """Return what is posted: the Gemini API takes instructions and tools only within a whole request."""
-    if VERTEX in quirks:
-        return body
-    fields = msgspec.json.decode(body, type=dict[str, Raw])
-    return msgspec.json.encode({"generateContentRequest": {"model": f"models/{model}", **fields}})
-
-
-def read_count(body: bytes) -> int | None:
-    try:
-        return msgspec.json.decode(body, type=_Count).total_tokens
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None

@@ -4,12 +4,10 @@ from dragoman.hub.ext import note_foreign_fields
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
-from dragoman.hub.request import Format, Request, Role, Shape, Text
+from dragoman.hub.request import Document, Format, Image, Link, Part, Request, Role, Shape, Text
 from dragoman.passes.adapt_turns import split_leading_instructions, tag_later_instructions
 from dragoman.passes.pair_results import flatten_tools, pair_results
 from dragoman.protocols.kiro.build_thinking import MODE_TAG, NativeFields, ThinkingPlan, plan_thinking
-from dragoman.protocols.kiro.build_tools import build_tools, forbids_calls, move_tool_docs
-from dragoman.protocols.kiro.build_turns import TurnBuilder, build_turns
 from dragoman.protocols.kiro.wire import (
     MANUAL,
     NAME,
@@ -51,6 +49,10 @@ _UNSUPPORTED: dict[str, object] = {
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     """Return the body; raises RequestError for what would change the answer, and for a body that Kiro rejects."""
+    # A gateway without Kiro does not load them.
+    from dragoman.protocols.kiro.build_tools import build_tools
+    from dragoman.protocols.kiro.build_turns import TurnBuilder, build_turns
+
     options = read_options(target.options)
     note_foreign_fields(request, NAME, ledger)
     _drop_unsupported(request, ledger)
@@ -81,6 +83,8 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
 
 
 def _fit_request(request: Request, options: KiroOptions, ledger: Ledger) -> Request:
+    from dragoman.protocols.kiro.build_tools import forbids_calls, move_tool_docs  # as in `build`
+
     request = tag_later_instructions(request, ledger)
     if forbids_calls(request):
         return pair_results(flatten_tools(request, ledger), ledger)
@@ -142,3 +146,8 @@ def _check_size(body: bytes, options: KiroOptions) -> bytes:
         message = f"The conversation is too long for Kiro: {len(body)} bytes, the limit is {limit}. Shorten it."
         raise RequestError(Failure(Kind.CONTEXT_TOO_LONG, message))
     return body
+
+
+def needs_inline(part: Part) -> bool:
+    """Return whether a part is linked media, which Kiro does not fetch."""
+    return isinstance(part, Image | Document) and isinstance(part.source, Link)

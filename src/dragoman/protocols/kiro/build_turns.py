@@ -306,11 +306,6 @@ def _order_turns(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
     return ordered
 
 
-def needs_inline(part: Part) -> bool:
-    """Return whether a part is linked media, which Kiro does not fetch."""
-    return isinstance(part, Image | Document) and isinstance(part.source, Link)
-
-
 def _build_image(part: Image) -> ImageBlock:
     match part.source:
         case Link(url=url):

@@ -1,6 +1,6 @@
 """OpenAI Responses, for clients and for upstreams."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -8,85 +8,19 @@ from dragoman.framing.fields import read_body_call
 from dragoman.framing.jsonread import read_input_tokens
 from dragoman.framing.jsonscan import replace_model
 from dragoman.framing.sse import KEEP_ALIVE, SseFramer
-from dragoman.hub.deferred import Deferred
-from dragoman.hub.events import Started
-from dragoman.hub.failure import Failure
 from dragoman.hub.ports import (
-    Build,
     Client,
-    DecodeWhole,
-    EncodeWhole,
     ListedModel,
-    MakeDecoder,
-    MakeEncoder,
     ModelList,
-    Parse,
     Protocol,
-    ReadToolUses,
     TokenCounting,
     ToolLimits,
     Upstream,
     VendorHeaders,
     locate_at,
 )
-from dragoman.protocols.responses import errors
+from dragoman.protocols.responses import build, decode, encode, errors, parse, parse_turns
 from dragoman.protocols.responses.wire import NAME, ResponsesOptions
-
-
-@Deferred
-def _parse() -> Parse:
-    from dragoman.protocols.responses.parse import parse
-
-    return parse
-
-
-@Deferred
-def _read_tool_uses() -> ReadToolUses:
-    from dragoman.protocols.responses.parse_turns import read_tool_uses
-
-    return read_tool_uses
-
-
-@Deferred
-def _make_encoder() -> MakeEncoder:
-    from dragoman.protocols.responses.encode import Encoder
-
-    return Encoder
-
-
-@Deferred
-def _encode_whole() -> EncodeWhole:
-    from dragoman.protocols.responses.encode import encode_whole
-
-    return encode_whole
-
-
-@Deferred
-def _render_stream_error() -> Callable[[Failure, Started | None, int, bytes], bytes]:
-    from dragoman.protocols.responses.encode import render_stream_error
-
-    return render_stream_error
-
-
-@Deferred
-def _build() -> Build:
-    from dragoman.protocols.responses.build import build
-
-    return build
-
-
-@Deferred
-def _make_decoder() -> MakeDecoder:
-    from dragoman.protocols.responses.decode import Decoder
-
-    return Decoder
-
-
-@Deferred
-def _decode_whole() -> DecodeWhole:
-    from dragoman.protocols.responses.decode import decode_whole
-
-    return decode_whole
 
 
 def _describe_model(model: ListedModel) -> dict[str, object]:
@@ -114,21 +48,21 @@ PROTOCOL = Protocol(
     client=Client(
         paths=("/responses",),
         read_call=read_body_call,
-        parse=_parse,
-        encoder=_make_encoder,
-        encode_whole=_encode_whole,
+        parse=parse.parse,
+        encoder=encode.Encoder,
+        encode_whole=encode.encode_whole,
         render_error=errors.render_error,
-        render_stream_error=_render_stream_error,
+        render_stream_error=encode.render_stream_error,
         serial_blocks=False,
         arguments_are_text=True,
-        read_tool_uses=_read_tool_uses,
+        read_tool_uses=parse_turns.read_tool_uses,
         end_markers=(b"response.completed", b"response.incomplete", b"response.failed"),
         keep_alive=KEEP_ALIVE,
         prefixes=("/conversations",),
         counting=TokenCounting(
             paths=("/responses/input_tokens",),
             locate=lambda path: path + "/input_tokens",
-            parse=_parse,
+            parse=parse.parse,
             render_count=lambda tokens: msgspec.json.encode(
                 {"object": "response.input_tokens", "input_tokens": tokens}
             ),
@@ -138,10 +72,10 @@ PROTOCOL = Protocol(
     upstream=Upstream(
         locate=locate_at("/responses"),
         put_model=replace_model,
-        build=_build,
-        decoder=_make_decoder,
+        build=build.build,
+        decoder=decode.Decoder,
         framer=SseFramer,
-        decode_whole=_decode_whole,
+        decode_whole=decode.decode_whole,
         read_error=errors.read_failure,
         tool_limits=ToolLimits(custom=True, namespaces=True, name_max=64),
         options_type=lambda: ResponsesOptions,
