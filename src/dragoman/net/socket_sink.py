@@ -99,7 +99,8 @@ class SocketSink:
             self.listener.on_body(body)
         self._held = b""
         self._connection.write(head if self._is_head or status == 204 or status == 304 else head + body)
-        self._end()
+        self.phase = _ENDED
+        self._connection.end_reply(self)
 
     def begin(self, status: int, headers: Sequence[Header]) -> None:
         """Begin a streamed reply: chunked, or up to the end of the connection for HTTP/1.0."""
@@ -191,7 +192,8 @@ class SocketSink:
             last = chunk(last) + end if last else end
         held, self._held = self._held, b""
         self._connection.write(held + last if held else last)
-        self._end()
+        self.phase = _ENDED
+        self._connection.end_reply(self)
 
     def abort(self) -> None:
         """Drop the connection, so that the client cannot mistake a partial reply for a complete one."""
@@ -221,10 +223,6 @@ class SocketSink:
             self._on_reader_gone()
         elif self._may_leave or in_body:
             cancel()
-
-    def _end(self) -> None:
-        self.phase = _ENDED
-        self._connection.end_reply(self)
 
 
 def format_response_head(status: int, fields: Sequence[Header], framing: bytes) -> bytes:

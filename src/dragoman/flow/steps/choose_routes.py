@@ -1,13 +1,16 @@
 """Choose the targets of a call, and fix the configuration that it is answered with."""
 
 from dragoman.flow.call import Call
+from dragoman.flow.capture.recording import Recording
 from dragoman.flow.runtime import Runtime, find_targets
 from dragoman.hub.failure import BadRequest
 
 
 async def choose_routes(call: Call, runtime: Runtime) -> None:
     """Give a call its targets: those of its model, where its state is kept. Raises RequestError if there are none."""
-    call.runtime = runtime = _record(call, runtime)
+    if call.record.recording is not None:
+        runtime = _record(call, runtime, call.record.recording)
+    call.runtime = runtime
     call.routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model, call.fallback_model)
     if call.state is not None and call.state.pinned:
         _pin(call, call.state.pinned)
@@ -15,15 +18,14 @@ async def choose_routes(call: Call, runtime: Runtime) -> None:
 
 async def find_routes(call: Call, runtime: Runtime) -> None:
     """Give a call the targets of its model, wherever its state is kept; raises RequestError if there are none."""
-    call.runtime = runtime = _record(call, runtime)
+    if call.record.recording is not None:
+        runtime = _record(call, runtime, call.record.recording)
+    call.runtime = runtime
     call.routes = await find_targets(runtime, call.model, call.fallback_model)
 
 
-def _record(call: Call, runtime: Runtime) -> Runtime:
-    """Return the configuration, for a call that is captured one that notes what the call learns from it."""
-    recording = call.record.recording
-    if recording is None:
-        return runtime
+def _record(call: Call, runtime: Runtime, recording: Recording) -> Runtime:
+    """Return a configuration that notes in the capture of a call what the call learns from it."""
     from dragoman.flow.capture.recording_runtime import record_runtime  # few requests are captured
 
     recording.default_thinking = call.default_thinking

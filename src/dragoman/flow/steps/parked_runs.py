@@ -53,14 +53,12 @@ class Cursor(Struct, frozen=True):
     with_ids: bool  # it reads the ids of events
 
 
-def read_cursor(headers: Headers) -> Cursor | None:
-    """Return where a request resumes a run; None if it does not. Raises RequestError if it cannot be read."""
+def read_cursor(headers: Headers) -> Cursor:
+    """Return where a request resumes a run. Raises RequestError if it cannot be read."""
     given = headers.get(RESUME)
     with_ids = given is None
     if given is None:
-        given = headers.get(LAST_EVENT)
-    if given is None:
-        return None
+        given = headers.get(LAST_EVENT) or b""
     found = _CURSOR.fullmatch(given)
     if found is None:
         raise _unknown_run(given[:80].decode("latin-1"))
@@ -128,9 +126,10 @@ class ParkedRuns:
 
     def find_parked(self, call: Call) -> JoinedRun | None:
         """Return the run that the head of a request names; None if it names none. Raises RequestError without it."""
-        cursor = read_cursor(call.headers)
-        if cursor is None:
+        get = call.headers.get
+        if get(RESUME) is None and get(LAST_EVENT) is None:
             return None
+        cursor = read_cursor(call.headers)
         run = self._index.find(cursor.run)
         if run is None or run.owner != call.tenant or run.path != call.path or not run.status:
             raise _unknown_run(cursor.run)
