@@ -1,8 +1,10 @@
 """Replies whose bytes pass as the upstream sent them; they are only watched, and secrets of ours are redacted."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import final
+
+from msgspec import Struct
 
 from dragoman.flow.client_encoding import NOTHING
 from dragoman.flow.decoding import peek_events
@@ -20,6 +22,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Progress, join_run, split_runs
 from dragoman.hub.usage import Usage
 from dragoman.net.tasks import describe_fault
+from dragoman.observers.reply_monitor import ReplyMonitor
 from dragoman.stages.check_calls import CutCallMonitor
 
 log = logging.getLogger(__name__)
@@ -106,13 +109,16 @@ class PassedStream:
         origin.call.release_reply()
         writer.begin_reply(origin.prepared, origin.headers, origin.why)
         if origin.call.state is not None:
+            self._write = writer.write  # from here on, an error event belongs to what was sent
             await writer.follow_keeper(origin.call.state)
-        held = self._held.take()
+        held, has_room = self._held.take(), True
         if self.is_over:
             writer.keep_for_end(held)
-        elif not writer.write(held):
-            await writer.wait_writable()
+        else:
+            has_room = writer.write(held)
         self._write = writer.write
+        if not has_room:
+            await writer.wait_writable()
 
     def end(self) -> None:
         was_reported = self.watch.failure is not None  # the upstream's own error event has already passed
@@ -204,28 +210,25 @@ class PassedStream:
 
 
 @final
-class PassedDocument:
+class PassedDocument(Struct, eq=False):
     """A document of the client's own protocol."""
 
-    __slots__ = ("_body", "_origin", "_writer", "usage", "watch")
-
-    def __init__(self, origin: Origin, writer: DocumentWriter, body: bytes) -> None:
-        self._origin = origin
-        self._writer = writer
-        self._body = body
-        self.usage: Usage | None = None
-        self.watch = origin.watch
+    origin: Origin
+    writer: DocumentWriter
+    watch: ReplyMonitor
+    body: bytes
+    usage: Usage | None = None
 
     @property
     def why(self) -> Why:
-        return self._origin.why
+        return self.origin.why
 
     def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
         """Return the secrets that may stand in the body, of which nothing is left to read."""
-        return self._origin.prepared.secrets
+        return self.origin.prepared.secrets
 
     def read(self) -> list[Event]:
-        return peek_events(self._origin.prepared, self._body)
+        return peek_events(self.origin.prepared, self.body)
 
     def take(self, events: list[Event]) -> None:
         for event in events:
@@ -234,7 +237,7 @@ class PassedDocument:
                 self.usage = event.usage
 
     async def commit(self) -> None:
-        self._body = redact_known(self._body, self._origin.prepared.secrets)
+        self.body = redact_known(self.body, self.origin.prepared.secrets)
 
     def interrupt(self, failure: Failure) -> None:
         """Note that the client gets an HTTP error instead."""
@@ -243,5 +246,5 @@ class PassedDocument:
     def conclude(self) -> Completed:
         return Completed()
 
-    async def finish(self) -> None:
-        await self._writer.send_unchanged(self._origin.prepared, self._origin.headers, self._body, self._origin.why)
+    def finish(self) -> Coroutine[object, object, None]:
+        return self.writer.send_unchanged(self.origin.prepared, self.origin.headers, self.body, self.origin.why)
