@@ -409,7 +409,7 @@ COVERED = {
     "protocols.chat.errors:read_error": "protocols.chat.errors:read_failure",
     "protocols.chat.parse:parse": REQUEST,
     "protocols.chat.parse_turns:parse_turns": REQUEST,
-    "protocols.gemini.build:read_count": "framing.jsonread:read_input_tokens",
+    "protocols.gemini.build_count:read_count": "framing.jsonread:read_input_tokens",
     "protocols.gemini.decode:decode_whole": DECODER,
     "protocols.gemini.decode_blocks:read_grounding": DECODER,
     "protocols.gemini.errors:read_error": "protocols.gemini.errors:read_failure",

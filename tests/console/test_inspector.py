@@ -74,6 +74,12 @@ def test_an_image_is_its_kind_and_size_and_is_drawn_on_request(tab: Screen, name
         tab.check_page(name)
 
 
+def test_the_reason_for_a_translation_is_a_fact(tab: Screen, gateway: Running) -> None:
+    assert gateway.capture("image-chat").why.startswith("translated; the provider speaks ")
+    tab.open("inspect/image-chat")
+    expect(tab.page.locator("dl.facts")).to_contain_text("Why was this translated?the provider speaks ")
+
+
 def test_pauses_are_drawn_to_one_scale_and_refusals_are_listed(tab: Screen, gateway: Running) -> None:
     tab.open("inspect/failover")
     expect(tab.page.get_by_role("table", name="Timeline of the request")).to_contain_text("message_stop")

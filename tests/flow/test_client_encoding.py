@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dragoman.flow.client_encoding import ClientEncoding, EventCollector
-from dragoman.flow.complete_reply import Continuation
+from dragoman.flow.continue_elsewhere import Continuation
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger

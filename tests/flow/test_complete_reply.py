@@ -1,6 +1,5 @@
-"""A reply that broke off is continued by another upstream, and a cut tool call is completed with one request."""
+"""A cut tool call is completed with one request."""
 
-import re
 import socket
 from collections.abc import Callable
 
@@ -10,7 +9,6 @@ import pytest
 from dragoman.flow import complete_reply as step
 from dragoman.flow.complete_reply import (
     Completion,
-    Continuation,
     ask_for_rest,
     call_events,
     complete_arguments,
@@ -20,7 +18,6 @@ from dragoman.flow.complete_reply import (
 from dragoman.flow.prepare import Translated
 from dragoman.hub.events import CallBlock, Closed, Delta, Event, Opened, TruncatedCall, collect
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Function, Reasoning, Request, Role, Text, Turn
 from dragoman.net.headers import Header, Headers
 from dragoman.providers.provider import Attempt, ReplyRules, RequestRules
@@ -32,7 +29,6 @@ from outgoing import open_http
 from replies import END, START, call, text
 
 BROKEN = Failure(Kind.LOST, "the connection broke")
-BEGUN_REQUEST = Request("chat", "m", (Turn(Role.USER, (Text("Tell me all."),)),), seed=7)
 SCHEMA = {
     "type": "object",
     "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}},
@@ -49,35 +45,6 @@ REQUEST = Request(
     reasoning=Reasoning("/thinking", effort="high"),
     seed=7,
 )
-
-
-def test_the_reply_so_far_and_the_instruction_follow_the_conversation() -> None:
-    ledger = Ledger()
-    continuation = Continuation("Once upon a", BROKEN)
-    request = continuation.change(BEGUN_REQUEST, ledger)
-    assert request.turns[:-2] == BEGUN_REQUEST.turns
-    begun, instruction = request.turns[-2:]
-    assert begun == Turn(Role.ASSISTANT, (Text("Once upon a"),))
-    [send_request] = instruction.parts
-    assert instruction.role is Role.USER
-    assert continuation.marker in expect(Text, send_request).text
-    assert (request.seed, len(ledger)) == (7, 0)
-
-
-@pytest.mark.parametrize("text", ["", " ", "\n\n"])
-def test_a_reply_of_white_space_is_requested_again_unchanged(text: str) -> None:
-    assert Continuation(text, BROKEN).change(BEGUN_REQUEST, Ledger()) is BEGUN_REQUEST
-
-
-def test_the_marker_depends_only_on_the_text_so_far() -> None:
-    marker = Continuation("Once upon a", BROKEN).marker
-    assert re.fullmatch(r"\[\[continue:[0-9a-f]{12}\]\]", marker)
-    assert marker == Continuation("Once upon a", Failure(Kind.TIMEOUT, "late")).marker
-    assert marker != Continuation("Once upon a time", BROKEN).marker
-
-
-def test_half_a_surrogate_pair_has_a_marker_too() -> None:
-    assert Continuation("\ud83d", BROKEN).marker != Continuation("\ud83e", BROKEN).marker
 
 
 @pytest.mark.parametrize(("text", "before"), [("I will write.", "I will write.\n\n"), ("", "")])

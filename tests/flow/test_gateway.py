@@ -293,3 +293,21 @@ async def test_the_outcome_has_the_usage() -> None:
         client = rig.make_call("messages", MESSAGES)
         await client.answer()
         assert client.outcome().usage == Usage(input=7, output=3)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("client", "why"),
+    [("chat", b"passed; the upstream speaks chat"), ("messages", b"translated; the provider speaks chat only")],
+)
+async def test_a_client_that_asks_for_it_gets_the_reason(client: str, stream: bool, why: bytes) -> None:
+    async with GatewayRig([Answer(STREAM) if stream else document(WHOLE)]) as rig:
+        for headers, shown in (([(b"x-dragoman-explain", b"1")], why), ([], None)):
+            reply = await rig.make_call(client, BODIES[client][stream], headers).answer()
+            assert reply.headers.get(b"x-dragoman-why") == shown
+
+
+async def test_a_document_for_a_client_that_reads_a_stream_is_the_reason_for_a_translation() -> None:
+    async with GatewayRig([document(WHOLE)]) as rig:
+        reply = await rig.make_call("chat", CHAT_STREAM, [(b"x-dragoman-explain", b"1")]).answer()
+        assert reply.headers.get(b"x-dragoman-why") == b"translated; the upstream answered with a document"

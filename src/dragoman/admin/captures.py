@@ -55,6 +55,7 @@ class CaptureDescription(Struct, frozen=True):
 
     summary: Summary
     failure: str
+    why: str  # why the reply passed or was translated
     request: Message
     upstream_requests: list[DescribedRequest]
     status: int | None
@@ -101,6 +102,7 @@ def describe_capture(capture: Capture, first: int = 0) -> CaptureDescription:
     return CaptureDescription(
         summarize(capture),
         failure_message(capture),
+        capture.why,
         Message(request.method, url, request.headers, request.body.decode(errors="replace")),
         [_describe_request(sent) for sent in capture.upstream_requests],
         None if response is None else response.status,

@@ -118,6 +118,8 @@ def _summarise(capture: Capture) -> Iterator[str]:
     if capture.route:
         requests = count(len(capture.upstream_requests), "upstream request")
         yield f"route     {capture.protocols}, {capture.route}, {requests}"
+    if capture.why:
+        yield f"why       {capture.why}"
     if capture.upstream_chunks:
         yield f"stream    {capture.upstream_bytes} bytes in {count(capture.upstream_chunks, 'chunk')} from the upstream"
     status = "no response sent" if capture.response is None else f"HTTP {capture.response.status}"

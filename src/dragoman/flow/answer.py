@@ -1,17 +1,16 @@
 """One call, from its first upstream turn to the end of its reply: a loop over steps and turns."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from dragoman.flow.between_turns import CallScope
 from dragoman.flow.call import Call
+from dragoman.flow.continue_elsewhere import record_continuation
 from dragoman.flow.credential_rotation import response_name, tenant_session
 from dragoman.flow.failures import AllTargetsFailed
 from dragoman.flow.policy import Policy
 from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.replies.opening import Replies
-from dragoman.flow.request_record import Awaited
 from dragoman.flow.response_writer import ResponseWriter
 from dragoman.flow.runtime import Runtime
 from dragoman.flow.step import Ask, Finish, GiveUp, Interrupted, NoReply, Step, TurnEnd
@@ -19,8 +18,6 @@ from dragoman.flow.turn import CallContext, Turn
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.sink import ReplySink
 from dragoman.routing import Route
-
-log = logging.getLogger("dragoman.requests")
 
 SHUTTING_DOWN = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the request again.")
 
@@ -97,11 +94,9 @@ class ActiveCall:
                 self._call.record.note_failure(ask.route, RequestError(end.failure))
         step = self._policy.after(end)
         if type(end) is Interrupted and type(step) is not GiveUp:
-            self._call.record.note_failure(ask.route, RequestError(end.failure))
-            self._call.record.awaits = Awaited.MORE
+            record_continuation(self._call.record, ask.route, end.failure)
             if (stream := self._writer.open_stream) is not None:
                 stream.resume_keep_alives()
-            log.warning("%s broke off (%s), another upstream continues", ask.route, end.failure.kind.value)
         return step
 
     def _note_first_token(self, turn: Turn) -> None:
@@ -109,18 +104,20 @@ class ActiveCall:
         assert prepared is not None
         assert reply is not None
         self._accepted = True
-        kept_id = None
-        if call.state is not None or self._policy.watches_credentials:
+        watches_credentials, kept_id = self._policy.watches_credentials, None
+        if watches_credentials or call.state is not None:
             kept_id = prepared.find_kept_id(reply.watch.started)
-        if self._policy.watches_credentials:
+        if watches_credentials:
             name = None if kept_id is None else response_name(kept_id)
             self._policy.note_first_token(turn.headers, tenant_session(call.tenant, name))
         if call.state is not None:
             call.state.route = str(prepared.route)
             if kept_id is not None:
                 call.state.note_keeper(prepared.provider.name, prepared.provider.account.label, kept_id)
-        built = prepared.translated
-        call.record.note_reply(prepared.route, prepared.protocol.name, None if built is None else built.ledger, reply)
+        if call.record.recording is not None:
+            call.record.recording.why = reply.why
+        ledger = None if turn.built is None else turn.built.ledger
+        call.record.note_reply(prepared.route, prepared.protocol.name, ledger, reply)
 
     async def _end(self, step: GiveUp | Finish) -> None:
         if type(step) is GiveUp:

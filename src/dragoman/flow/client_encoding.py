@@ -5,7 +5,7 @@ from itertools import chain
 
 from msgspec import Struct
 
-from dragoman.flow.complete_reply import Continuation
+from dragoman.flow.continue_elsewhere import Continuation
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger

@@ -1,4 +1,4 @@
-"""Complete a reply that broke off: another upstream continues it, or the arguments of a cut tool call are requested.
+"""Repair a tool call whose arguments were cut: their rest is requested from the same upstream.
 
 The rest of the arguments is requested once. It is used only if the whole parses and satisfies the
 tool's schema; otherwise the reply ends as `length`, and the next request of the conversation says what was lost.
@@ -34,7 +34,7 @@ from dragoman.hub.events import (
     TruncatedCall,
     collect,
 )
-from dragoman.hub.failure import Failure, RequestError
+from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Function, Json, Request, Role, Text, Turn
@@ -49,34 +49,8 @@ if TYPE_CHECKING:  # it imports this module
 
 log = logging.getLogger(__name__)
 
-INSTRUCTION = (
-    "Your reply was interrupted after the text above. Write {marker} and then, directly after it, continue the reply "
-    "from exactly where it stops, even in the middle of a word: do not repeat anything, do not apologise, do not "
-    "comment on the interruption."
-)
-
 TIMEOUT_S = 60.0
 MAX_BYTES = 4 * 1024 * 1024
-
-
-class Continuation(Struct, frozen=True):
-    """The text of a reply that broke off, and why it did."""
-
-    text: str
-    failure: Failure
-
-    @property
-    def marker(self) -> str:
-        """Return what the model must write before its continuation; no reply contains it by chance."""
-        return f"[[continue:{sha256(self.text.encode(errors='surrogatepass')).hexdigest()[:12]}]]"
-
-    def change(self, request: Request, ledger: Ledger) -> Request:
-        """Add the reply so far to the request, and the instruction to continue it."""
-        if not self.text.strip():  # vendors refuse a turn of blanks, and there is nothing to continue
-            return request
-        begun = Turn(Role.ASSISTANT, (Text(self.text),))
-        instruction = Turn(Role.USER, (Text(INSTRUCTION.format(marker=self.marker)),))
-        return replace(request, turns=(*request.turns, begun, instruction))
 
 
 class CutCalls(Struct, frozen=True):

@@ -112,8 +112,6 @@ def begins_array(upstream: Upstream, begun: bytes) -> bool:
     return upstream.array_framer is not None and begun.lstrip()[:1] == b"["
 
 
-def is_stream(upstream: Upstream, headers: Headers, body: bytes) -> bool:
-    """Whether a whole body is a stream of events."""
-    if is_named_stream(headers):
-        return not begins_document(upstream, body)
-    return begins_events(upstream, body)
+def is_stream(upstream: Upstream, body: bytes, *, is_named: bool) -> bool:
+    """Whether a whole body is a stream of events; `is_named`: its content type may be that of one."""
+    return not begins_document(upstream, body) if is_named else begins_events(upstream, body)

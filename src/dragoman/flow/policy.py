@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from dragoman.config.settings import Retry
 from dragoman.flow.between_turns import Then
-from dragoman.flow.complete_reply import CompleteCall, Continuation, CutCalls, DropCutCalls
+from dragoman.flow.complete_reply import CompleteCall, CutCalls, DropCutCalls
+from dragoman.flow.continue_elsewhere import Continuation
 from dragoman.flow.credential_rotation import CredentialRound
 from dragoman.flow.prepare import Change
 from dragoman.flow.rounds import ContinuePause, Paused, Rounds, RunTools, ToolsCalled

@@ -44,7 +44,8 @@ class Pump:
     def choose_timeout(self) -> float:
         """Return how long the next bytes may take; shorter than the deadline where the client must be kept alive."""
         pause_s = LINGER_S if self._watch.ended else self._pause_s  # all of it may have come in the first read
-        return min(self._wait.seconds_left(self._clock()), pause_s)
+        left_s = self._wait.seconds_left(self._clock())
+        return left_s if left_s < pause_s else pause_s
 
 
 def is_answering(prepared: Prepared, reply: StreamedReply) -> bool:

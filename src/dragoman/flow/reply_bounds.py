@@ -37,7 +37,7 @@ def timeouts_for(wait: FirstTokenWait, server: Server, *, is_later_round: bool =
     """
     first = wait.timeout_s
     if first is None:
-        first = min(server.first_token_timeout_s, wait.limit_s)
+        first = server.first_token_timeout_s if server.first_token_timeout_s < wait.limit_s else wait.limit_s
     if is_later_round:
         first = max(first, server.idle_timeout_s)
     return Timeouts(first, server.token_timeout_s, server.idle_timeout_s)
@@ -53,7 +53,8 @@ class ReplyDeadline:
         self.timeouts = timeouts
         self._token_deadline = now + timeouts.token_s
         self.has_token = False  # the model has answered, or the upstream has said that it is still working
-        self.deadline = min(now + timeouts.first_token_s, self._token_deadline)
+        soon = now + timeouts.first_token_s
+        self.deadline = soon if soon < self._token_deadline else self._token_deadline
 
     def extend(self, now: float, has_token: bool) -> None:
         """Note a sign of life."""
@@ -65,7 +66,8 @@ class ReplyDeadline:
 
     def seconds_left(self, now: float) -> float:
         """Return the seconds until the deadline; never 0, which some timers read as no limit."""
-        return max(0.001, self.deadline - now)
+        left = self.deadline - now
+        return left if left > 0.001 else 0.001
 
     def failure(self) -> Failure:
         """Return the failure for a client once the deadline has passed."""

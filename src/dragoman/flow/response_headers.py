@@ -67,9 +67,10 @@ def request_id_headers(request_id: str) -> list[Header]:
 
 def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Header]:
     """Return the request id in the gateway's headers, and in the vendor's unless the upstream has set it."""
-    ours = request_id_headers(request_id)  # an upstream's own is never forwarded
+    id = request_id.encode()
+    ours: list[Header] = [(CLIENT_ID, id), (OWN_ID, id)]  # an upstream's own is never forwarded
     if client.id_header != CLIENT_ID and client.id_header not in dict(given):
-        ours.append((client.id_header, request_id.encode()))
+        ours.append((client.id_header, id))
     return ours
 
 

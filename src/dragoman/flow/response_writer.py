@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from dragoman.flow.call import Call
-from dragoman.flow.client_encoding import NOTHING, ClientEncoding, EventCollector, LastCollector, LastWrites
+from dragoman.flow.client_encoding import NOTHING, ClientEncoding, LastCollector, LastWrites
 from dragoman.flow.decoding import is_named_stream
 from dragoman.flow.held_events import HeldEvents
 from dragoman.flow.ports import CallState
@@ -231,13 +231,14 @@ class DocumentWriter:
         self._call = call
         self._on_guard_trip = on_guard_trip
         self._encode = encode
-        self._collector = LastCollector()
+        self._collector: LastCollector | None = None
         self._encoding: ClientEncoding | None = None
 
     @property
     def encoding(self) -> ClientEncoding:
         """Made when it is first used: a body that passes unchanged needs none."""
         if self._encoding is None:
+            self._collector = LastCollector()
             self._encoding = ClientEncoding(
                 self._collector.make,
                 self._on_guard_trip,
@@ -255,25 +256,25 @@ class DocumentWriter:
             state.observe(body, whole=True)
             await state.commit()
         fields = headers_to_forward(headers if prepared.owner else drop_account_headers(headers), prepared.secrets)
-        self._respond(prepared, why, fields, body)
+        fields += own_headers(self._call, prepared, why, fields, whole=True)
+        self._sink.respond(200, fields, body)
 
     async def send_folded(self, prepared: Prepared, ledger: Ledger, why: Why) -> None:
         """Send the body that the collected events make; what it loses is noted in the ledger."""
         self.encoding.finish()
+        assert self._collector is not None
         events: Sequence[Event] = self._collector.last.events
         if self._call.client.cites_apart:
             events = split_citations(events)
         body, state = self._encode(events, ledger), self._call.state
         if state is not None and not await state.commit():
             body = state.mark_unstored(body)
-        self._respond(prepared, why, [JSON], body)
+        fields = [JSON, *own_headers(self._call, prepared, why, [JSON], whole=True)]
+        self._sink.respond(200, fields, body)
 
     def close(self) -> None:
         """Release the events that were collected."""
-        self._collector.last, self._encoding = EventCollector(), None
-
-    def _respond(self, prepared: Prepared, why: Why, fields: list[Header], body: bytes) -> None:
-        self._sink.respond(200, [*fields, *own_headers(self._call, prepared, why, fields, whole=True)], body)
+        self._collector = self._encoding = None
 
 
 def own_headers(call: Call, prepared: Prepared, why: Why, given: list[Header], *, whole: bool) -> list[Header]:
@@ -281,8 +282,9 @@ def own_headers(call: Call, prepared: Prepared, why: Why, given: list[Header], *
     head: list[Header] = [
         *id_headers(call.client, call.id, given),
         (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace")),
-        *prepared.count_losses(explain=call.explain, whole=whole),
     ]
+    if not prepared.why.passes:
+        head += prepared.count_losses(explain=call.explain, whole=whole)
     if call.explain:
         head.append((b"x-dragoman-why", str(why).encode("ascii", "replace")))
     return head

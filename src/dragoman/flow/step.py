@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, final
 from msgspec import Struct
 
 from dragoman.flow.between_turns import CallScope, Then
-from dragoman.flow.complete_reply import CompleteCall, Continuation, CutCalls, DropCutCalls, find_cut_calls
+from dragoman.flow.complete_reply import CompleteCall, CutCalls, DropCutCalls, find_cut_calls
+from dragoman.flow.continue_elsewhere import Continuation
 from dragoman.flow.prepare import Change, Translated
 from dragoman.flow.rounds import (
     ContinuePause,

@@ -54,6 +54,7 @@ class Turn:
         self._answer: IncomingResponse | None = None
         self.ended = False  # the upstream's body has been read to its end
         self.prepared: Prepared | None = None
+        self.built: Translated | None = None  # the same, if it is translated
         self.reply: Reply | None = None  # from its first bytes on
 
     async def run(self) -> TurnEnd:
@@ -74,7 +75,7 @@ class Turn:
         except RequestError as refused:
             return NoReply(refused.failure)
         self._replies.begin_turn(ask, prepared)
-        built = prepared.translated
+        self.built = built = None if prepared.why.passes else prepared.translated
         if built is not None and built.unrun_uses:
             return await self._begin_with_tools(built)
         provider = prepared.provider
@@ -86,9 +87,9 @@ class Turn:
         if type(answer) is NoReply:  # compared: `isinstance` of a struct that does not fit is slow
             return answer
         self._answer = answer
-        named = is_named_stream(answer.headers)
-        if self._replies.begin_answer(answer.headers, is_stream=named):
-            if not named:
+        self._is_named = is_named = is_named_stream(answer.headers)
+        if self._replies.begin_answer(answer.headers, is_stream=is_named):
+            if not is_named:
                 wait.extend(self._clock(), has_token=False)
             return await self._read_stream(prepared, answer)
         return await self._read_document(prepared, answer, b"")
@@ -217,24 +218,24 @@ class Turn:
 
     async def _read_document(self, prepared: Prepared, answer: IncomingResponse, begun: bytes) -> TurnEnd:
         whole = answer.take_whole()
-        rest = await self._receive_document(prepared, answer) if whole is None else self._count(prepared, whole)
+        if whole is None:
+            rest = await self._receive_document(prepared, answer)
+        else:
+            size = len(whole)
+            rest = count_held(self._around.call.buffered, prepared.provider, size, size) or whole
         if type(rest) is Failure:
             return NoReply(rest)
         self.ended = True
         body = begun + rest if begun else rest
-        self.reply = reply = self._replies.open_document(Body(body, is_stream(prepared.upstream, answer.headers, body)))
         size = len(body)
+        came = Body(body, is_stream(prepared.upstream, body, is_named=self._is_named))
+        self.reply = reply = self._replies.open_document(came)
         reply.take(reply.read() if size <= LARGE_BYTES else await run_off_loop(size, reply.read))
         if reply.watch.failure is not None:
             return NoReply(attribute_failure(prepared, reply.watch.failure))
         self._around.note_first_token(self)
         await reply.commit()
         return reply.conclude()
-
-    def _count(self, prepared: Prepared, whole: bytes) -> bytes | Failure:
-        """Count a body that has come already."""
-        size = len(whole)
-        return count_held(self._around.call.buffered, prepared.provider, size, size) or whole
 
     async def _receive_document(self, prepared: Prepared, answer: IncomingResponse) -> bytes | Failure:
         timeouts, provider = self._wait.timeouts, prepared.provider

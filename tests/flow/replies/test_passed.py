@@ -1,5 +1,6 @@
 """Replies that pass: their input to the byte, watched, and at most an error event is appended."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,24 @@ async def test_everything_is_held_until_the_first_token_and_then_sent_with_the_u
     assert passing.rig.wire.reply.headers.get(b"x-vendor") == b"1"
 
 
+async def test_a_reply_that_is_cancelled_while_its_client_reads_slowly_ends_with_an_error_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passing = await begin()
+    passing.reply.feed(WORD)
+    passing.rig.wire.blocked = True
+    monkeypatch.setattr(passing.rig.wire, "wait_writable", asyncio.Event().wait)
+    committing = asyncio.create_task(passing.reply.commit())
+    await asyncio.sleep(0)
+    committing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await committing
+    passing.reply.interrupt(BROKEN)
+    await passing.rig.writer.fail(BROKEN)
+    assert passing.body.startswith(WORD)
+    assert b"the connection broke" in passing.body
+
+
 async def test_keep_alives_of_the_upstream_pass_before_the_first_token_once_they_are_due() -> None:
     passing = await begin("messages", keep_alive_s=0.0)
     passing.rig.writer.close()  # no timer: what is tested is what passes at once
@@ -170,7 +189,7 @@ async def test_a_document_passes_to_the_byte_without_our_secrets() -> None:
     ask = Ask(prepared.route, prepared.provider, 1)
     origin = Origin(call, ask, prepared, Headers([]), make_watch(), prepared.why)
     odd = WHOLE.replace(b"Half", SECRET) + b"\n"
-    reply = PassedDocument(origin, make_document_writer(make_sink(wire), call), odd)
+    reply = PassedDocument(origin, make_document_writer(make_sink(wire), call), origin.watch, odd)
     reply.take(reply.read())
     await reply.commit()
     assert reply.conclude() == Completed()
@@ -186,6 +205,6 @@ async def test_a_document_that_is_interrupted_has_failed() -> None:
     origin = Origin(
         rig.call, Ask(prepared.route, prepared.provider, 1), prepared, Headers([]), make_watch(), prepared.why
     )
-    reply = PassedDocument(origin, make_document_writer(make_sink(MemoryWire()), rig.call), b"{}")
+    reply = PassedDocument(origin, make_document_writer(make_sink(MemoryWire()), rig.call), origin.watch, b"{}")
     reply.interrupt(BROKEN)
     assert reply.watch.failure == BROKEN

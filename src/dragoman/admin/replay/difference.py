@@ -24,6 +24,7 @@ ESTIMATES = re.compile(
 )
 CONTENT_LENGTH = "content-length"
 OWN_ID = "x-dragoman-request-id"
+WHY = "x-dragoman-why"  # not compared: a newer version may word reasons otherwise
 ESTIMATE_HEADER = "x-dragoman-estimate"
 LONG = 1000  # lines: in longer texts, lines that repeat often are not used to align the two
 FRAME_END = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)|(?<=\r\r)")
@@ -87,7 +88,7 @@ def _compare_request(old: UpstreamRequest | None, new: UpstreamRequest | None) -
 
 
 def _compare_head(recorded: Capture, replayed: Capture) -> Part:
-    ignored = [CONTENT_LENGTH] if _differs_by_estimates(recorded) else []
+    ignored = [WHY, *([CONTENT_LENGTH] if _differs_by_estimates(recorded) else [])]
     if recorded.response is not None and OWN_ID not in dict(recorded.response.headers):
         ignored.append(OWN_ID)  # of a version that did not send it
     old, new = _head_lines(recorded, ignored), _head_lines(replayed, ignored)

@@ -229,6 +229,7 @@ class Inspector {
       ["Key", row?.key ? quote(this.names[row.key] || row.key) : null],
       ["Model", row?.requested_model ? quote(row.requested_model) : null],
       ["Route", h("span", null, quote(row?.route || summary.route || "none yet"), ` (${row ? protocols(row) : plain(summary.protocols)})`)],
+      whyFact(description?.why),
       ["Time", this.began],
       ["Duration", this.clock],
       ["Cost", row && row.cost_usd !== undefined ? costText(row.cost_usd, row.usage_source) : null],
@@ -299,6 +300,12 @@ class Inspector {
       copyButton(() => curl(description.request), "Copy as cURL"), copyButton(() => JSON.stringify(description, null, 2), "Copy as JSON"),
       prompt && mayOpen("models") ? h("a.button", { href: `/console/models#${new URLSearchParams({ prompt })}` }, "Try again at…") : null), result);
   }
+}
+
+/** @param {string | undefined} why "passed; REASON" or "translated; REASON" @returns {[string, string]} */
+function whyFact(why) {
+  const [how, reason = ""] = (why || "").split("; ");
+  return [how === "passed" ? "Why did this pass unchanged?" : "Why was this translated?", plain(reason)];
 }
 
 /** What the gateway has in memory of a request. @param {string} id */

@@ -151,6 +151,7 @@ class Capture(Struct, frozen=True, kw_only=True):
     requested_model: str = ""
     stream: bool = False
     passthrough: bool = False
+    why: str = ""  # why the reply passed or was translated; empty: there was none, or the version did not say
     outcome: str = ""  # ok, or a kind of failure
     error_code: str | None = None
     interrupted_by: str = ""  # CLIENT_LEFT or STOPPED, after `duration_ms`

@@ -19,6 +19,7 @@ from dragoman.flow.capture import format as capture_format
 from dragoman.flow.capture.format import Capture, Chunk, LookupName, TimedEvent, utc_text
 from dragoman.flow.capture.masking import Fields, describe_provider, hide_values, to_text
 from dragoman.flow.capture.memory_bounds import TAIL_BYTES, HeadAndTail, MemoryBudget
+from dragoman.flow.why import Why
 from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.events import Delta, Ended, Event
 from dragoman.hub.loss import Ledger
@@ -148,6 +149,7 @@ class Recording:
         self.routes: tuple[Route, ...] = ()
         self.owner = True  # the request came with the key of the environment
         self.default_thinking: str | int | None = None  # of the client's key
+        self.why: Why | None = None  # why the reply passed or was translated, once there is one
         self.secrets: set[bytes] = set()
 
     # Calls of the client's sink
@@ -338,6 +340,7 @@ class Recording:
             requested_model=outcome.requested_model,
             stream=outcome.stream,
             passthrough=outcome.passthrough or (not outcome.upstream_protocol and self._ledger is None),
+            why="" if self.why is None else str(self.why),
             outcome=outcome.outcome,
             error_code=outcome.error_code,
             interrupted_by=self._interrupted_by,

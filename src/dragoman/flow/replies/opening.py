@@ -94,9 +94,10 @@ class DocumentReplies:
         return TranslatedDocument(self._make_origin(Form.STREAM), self._writer, begun)
 
     def open_document(self, body: Body) -> DocumentReply:
-        origin = self._make_origin(Form.STREAM if body.is_stream else Form.DOCUMENT)
+        why = choose_reply(self._prepared.why, Form.DOCUMENT, Form.STREAM if body.is_stream else Form.DOCUMENT)
+        origin = Origin(self._call, self._ask, self._prepared, self._headers, self._make_watch(), why)
         if origin.why.passes:
-            return PassedDocument(origin, self._writer, body.content)
+            return PassedDocument(origin, self._writer, origin.watch, body.content)
         return TranslatedDocument(origin, self._writer, body=body)
 
     def open_for_tools(self) -> TranslatedReply:

@@ -1,13 +1,14 @@
 """Replies whose bytes pass as the upstream sent them; they are only watched, and secrets of ours are redacted."""
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine
 from typing import final
+
+from msgspec import Struct
 
 from dragoman.flow.client_encoding import NOTHING
 from dragoman.flow.decoding import peek_events
 from dragoman.flow.held_events import HeldEvents
-from dragoman.flow.redaction import redact_failure
+from dragoman.flow.replies.observer import StreamObserver
 from dragoman.flow.replies.reply import Origin
 from dragoman.flow.response_writer import DocumentWriter, StreamWriter
 from dragoman.flow.source import Source
@@ -15,18 +16,11 @@ from dragoman.flow.step import Completed
 from dragoman.flow.upstream import count_held
 from dragoman.flow.why import Why
 from dragoman.framing.known_secrets import Secrets, StreamRedactor, redact_known
-from dragoman.hub.events import MAX_BLOCKS, CallBlock, Delta, Event, Failed, Opened, UsageReported
-from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.ports import Progress, join_run, split_runs
+from dragoman.hub.events import Event, Failed, UsageReported
+from dragoman.hub.failure import Failure
+from dragoman.hub.ports import Progress
 from dragoman.hub.usage import Usage
-from dragoman.net.tasks import describe_fault
-from dragoman.stages.check_calls import CutCallMonitor
-
-log = logging.getLogger(__name__)
-
-TAIL = 32  # bytes of what has passed: more than an ending is long
-EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
-TRUNCATED = Failure(Kind.TRUNCATED, "the upstream's stream ended without its terminal event")
+from dragoman.observers.reply_monitor import ReplyMonitor
 
 
 @final
@@ -34,8 +28,8 @@ class PassedStream:
     """A stream of the client's own protocol; if it ends without its terminal event, its error event is appended."""
 
     __slots__ = (
-        *("_calls", "_counted", "_ended_unseen", "_held", "_is_unwatched", "_last_write", "_no_room", "_origin"),
-        *("_redactor", "_source", "_tail", "_write", "_writer", "is_over", "watch"),
+        *("_counted", "_held", "_last_write", "_no_room", "_observer", "_origin", "_redactor", "_write", "_writer"),
+        *("is_over", "watch"),
     )
     lingers = True
     keep_alive = None  # nothing of ours is put between bytes that pass
@@ -43,16 +37,12 @@ class PassedStream:
     def __init__(self, origin: Origin, writer: StreamWriter, source: Source) -> None:
         self._origin = origin
         self._writer = writer
-        self._source = source
-        self._calls: CutCallMonitor | None = None  # from the first call on
+        self._observer = StreamObserver(origin, source)
         self._redactor = StreamRedactor(origin.prepared.secrets) if origin.prepared.secrets else None
         self._held = HeldEvents(origin.call.client.keep_alive)
         self._write: Callable[[bytes], bool] | None = None  # None: everything is held until the first token
         self._counted = 0  # bytes held, as far as they were counted in the budget
         self._no_room: Failure | None = None
-        self._tail = b""
-        self._is_unwatched = False  # the client may be able to read what our decoder cannot
-        self._ended_unseen = False
         self._last_write = b""
         self.is_over = False
         self.watch = origin.watch
@@ -63,12 +53,12 @@ class PassedStream:
 
     @property
     def progress(self) -> Progress:
-        return self._source.decoder.progress
+        return self._observer.source.decoder.progress
 
     @property
     def has_begun(self) -> bool:
         """Whether the client would see anything of the reply, perhaps something that only the client can read."""
-        return self.watch.has_content or self._is_unwatched or self._source.decoder.progress is Progress.ACTING
+        return self.watch.has_content or self._observer.has_begun
 
     @property
     def early_failure(self) -> Failure | None:
@@ -79,17 +69,11 @@ class PassedStream:
         return self.watch.final_usage
 
     def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
-        self._source = wrap(self._source)
+        self._observer.source = wrap(self._observer.source)
         return self._origin.prepared.secrets
 
     def feed(self, chunk: bytes) -> bool:
-        self.watch.count_read(len(chunk))
-        if not self._is_unwatched:
-            self._observe(chunk)
-        if self._is_unwatched and not self._ended_unseen:
-            recent = self._tail[-TAIL:] + chunk
-            self._ended_unseen = any(marker in recent for marker in self._origin.call.client.end_markers)
-        self._tail = chunk if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
+        self._observer.feed(chunk)
         out = chunk if self._redactor is None else self._redactor.feed(chunk)
         if self._write is None:
             return self._hold(out)
@@ -106,31 +90,32 @@ class PassedStream:
         origin.call.release_reply()
         writer.begin_reply(origin.prepared, origin.headers, origin.why)
         if origin.call.state is not None:
+            self._write = writer.write  # from here on, an error event belongs to what was sent
             await writer.follow_keeper(origin.call.state)
-        held = self._held.take()
+        held, has_room = self._held.take(), True
         if self.is_over:
             writer.keep_for_end(held)
-        elif not writer.write(held):
-            await writer.wait_writable()
+        else:
+            has_room = writer.write(held)
         self._write = writer.write
+        if not has_room:
+            await writer.wait_writable()
 
     def end(self) -> None:
-        was_reported = self.watch.failure is not None  # the upstream's own error event has already passed
-        if not self._is_unwatched:
-            self._observe(None)
+        failure = self._observer.end()
         self.is_over = True
-        failure = TRUNCATED if self._is_unwatched else self.watch.failure
-        if failure is not None and not was_reported:
+        if failure is not None:
             self.interrupt(failure)
 
     def interrupt(self, failure: Failure) -> None:
         """Append the protocol's error frames, set apart from an event that was cut in the middle."""
         frames = b""
-        if not self._ended_unseen:
+        observer, call = self._observer, self._origin.call
+        if not observer.ended_unseen:
             self.watch.observe(Failed(failure))
-            call, apart = self._origin.call, b"" if not self._tail or self._tail.endswith(EVENT_ENDS) else b"\n\n"
+            apart = b"\n\n" if observer.is_cut else b""
             self._last_write = call.client.repeat_stream_error(failure, call.stream_type)
-            started, sent = self.watch.started, self._source.frames
+            started, sent = self.watch.started, observer.source.frames
             frames = apart + call.client.render_stream_error(failure, started, sent, call.stream_type)
         self._append(frames)
 
@@ -161,71 +146,27 @@ class PassedStream:
             self._no_room, self._counted = count_held(share, provider, size, size - self._counted), size
         return self._no_room is None and self._writer.pass_keep_alives(self._held)
 
-    def _observe(self, chunk: bytes | None) -> None:
-        """Observe a chunk, or the end. A bug here is logged, and the stream passes unobserved."""
-        try:
-            events = self._source.finish() if chunk is None else self._source.feed(chunk)
-            if len(events) == 1 and type(delta := events[0]) is Delta and self._calls is None:  # as of most reads
-                self.watch.observe_run((delta,), delta.text)
-            elif events:
-                self._observe_events(events, is_end=chunk is None)
-        except Exception as bug:
-            log.error("the stream passes unobserved: %s", describe_fault(bug))
-            self._is_unwatched = True
-
-    def _observe_events(self, events: Sequence[Event], *, is_end: bool) -> None:
-        for item in split_runs(events):
-            if isinstance(item, list):
-                text = join_run(item)
-                self.watch.observe_run(item, text)
-                if self._calls is not None:
-                    self._calls.observe_run(item, text)
-                continue
-            if type(item) is Failed:
-                if not is_end and self.watch.has_content and item.failure.kind is Kind.CORRUPT:
-                    self._is_unwatched = True  # the client may be able to read what the decoder cannot
-                    return
-                item = Failed(redact_failure(item.failure, self._origin.prepared.secrets))
-            self.watch.observe(item)
-            if self._calls is not None or type(item) is Opened:
-                self._check_calls(item)
-        if self.watch.blocks > MAX_BLOCKS:
-            self._is_unwatched = True  # an endless reply must not fill the memory of its monitor
-
-    def _check_calls(self, event: Event) -> None:
-        """Note the failure of a reply that breaks off within a call; the client gets it as it came."""
-        if self._calls is None:
-            if type(event) is not Opened or type(event.what) is not CallBlock:
-                return
-            self._calls = CutCallMonitor()
-        failure = self._calls.observe(event)
-        if failure is not None:
-            self.watch.fail(failure)
-
 
 @final
-class PassedDocument:
+class PassedDocument(Struct, eq=False):
     """A document of the client's own protocol."""
 
-    __slots__ = ("_body", "_origin", "_writer", "usage", "watch")
-
-    def __init__(self, origin: Origin, writer: DocumentWriter, body: bytes) -> None:
-        self._origin = origin
-        self._writer = writer
-        self._body = body
-        self.usage: Usage | None = None
-        self.watch = origin.watch
+    origin: Origin
+    writer: DocumentWriter
+    watch: ReplyMonitor
+    body: bytes
+    usage: Usage | None = None
 
     @property
     def why(self) -> Why:
-        return self._origin.why
+        return self.origin.why
 
     def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
         """Return the secrets that may stand in the body, of which nothing is left to read."""
-        return self._origin.prepared.secrets
+        return self.origin.prepared.secrets
 
     def read(self) -> list[Event]:
-        return peek_events(self._origin.prepared, self._body)
+        return peek_events(self.origin.prepared, self.body)
 
     def take(self, events: list[Event]) -> None:
         for event in events:
@@ -234,7 +175,7 @@ class PassedDocument:
                 self.usage = event.usage
 
     async def commit(self) -> None:
-        self._body = redact_known(self._body, self._origin.prepared.secrets)
+        self.body = redact_known(self.body, self.origin.prepared.secrets)
 
     def interrupt(self, failure: Failure) -> None:
         """Note that the client gets an HTTP error instead."""
@@ -243,5 +184,5 @@ class PassedDocument:
     def conclude(self) -> Completed:
         return Completed()
 
-    async def finish(self) -> None:
-        await self._writer.send_unchanged(self._origin.prepared, self._origin.headers, self._body, self._origin.why)
+    def finish(self) -> Coroutine[object, object, None]:
+        return self.writer.send_unchanged(self.origin.prepared, self.origin.headers, self.body, self.origin.why)

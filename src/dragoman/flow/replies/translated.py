@@ -58,19 +58,17 @@ class TranslatedReply(Translation, ABC):
         self._body = body
         self._has_ended = body is not None  # the upstream's body is over
         self._source = make_source(prepared, self.ledger, begun) if body is None else None
-        self._begin_turn(has_rounds=request is not None and request.has_rounds)
-        super().__init__([] if request is None else make_stages(request), encoding, origin.watch, prepared.secrets)
-        self._estimate = self.find_stage(EstimateUsage)
-        self._used_before: Usage | None = None  # by earlier turns of the same reply, from its first token on
-
-    def _begin_turn(self, *, has_rounds: bool) -> None:
-        call, ask, encoding = self.origin.call, self.origin.ask, self.encoding
+        call, ask = origin.call, origin.ask
+        has_rounds = request is not None and request.has_rounds
         is_next_round = ask.rounds is not None
         if has_rounds and not is_next_round:
             encoding.sources = find_earlier_sources(call.request(), call.client.read_tool_uses)
         encoding.begin_turn(
-            self.ledger, ask.continuation, self.origin.watch, has_rounds=has_rounds, is_next_round=is_next_round
+            self.ledger, ask.continuation, origin.watch, has_rounds=has_rounds, is_next_round=is_next_round
         )
+        super().__init__([] if request is None else make_stages(request), encoding, origin.watch, prepared.secrets)
+        self._estimate = self.find_stage(EstimateUsage)
+        self._used_before: Usage | None = None  # by earlier turns of the same reply, from its first token on
 
     @property
     def why(self) -> Why:
@@ -223,12 +221,14 @@ class TranslatedStream(TranslatedReply):
         writer.begin_reply(origin.prepared, None, origin.why)
         if self._request is None and origin.call.state is not None:
             await writer.follow_keeper(origin.call.state)
-        held, self._held = self._held, b""
+        held, self._held, has_room = self._held, b"", True
         if self.is_over:
             writer.keep_for_end(held)
-        elif not writer.write(held):
-            await writer.wait_writable()
+        else:
+            has_room = writer.write(held)
         self._write = writer.write
+        if not has_room:
+            await writer.wait_writable()
 
     async def begin_with_tools(self) -> None:
         self._held = self.encoding.feed([Started("", self.origin.prepared.route.model)])
