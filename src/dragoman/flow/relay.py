@@ -21,7 +21,7 @@ from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.prepare import IDENTITY, Passthrough, authorize, client_headers, client_query
 from dragoman.flow.reply_bounds import ReplyDeadline, timeouts_for
 from dragoman.flow.request_record import RequestRecord
-from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers
+from dragoman.flow.response_headers import headers_to_forward, id_headers
 from dragoman.flow.runtime import Runtime, find_targets
 from dragoman.flow.source import Source
 from dragoman.flow.step import Ask, Completed, Finish, GiveUp, NoReply, TurnEnd, Wait
@@ -407,6 +407,6 @@ class RelayedReply:
 
     def _fields(self) -> list[Header]:
         headers, prepared = self._answer.headers, self._prepared
-        fields = headers_to_forward(headers if prepared.owner else drop_account_headers(headers), prepared.secrets)
+        fields = headers_to_forward(headers, prepared.secrets, shows_account=prepared.owner)
         route = (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace"))
         return [*fields, *id_headers(CLIENT, self._request_id, fields), route]

@@ -34,11 +34,21 @@ ACCOUNT_ENDS = (b"-used-percent", b"-window-minutes", b"-reset-at", b"-reset-aft
 NOT_OF_ACCOUNT = frozenset((b"retry-after-ms", b"x-codex-turn-state"))
 
 
-def headers_to_forward(headers: Headers, secrets: Secrets = ()) -> list[Header]:
-    """Return the upstream's headers that concern the client."""
-    named = names_in_connection(headers)
-    kept = [field for field in headers if not _is_kept_back(field[0]) and field[0] not in named]
-    return redact_known_in_fields(kept, secrets)
+def headers_to_forward(headers: Headers, secrets: Secrets = (), *, shows_account: bool = True) -> list[Header]:
+    """Return the upstream's headers that concern the client; `shows_account`: those about the account, too."""
+    fields = headers.fields
+    places = _find_forwarded(tuple([name for name, _ in fields]), names_in_connection(headers), shows_account)
+    return redact_known_in_fields([fields[place] for place in places], secrets)
+
+
+@lru_cache(maxsize=64)
+def _find_forwarded(names: tuple[bytes, ...], dropped: frozenset[bytes], shows_account: bool) -> tuple[int, ...]:
+    """Return which of these headers are forwarded: the replies of an upstream have the same ones again and again."""
+    return tuple(
+        place
+        for place, name in enumerate(names)
+        if not _is_kept_back(name) and name not in dropped and (shows_account or not _describes_account(name))
+    )
 
 
 def drop_account_headers(headers: Headers) -> Headers:
@@ -54,7 +64,6 @@ def _describes_account(name: bytes) -> bool:
     return marked or name in ACCOUNT_NAMES or name.startswith(ACCOUNT_PREFIXES) or name.endswith(ACCOUNT_ENDS)
 
 
-@lru_cache(maxsize=1024)
 def _is_kept_back(name: bytes) -> bool:
     return name in HOP_BY_HOP or name.startswith(b"access-control-")
 

@@ -10,7 +10,7 @@ from dragoman.flow.decoding import is_named_stream
 from dragoman.flow.held_events import HeldEvents
 from dragoman.flow.ports import CallState
 from dragoman.flow.prepare import Prepared
-from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers
+from dragoman.flow.response_headers import headers_to_forward, id_headers
 from dragoman.flow.why import Why
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, RequestError
@@ -255,7 +255,7 @@ class DocumentWriter:
         if state is not None:
             state.observe(body, whole=True)
             await state.commit()
-        fields = headers_to_forward(headers if prepared.owner else drop_account_headers(headers), prepared.secrets)
+        fields = headers_to_forward(headers, prepared.secrets, shows_account=prepared.owner)
         fields += own_headers(self._call, prepared, why, fields, whole=True)
         self._sink.respond(200, fields, body)
 
@@ -291,7 +291,7 @@ def own_headers(call: Call, prepared: Prepared, why: Why, given: list[Header], *
 
 
 def _stream_fields(headers: Headers, prepared: Prepared, own: list[Header]) -> list[Header]:
-    fields = headers_to_forward(headers if prepared.owner else drop_account_headers(headers), prepared.secrets)
+    fields = headers_to_forward(headers, prepared.secrets, shows_account=prepared.owner)
     if not is_named_stream(headers):  # its content type is that of a document
         fields = [field for field in fields if field[0] != b"content-type"]
     given = {name for name, _ in fields}

@@ -167,7 +167,7 @@ async def relay_resource(
             raise RequestError(Failure(Kind.CREDENTIAL, message))
         if note_status is not None:
             await note_status(answer.status)
-        forwarded = headers_to_forward(drop_account_headers(answer.headers))
+        forwarded = headers_to_forward(answer.headers, shows_account=False)
         sink.begin(answer.status, [*forwarded, *request_id_headers(request_id)])
         while chunk := await answer.chunk(runtime.config.server.idle_timeout_s):
             await sink.send(chunk)

@@ -174,7 +174,8 @@ class RequestHandler:
     async def __call__(self, request: HttpRequest, sink: ReplySink, sender: Sender | None = None) -> None:
         """Answer a request. `sender`: another worker of the gateway has checked it, and passes it on."""
         request_id = self.make_request_id() if sender is None else sender.request_id
-        sink.echoed_id = find_client_request_id(request.headers).encode()
+        if b"x-request-id" in request.headers:
+            sink.echoed_id = find_client_request_id(request.headers).encode()
         tasks.request_id.set(request_id)
         path = plain_path(request.path)
         try:

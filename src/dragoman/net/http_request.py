@@ -52,6 +52,11 @@ class HttpRequest:
         self._source = source
         self._body = b""
 
+    @property
+    def arrived_body(self) -> bytes | None:
+        """The whole body if it has arrived, as most do with their head; None: it must be waited for."""
+        return None if self.body_open or self.refusal is not None else self._body
+
     async def body(self) -> bytes:
         """Return the whole body; raises BodyTooLarge, BodyTimeout, BodyMalformed or ClientDisconnected."""
         if self.body_open and self.refusal is None and self._source is not None:

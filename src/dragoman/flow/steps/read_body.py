@@ -35,7 +35,9 @@ async def read_body(call: Call, runtime: Runtime) -> None:
 
 async def read_whole(request: HttpRequest, record: RequestRecord, server: Server) -> bytes:
     """Return the whole body of a request; raises RequestError, or as `HttpRequest.body` does."""
-    body = await request.body()
+    body = request.arrived_body
+    if body is None:
+        body = await request.body()
     encoding = request.headers.get(b"content-encoding")
     if encoding:
         # However small it is packed, it may unpack to the limit.
