@@ -3,19 +3,17 @@
 import pytest
 from msgspec.structs import replace
 
-from dragoman.flow.why import Obstacles, explain_translation, same_protocol
+from dragoman.flow.why import Obstacles, explain_translation, other_protocols, same_protocol
 from flow.in_memory import CHAT, MESSAGES, make_call, make_provider, prepare_for
 from tables import each_row
 
-NONE = Obstacles("chat", ("chat",), "chat")
+NONE = Obstacles("chat", "chat")
 
 
 @each_row(
     ("found", "reason"),
     [
         (NONE, "the provider's replies are adapted"),
-        (replace(NONE, speaks=("messages",), chosen="messages"), "the provider speaks messages only"),
-        (replace(NONE, speaks=("a", "b", "c"), is_stored=True), "the provider speaks a, b and c only"),
         (replace(NONE, continues_stored=True, is_stored=True), "the response continues a stored one"),
         (replace(NONE, is_stored=True, tools=("web_search",)), "the gateway stores the response"),
         (replace(NONE, chosen="responses"), "the model takes this request as responses only"),
@@ -42,5 +40,11 @@ async def test_a_prepared_request_says_why(client: str, body: bytes, why: str) -
     assert str((await prepare_for(make_call(client, body), make_provider())).why) == why
 
 
-def test_the_reason_of_the_same_protocol_is_made_once() -> None:
+def test_other_protocols_are_named() -> None:
+    assert str(other_protocols(("messages",))) == "translated; the provider speaks messages only"
+    assert str(other_protocols(("a", "b", "c"))) == "translated; the provider speaks a, b and c only"
+
+
+def test_the_reason_of_most_requests_is_made_once() -> None:
     assert same_protocol("chat") is same_protocol("chat")
+    assert other_protocols(("chat",)) is other_protocols(("chat",))

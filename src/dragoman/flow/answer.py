@@ -39,7 +39,7 @@ class ActiveCall:
         self._policy = policy
         self._writer = writer
         self._around = CallContext(call, runtime, memory, replies, self._note_first_token, clock)
-        self._scope = CallScope(call, memory, [])
+        self._scope: CallScope | None = None  # of the steps between two turns, from the first one on
         self._turn: Turn | None = None
         self._current_route: Route | None = None  # the target of the turn that runs now
         self._accepted = False  # this turn has given its first token
@@ -56,6 +56,7 @@ class ActiveCall:
                     await self._end(step)
                     break
                 else:
+                    self._scope = self._scope or CallScope(self._call, self._around.memory, [])
                     step = self._policy.after_step(await step.run(self._scope))
         except asyncio.CancelledError as cancelled:
             if self._current_route is not None and not self._accepted:
@@ -72,7 +73,7 @@ class ActiveCall:
 
     def close(self) -> None:
         self._policy.release()
-        for release in self._scope.at_end:
+        for release in () if self._scope is None else self._scope.at_end:
             release()
         self._writer.close()
         if self._turn is not None:

@@ -14,7 +14,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.offered_tools import EarlierRounds, choose_plan, find_server_tools, offer_tools
 from dragoman.flow.ports import MediaFetcher
 from dragoman.flow.response_headers import format_loss_headers
-from dragoman.flow.why import RELAYED, Obstacles, Why, explain_translation, same_protocol
+from dragoman.flow.why import RELAYED, Obstacles, Why, explain_translation, other_protocols, same_protocol
 from dragoman.framing.known_secrets import Secrets, redact_known_in_fields
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind, RequestError
@@ -312,9 +312,10 @@ def _explain(
 ) -> Why:
     """Return why a request is translated."""
     own = call.protocol.name
+    if own not in speaks:
+        return other_protocols(speaks)
     found = Obstacles(
         client=own,
-        speaks=speaks,
         chosen=choice.protocol.name,
         continues_stored=call.state is not None and call.state.is_rebuilt,
         is_stored=not call.leaves_state_to(provider.endpoint.keeps_replies),

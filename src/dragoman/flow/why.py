@@ -22,6 +22,12 @@ def same_protocol(protocol: str) -> Why:
     return Why(True, f"the upstream speaks {protocol}")
 
 
+@lru_cache(maxsize=64)
+def other_protocols(speaks: tuple[str, ...]) -> Why:
+    """Return why a request is translated whose upstream speaks other protocols, as of most."""
+    return Why(False, f"the provider speaks {join_names(speaks)} only")
+
+
 RELAYED = Why(True, "this path is not translated")
 
 
@@ -34,7 +40,6 @@ class Obstacles(Struct, frozen=True):
     """What keeps a request from passing unchanged; where there are several, the first is the reason."""
 
     client: str  # the client's protocol
-    speaks: tuple[str, ...]  # protocols of the provider for this model
     chosen: str  # protocol of the request that is sent
     continues_stored: bool = False  # the request refers to what the gateway stores
     is_stored: bool = False  # the gateway stores the reply
@@ -46,13 +51,11 @@ class Obstacles(Struct, frozen=True):
 
 
 def explain_translation(found: Obstacles) -> Why:
-    """Return why a request is translated."""
+    """Return why a request is translated although its upstream speaks the client's protocol."""
     return Why(False, _find_reason(found))
 
 
 def _find_reason(found: Obstacles) -> str:
-    if found.client not in found.speaks:
-        return f"the provider speaks {join_names(found.speaks)} only"
     if found.continues_stored:
         return "the response continues a stored one"
     if found.is_stored:

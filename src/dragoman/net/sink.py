@@ -1,5 +1,6 @@
 """Where a reply goes: the interface of all sinks, and those that need no socket."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Protocol
@@ -37,6 +38,9 @@ class ReplySink(Protocol):
 
     @property
     def reader_gone(self) -> bool: ...
+
+    @property
+    def task(self) -> "asyncio.Task[None] | asyncio.Task[object] | None": ...  # that writes the reply
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """Send a whole reply; it replaces a head that `begin` made and that was not sent yet."""
@@ -83,6 +87,10 @@ class DetachedSink:
         self.listener: ReplyListener | None = None
         self.echoed_id = echoed_id
         self._on_reader_gone: Callable[[], None] | None = None
+
+    @property
+    def task(self) -> "asyncio.Task[object] | None":
+        return asyncio.current_task()
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         if self._is_over:

@@ -158,7 +158,7 @@ class LiveRequests:
     # Calls of the request handler and the observer queue
 
     def begin(self, record: RequestRecord, request: HttpRequest, sink: ReplySink) -> None:
-        task = asyncio.current_task()
+        task = sink.task
         self._under_way[record] = LiveRequest(next(self._numbers), record.id, record.key, record, task, request, sink)
         if record.recording is not None:
             self._allow_recordings()
