@@ -1,6 +1,7 @@
 """Where a reply goes: the interface of all sinks, and those that need no socket."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Protocol
@@ -75,7 +76,7 @@ def echo_id(headers: Sequence[Header], id: bytes) -> list[Header]:
     return [(name, id if name == b"x-request-id" else value) for name, value in headers]
 
 
-class DetachedSink:
+class DetachedSink(ABC):
     """The base of sinks without a socket: their reader reads everything at once, and leaves only if it is said to.
 
     A subclass says where head and body go.
@@ -173,12 +174,12 @@ class DetachedSink:
         if self.listener is not None:
             self.listener.on_body(data)
 
-    def _take_head(self, status: int, headers: Sequence[Header]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _take_head(self, status: int, headers: Sequence[Header]) -> None: ...
 
+    @abstractmethod
     def _take_body(self, data: bytes) -> bool:
         """Take bytes of the body; return False if the next ones must wait."""
-        raise NotImplementedError
 
 
 class CollectorSink(DetachedSink):
