@@ -120,9 +120,13 @@ def roll_up(rows: Iterable[UsageRow], sign: int = 1) -> Rollup:
             for ttft_key in () if ttft_ms is None else _ttft_keys(slot, key, route, find_bucket(ttft_ms)):
                 counts[ttft_key] = counts.get(ttft_key, 0) + number
     return Rollup(
-        [(key, [sign * min(value, MAX_SUM) for value in values]) for key, values in sorted(sums.items())],
+        [(key, _bound(values, sign)) for key, values in sorted(sums.items())],
         [(key, sign * number) for key, number in sorted(counts.items())],
     )
+
+
+def _bound(values: list[float], sign: int) -> list[float]:
+    return values if sign == 1 and max(values) <= MAX_SUM else [sign * min(value, MAX_SUM) for value in values]
 
 
 @lru_cache(maxsize=4096)

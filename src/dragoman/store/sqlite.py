@@ -55,12 +55,16 @@ REWRITES = (  # of PostgreSQL's words
     (r"\bjson_array_elements\(", "json_each("),
     (r" FOR UPDATE SKIP LOCKED", ""),  # a writer is alone
 )
+PLACE = r"\?(\d+)"
 
 
 @lru_cache(maxsize=512)
 def rewrite(statement: str) -> str:
     for words, ours in REWRITES:
         statement = re.sub(words, ours, statement)
+    places = [int(place) for place in re.findall(PLACE, statement)]
+    if places == list(range(1, len(places) + 1)):  # shorter: the text is compared each time it is run
+        statement = re.sub(PLACE, "?", statement)
     return statement
 
 

@@ -8,7 +8,19 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import astuple, replace
 
-from dragoman.store.database import Part, Session, Value, fetch_among, find, insert, list_places, queries, reads, writes
+from dragoman.store.database import (
+    NotUnique,
+    Part,
+    Session,
+    Value,
+    fetch_among,
+    find,
+    insert,
+    list_places,
+    queries,
+    reads,
+    writes,
+)
 from dragoman.store.rollup import (
     DAY_MS,
     MAX_SUM,
@@ -116,17 +128,25 @@ SUM_ROWS = """
 
 
 class Usage(Part):
-    @writes
-    async def append_usage(self, session: Session, rows: Sequence[UsageRow]) -> None:
+    async def append_usage(self, rows: Sequence[UsageRow]) -> None:
         """Add all rows or none. A row whose id exists already is not changed, nor counted again."""
-        await session.lock("usage")  # two gateways may append the same row; their sums would wait for each other anyway
+        try:
+            await self._append_new(rows)
+        except NotUnique:  # rare: some are there already, since rows are appended again after an error
+            await self._append_missing(rows)
+
+    @writes
+    async def _append_new(self, session: Session, rows: Sequence[UsageRow]) -> None:
+        """Add rows none of which exists; raises NotUnique."""
+        await session.lock("usage")  # sums of two gateways would wait for each other, or deadlock
+        await _add_rows(session, rows)
+
+    @writes
+    async def _append_missing(self, session: Session, rows: Sequence[UsageRow]) -> None:
+        await session.lock("usage")  # two gateways may append the same row
         unique = {row.id: row for row in reversed(rows)}
         existing = {*await fetch_among(session, bytes, SELECT_IDS, list(unique))}
-        added = [unique[id] for id in reversed(unique) if id not in existing]
-        await insert(session, f"dragoman.usage ({ALL})", [astuple(row) for row in added])
-        rollup = roll_up(added)
-        await session.execute_many(ADD_SUMS, [(*astuple(key), *values) for key, values in rollup.sums])
-        await session.execute_many(ADD_TTFT, [(*astuple(key), number) for key, number in rollup.ttft])
+        await _add_rows(session, [unique[id] for id in reversed(unique) if id not in existing])
 
     @writes
     async def remove_usage(self, session: Session, before_ms: int, limit: int) -> int:
@@ -167,6 +187,13 @@ class Usage(Part):
         found = filter_all(search, last, dialect)
         statement = f"SELECT {ALL} FROM dragoman.usage WHERE {found.where} {NEWEST_FIRST} LIMIT {search.limit:d}"
         return make_page(search, await _fetch_rows(session, statement, *found.values), last)
+
+
+async def _add_rows(session: Session, rows: Sequence[UsageRow]) -> None:
+    await insert(session, f"dragoman.usage ({ALL})", [astuple(row) for row in rows])
+    rollup = roll_up(rows)
+    await session.execute_many(ADD_SUMS, [(*astuple(key), *values) for key, values in rollup.sums])
+    await session.execute_many(ADD_TTFT, [(*astuple(key), number) for key, number in rollup.ttft])
 
 
 async def _find_last_examined(session: Session, search: RequestSearch, dialect: SearchDialect) -> bytes | None:
