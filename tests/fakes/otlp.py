@@ -1,15 +1,33 @@
-"""An OTLP collector on the loopback that decodes what it is sent with the makers' own protobuf classes."""
+"""An OTLP collector on the loopback that parses the JSON it is sent with the makers' own protobuf classes."""
 
+import base64
 import gzip
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from typing import TypeVar
 
+from google.protobuf import json_format
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+M = TypeVar("M", ExportTraceServiceRequest, ExportMetricsServiceRequest)
+IDS = re.compile(rb'("(?:traceId|spanId|parentSpanId)":)"([^"]*)"')
+
+
+def parse_json(body: bytes, message: M) -> M:
+    """Parse an export request strictly. OTLP's ids are lower-case hexadecimal, where protobuf's JSON has base64."""
+
+    def encode_id(match: re.Match[bytes]) -> bytes:
+        assert re.fullmatch(rb"(?:[0-9a-f]{16}){0,2}", match[2])
+        return b'%b"%b"' % (match[1], base64.b64encode(bytes.fromhex(match[2].decode())))
+
+    json_format.Parse(IDS.sub(encode_id, body), message)
+    return message
 
 
 class FakeCollector:
@@ -53,15 +71,15 @@ class FakeCollector:
         self.requests += 1
         if self.status != 200:
             return
-        assert headers["content-type"] == "application/x-protobuf"
+        assert headers["content-type"] == "application/json"
         assert headers["user-agent"].startswith("dragoman/")
         if headers.get("content-encoding") == "gzip":
             body = gzip.decompress(body)
         self.headers.append(headers)
         if path == "/v1/traces":
-            self.traces.append(ExportTraceServiceRequest.FromString(body))
+            self.traces.append(parse_json(body, ExportTraceServiceRequest()))
         elif path == "/v1/metrics":
-            self.metrics.append(ExportMetricsServiceRequest.FromString(body))
+            self.metrics.append(parse_json(body, ExportMetricsServiceRequest()))
 
     @property
     def spans(self) -> list[Span]:

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,15 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.passes.adapt_tools import WRAPPED_PARAMETERS, ToolId, ToolMap, adapt_tools, assign_names
+from dragoman.passes.adapt_tools import (
+    WRAPPED_PARAMETERS,
+    ToolId,
+    ToolMap,
+    adapt_tools,
+    assign_names,
+    find_reference,
+    map_schemas,
+)
 from dragoman.protocols import PROTOCOLS
 from dragoman.stages.restore_tools import RestoreTools
 from laws import run
@@ -221,3 +230,35 @@ def test_a_wrapped_tool_is_still_found_where_it_was_freeform() -> None:
     lowered, _ = adapt_tools(request, ToolLimits(custom=False, namespaces=False, name_max=64), Ledger())
     pointers = [tool.pointer("description") for tool in lowered.tools if isinstance(tool, Function)]
     assert pointers == ["/tools/0/function/description", "/tools/1/custom/description"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "found"),
+    [
+        ("#/$defs/a~1b", {"type": "string"}),
+        ("#/$defs/a%7E1b", {"type": "string"}),
+        ("#/anyOf/1", {"type": "null"}),
+        ("#/anyOf/2", None),
+        (f"#/anyOf/{'9' * 5000}", None),
+        ("#/anyOf/1/type/none", None),
+        ("#anchor", None),
+        ("https://example.com/schema", None),
+        (7, None),
+    ],
+)
+def test_a_reference_is_found_within_its_schema(reference: object, found: object) -> None:
+    schema = {"$defs": {"a/b": {"type": "string"}}, "anyOf": [{}, {"type": "null"}]}
+    assert find_reference(reference, schema) == found
+    assert find_reference("#", schema) is schema
+
+
+def test_schemas_are_changed_where_a_keyword_holds_them_and_nowhere_else() -> None:
+    def mark(schema: object) -> object:
+        return ["changed", schema]
+
+    assert map_schemas("properties", {"enum": 1}, mark) == {"enum": ["changed", 1]}
+    assert map_schemas("anyOf", [1], mark) == [["changed", 1]]
+    assert map_schemas("items", [1], mark) == [["changed", 1]]
+    assert map_schemas("items", {}, mark) == ["changed", {}]
+    assert map_schemas("enum", [1], mark) == [1]
+    assert map_schemas("properties", 1, mark) == 1

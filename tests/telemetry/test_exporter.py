@@ -126,7 +126,7 @@ def test_an_unsupported_protocol_is_logged_and_the_gateway_serves(
     with caplog.at_level(logging.WARNING), running("", tmp_path, given) as gateway:
         assert ask_echo(gateway).rstrip().endswith(b"data: [DONE]")
         begun = set(threading.enumerate()) - before
-    assert "only http/protobuf is supported" in caplog.text
+    assert "only http/json is supported" in caplog.text
     assert not [thread for thread in begun if thread.name == "OTLP export"]
 
 

@@ -1,4 +1,4 @@
-"""The messages for a collector, parsed by the protobuf classes of OpenTelemetry."""
+"""The messages for a collector, parsed by the protobuf classes of OpenTelemetry with their JSON mapping."""
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +14,10 @@ from dragoman.hub.usage import Usage
 from dragoman.observers.metrics import Reading, RequestMetrics
 from dragoman.telemetry import otlp
 from dragoman.telemetry.exporter import Collector, InvalidSetting, find_collector, resource_attributes
-from fakes.otlp import attributes, metrics_of, spans_of
+from fakes.otlp import attributes, metrics_of, parse_json, spans_of
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-SCOPE = otlp.scope_message("dragoman", "0")
+SCOPE: otlp.Message = {"name": "dragoman", "version": "0"}
 
 
 def outcome(**given: object) -> Outcome:
@@ -38,7 +38,7 @@ def span(given: Outcome) -> Span | None:
     made = otlp.span_message(given, lambda provider: ("127.0.0.1", 11434), bytes)
     if made is None:
         return None
-    request = ExportTraceServiceRequest.FromString(otlp.trace_message(b"", SCOPE, [made]))
+    request = parse_json(otlp.export_message("traces", {}, SCOPE, [made]), ExportTraceServiceRequest())
     (found,) = spans_of([request])
     return found
 
@@ -150,7 +150,13 @@ def test_a_span_contains_no_secret() -> None:
         bytes,
     )
     assert made is not None
-    assert secret.encode() not in made
+    assert secret not in str(made)
+
+
+def test_a_surrogate_in_an_attribute_is_replaced() -> None:
+    resource = otlp.resource_message({"service.name": "b\udcff"})
+    request = parse_json(otlp.export_message("traces", resource, SCOPE, []), ExportTraceServiceRequest())
+    assert attributes(list(request.resource_spans[0].resource.attributes)) == {"service.name": "b?"}
 
 
 def export_metrics(*outcomes: Outcome, more: tuple[Reading, ...] = ()) -> dict[str, Metric]:
@@ -158,7 +164,7 @@ def export_metrics(*outcomes: Outcome, more: tuple[Reading, ...] = ()) -> dict[s
     for each in outcomes:
         counted_requests.observe(each)
     metrics = otlp.metric_messages([*counted_requests.readings(), *more], 1_000, 2_000)
-    request = ExportMetricsServiceRequest.FromString(otlp.metrics_message(b"", SCOPE, metrics))
+    request = parse_json(otlp.export_message("metrics", {}, SCOPE, metrics), ExportMetricsServiceRequest())
     return {metric.name: metric for metric in metrics_of(request)}
 
 
@@ -208,6 +214,11 @@ def test_the_standard_variables_are_obeyed() -> None:
     assert find_collector("metrics", environ) == Collector("http://127.0.0.1:9/own", headers, 2.5, True, "")
 
 
+@pytest.mark.parametrize("protocol", ["http/json", "http/protobuf"])
+def test_either_protocol_over_http_is_accepted(protocol: str) -> None:
+    assert find_collector("traces", {**BASE, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol})
+
+
 @pytest.mark.parametrize(
     "environ",
     [
@@ -223,7 +234,7 @@ def test_nothing_is_exported_unless_a_variable_says_so(environ: dict[str, str]) 
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "only http/protobuf"),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "only http/json"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "file:///etc/passwd"}, "http://"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "http://"),
     ],

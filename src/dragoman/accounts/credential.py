@@ -6,13 +6,15 @@ import os
 import re
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import ClassVar, Generic, NoReturn, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.config.problems import ConfigError
 from dragoman.config.secret import SecretSource, resolve_secret
@@ -25,54 +27,93 @@ log = logging.getLogger(__name__)
 
 NEVER_EXPIRES = float("inf")
 
+Table = dict[str, object]
+
 _PRINTABLE = re.compile(r"[!-~]*")
 
 
-class Credential(Protocol):
-    """A credential of any vendor. Its repr never contains a token."""
+class Credential(Struct, frozen=True):
+    """A token of any vendor. Its repr never contains one."""
+
+    access_token: str = ""
+    refresh_token: str = ""  # empty: it cannot be renewed
+    expires_at: float = 0.0  # seconds since the epoch, without a safety margin
+    account: str = ""  # empty: any account that signs in is accepted
 
     @property
-    def access_token(self) -> str: ...
-    @property
-    def refresh_token(self) -> str: ...  # empty: it cannot be renewed
-    @property
-    def expires_at(self) -> float: ...  # seconds since the epoch, without a safety margin
-    @property
-    def secrets(self) -> tuple[str, ...]: ...  # all that must be redacted in messages
-    @property
-    def account(self) -> str: ...  # empty: any account that signs in is accepted
+    def secrets(self) -> tuple[str, ...]:
+        """All that must be redacted in messages."""
+        return (self.access_token, self.refresh_token)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(***)"
 
 
 C = TypeVar("C", bound=Credential)
 
 
-class Source(Protocol[C]):
-    """Where a credential is stored. Files are read again each time, since other programs write them; methods may block.
+class Source(ABC, Generic[C]):
+    """Where a credential is stored. It is read again at each use, since other programs write it; methods may block."""
 
-    `write` returns False if another program has renewed the stored credential since it was read.
-    """
+    def __init__(self, location: str) -> None:
+        self.location = location
 
     @property
-    def location(self) -> str: ...
-    @property
-    def lock(self) -> Path | None: ...
+    def lock(self) -> Path | None:
+        """The file beside which processes lock each other out."""
+        return None
+
+    @abstractmethod
     def read(self) -> C: ...
-    def write(self, consumed: C, fresh: C) -> bool: ...
+    def write(self, consumed: C, fresh: C) -> bool:
+        """Store what was renewed; return False if another program has renewed the stored credential since."""
+        return True
 
 
-class FileSource:
-    """A source that is one file, with a lock file beside it."""
+class GivenSource(Source[C]):
+    """A source that is never written: a secret, a command, or a file that only another program writes."""
+
+    def __init__(self, location: str, read: Callable[[], C]) -> None:
+        super().__init__(location)
+        self._read = read
+
+    def read(self) -> C:
+        return self._read()
+
+
+class FileSource(Source[C]):
+    """A file that other programs renew too, with a lock file beside it."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
         self.path = path
 
     @property
-    def location(self) -> str:
-        return str(self.path)
-
-    @property
-    def lock(self) -> Path:
+    def lock(self) -> Path | None:
         return self.path
+
+
+class JsonSource(FileSource[C]):
+    """A JSON file. A vendor says what its fields mean; those that it does not know stay as they are."""
+
+    remedy: ClassVar[str]  # what makes a file that is missing or broken
+
+    def read(self) -> C:
+        return self.parse(load_table(self.path, self.remedy)[1])
+
+    def write(self, consumed: C, fresh: C) -> bool:
+        content, table = load_table(self.path, self.remedy)
+        if self.read_refresh_token(table) != consumed.refresh_token:
+            return False
+        return replace_file(self.path, encode_table({**table, **self.renewed_fields(table, fresh)}), content)
+
+    @abstractmethod
+    def parse(self, table: Table) -> C: ...
+    @abstractmethod
+    def read_refresh_token(self, table: Table) -> str: ...
+    @abstractmethod
+    def renewed_fields(self, table: Table, fresh: C) -> Table:
+        """Return the fields of the file that a renewal changes."""
 
 
 class CredentialError(Exception):
@@ -100,6 +141,15 @@ class TokenRejected(Exception):
         self.kind = kind
 
 
+def make_missing_source(how: str) -> Source[C]:
+    """Return the source for a provider without a credential: it says how to get one."""
+
+    def refuse() -> NoReturn:
+        raise CredentialError(f"no credential found. {how}")
+
+    return GivenSource("no credential", refuse)
+
+
 def is_sendable(token: str) -> bool:
     """Return whether a token may be sent in a header."""
     return _PRINTABLE.fullmatch(token) is not None
@@ -108,8 +158,6 @@ def is_sendable(token: str) -> bool:
 MAX_BYTES = 1024 * 1024
 READ_TRIES = 4  # a program that writes in place leaves half a file for a moment
 READ_PAUSE_S = 0.05
-
-Table = dict[str, object]
 
 _table = msgspec.json.Decoder(dict[str, object])
 

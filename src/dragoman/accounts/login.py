@@ -3,8 +3,10 @@
 import asyncio
 import hmac
 import secrets
+from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +21,17 @@ from dragoman.hub.failure import Kind
 
 class LoginFailed(Exception):
     """The sign-in failed; the message says why and what to do."""
+
+
+@contextmanager
+def login_failures() -> Iterator[None]:
+    """Raise LoginFailed for what a vendor's service raises."""
+    try:
+        yield
+    except TokenRejected as rejected:
+        raise LoginFailed(f"the sign-in was rejected ({rejected.code})") from rejected
+    except CredentialError as error:
+        raise LoginFailed(str(error)) from error
 
 
 def save_login(path: Path, table: Table) -> None:
@@ -131,6 +144,26 @@ class BrowserCallback(Struct, frozen=True):
     ports: Sequence[int] = (0,)
     timeout_s: float = BROWSER_TIMEOUT_S
     reason: Callable[[dict[str, str]], str] = lambda fields: DENIED  # a redirect without a code -> the message to show
+
+
+class CodeLogin(ABC):
+    """A sign-in in the browser of this machine, which is redirected to a listener on the loopback interface."""
+
+    def __init__(self, callback: BrowserCallback) -> None:
+        self._callback = callback
+        self.proof = make_proof()
+
+    async def run(self, show: Callable[[str], None]) -> Table:
+        """Sign in; `show` is called with the link to open."""
+        code, back = await wait_for_browser_code(self._callback, self.proof, show, self.link)
+        with login_failures():
+            return await self.exchange(code, back)
+
+    @abstractmethod
+    def link(self, back: str) -> str: ...
+    @abstractmethod
+    async def exchange(self, code: str, back: str) -> Table:
+        """Exchange the code for tokens; return them as our file stores them."""
 
 
 async def wait_for_browser_code(

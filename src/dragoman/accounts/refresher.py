@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Generic, Protocol
@@ -24,9 +24,9 @@ from dragoman.accounts.credential import (
     TokenRejected,
     hold_lock,
 )
-from dragoman.accounts.service_client import ServerClock
+from dragoman.accounts.service_client import ServerClock, ServiceResponse
 from dragoman.framing.redaction import SHORTEST, mask_text
-from dragoman.hub.failure import Failure, RequestError, describe_cause
+from dragoman.hub.failure import Failure, Kind, RequestError, describe_cause
 from dragoman.net.tasks import spawn
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,28 @@ class CredentialRefresher(Generic[C]):
             current = await self._reread(current)
         _given.set(self._handed_out)
         return current
+
+    async def fetch(
+        self,
+        send: Callable[[C], Awaitable[ServiceResponse]],
+        read_failure: Callable[[int, Mapping[bytes, bytes], bytes], Failure],
+    ) -> ServiceResponse:
+        """Return a response of the account's services with status 200. Raises RequestError.
+
+        After a rejected credential, the request is sent once more if the credential can be renewed.
+        """
+        is_repeated = False
+        while True:
+            try:
+                response = await send(await self.get())
+            except CredentialError as lost:
+                raise RequestError(Failure(lost.kind, str(lost))) from lost
+            if response.status == 200:
+                return response
+            failure = read_failure(response.status, {}, response.body)
+            if is_repeated or failure.kind is not Kind.CREDENTIAL or not await self.renew():
+                raise RequestError(failure)
+            is_repeated = True
 
     def expires_at(self) -> float | None:
         """Return when the credential in use expires, in Unix seconds; None if there is none yet, or it does not."""

@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.credential import CredentialError
-from dragoman.hub.failure import Kind
+from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -22,6 +24,8 @@ from dragoman.net.headers import JSON, Header
 TIMEOUT_S = 15.0
 MAX_BYTES = 8 * 1024 * 1024
 NOISE_S = 30.0  # a Date header is in whole seconds and arrives late: a smaller difference is not a skew
+
+T = TypeVar("T")
 
 FORM: Header = (b"content-type", b"application/x-www-form-urlencoded")
 
@@ -50,9 +54,37 @@ class ServerClock:
         self._skew = skew if abs(skew) > NOISE_S else 0.0
 
 
+class _ErrorBody(Struct):
+    error: object = None
+    code: object = None
+    type: object = msgspec.field(default=None, name="__type")
+
+
 class ServiceResponse(Struct, frozen=True):
     status: int
     body: bytes
+
+    def parse(self, kind: type[T]) -> T | None:
+        """Return the body as a value of that type; None if it is not one."""
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except JSON_ERRORS:
+            return None
+
+    def parse_account(self, kind: type[T], service: str) -> T:
+        """Return the body of an account's service as a value of that type. Raises RequestError."""
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except JSON_ERRORS as error:
+            raise RequestError(Failure(Kind.UPSTREAM, f"cannot parse {service} response: {error}")) from error
+
+    @property
+    def error_code(self) -> str:
+        """The error code, such as `invalid_grant`, from any of the places where issuers put it; else the status."""
+        body = self.parse(_ErrorBody) or _ErrorBody()
+        nested = body.error.get("code") if isinstance(body.error, dict) else body.error
+        words = (word for word in (nested, body.code, body.type) if isinstance(word, str) and word)
+        return next((word.rpartition("#")[2][:64] for word in words), f"HTTP {self.status}")
 
     def __repr__(self) -> str:
         return f"ServiceResponse({self.status}, {len(self.body)} bytes)"  # bodies contain tokens

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +25,7 @@ from dragoman.hub.request import (
     ToolChoice,
     ToolResult,
     Turn,
+    split_pointer,
 )
 
 _LEGAL = re.compile(r"[A-Za-z0-9_-]+")
@@ -31,6 +33,14 @@ _BAD = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST_CHARACTERS = 8
 Schema = dict[str, object]
 
+# The keywords of JSON Schema that hold other schemas: under names, in a list, or one by itself.
+NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions", "defs"})
+LISTED = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+SINGLE = frozenset(
+    {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames", "additionalItems"}
+    | {"contentSchema", "unevaluatedItems", "unevaluatedProperties"}
+)
+DEFINITIONS = frozenset({"$defs", "definitions"})
 _ALTERNATIVES = frozenset({"anyOf", "oneOf", "allOf"})
 
 
@@ -283,6 +293,28 @@ def _describe(tool: Custom) -> str | None:
         return tool.description
     rule = f"The input must match this {tool.grammar.syntax} grammar:\n{tool.grammar.definition}"
     return f"{tool.description}\n\n{rule}" if tool.description else rule
+
+
+def map_schemas(key: str, value: object, change: Callable[[object], object]) -> object:
+    """Return the value of a keyword with `change` applied to each schema directly in it."""
+    if key in NAMED and isinstance(value, dict):
+        return {name: change(each) for name, each in value.items()}
+    if isinstance(value, list) and (key in LISTED or key == "items"):
+        return [change(each) for each in value]
+    return change(value) if key in SINGLE else value
+
+
+def find_reference(reference: object, root: object) -> object:
+    """Return what a `$ref` within a schema names; None for anchors and other documents, which are not supported."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    found = root
+    for name in split_pointer(unquote(reference[1:])):
+        if isinstance(found, list) and len(name) < 9 and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            found = found.get(name) if isinstance(found, dict) else None
+    return None if found is root and reference != "#" else found
 
 
 def make_root_object(schema: object, approximate: Callable[[str], None]) -> Schema:

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from dragoman.framing.jsonscan import IN_TEXT, BraceCounter, validate_object
-from dragoman.hub.request import Json, split_pointer
+from dragoman.hub.request import Json
+from dragoman.passes.adapt_tools import find_reference
 
 Call = tuple[str, str]  # name, arguments
 Tools = Mapping[str, Json]  # the tools offered: name -> JSON Schema of its arguments
@@ -267,7 +268,7 @@ def _convert(text: str, kinds: frozenset[str]) -> str | Raw:
     return Raw(text.strip().encode()) if _JSON_TYPES.get(type(value), frozenset()) & kinds else text
 
 
-def _allowed_types(schema: Json, root: Json, hops: int = 0) -> frozenset[str]:
+def _allowed_types(schema: object, root: Json, hops: int = 0) -> frozenset[str]:
     """Return the types that a schema allows, directly, by reference or by alternatives."""
     if not isinstance(schema, dict) or hops > _MAX_HOPS:
         return frozenset()
@@ -277,14 +278,7 @@ def _allowed_types(schema: Json, root: Json, hops: int = 0) -> frozenset[str]:
     if isinstance(named, list):
         return frozenset(name for name in named if isinstance(name, str))
     if isinstance(reference := schema.get("$ref"), str):
-        return _allowed_types(_resolve(reference, root), root, hops + 1)
+        return _allowed_types(find_reference(reference, root), root, hops + 1)
     choices = schema.get("anyOf") or schema.get("oneOf")
     found = [_allowed_types(choice, root, hops + 1) for choice in choices] if isinstance(choices, list) else []
     return frozenset().union(*found) if all(found) else frozenset()
-
-
-def _resolve(reference: str, root: Json) -> Json:
-    found = root
-    for key in split_pointer(reference.removeprefix("#")):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if reference.startswith("#") else None

@@ -26,7 +26,7 @@ from dragoman.observers.metrics import Reading
 from dragoman.telemetry import otlp
 
 PREFIX = "OTEL_EXPORTER_OTLP_"
-PROTOCOL = "http/protobuf"
+PROTOCOLS = ("http/json", "http/protobuf")  # JSON is sent either way: collectors read both from the same port
 RETRYABLE = {408, 429, 502, 503, 504}
 MAX_RESPONSE_BYTES = 65536
 
@@ -60,7 +60,7 @@ class Collector(Struct, frozen=True):
 
     def post(self, body: bytes) -> None:
         """Send a message; blocks for up to the timeout, raises ExportFailed."""
-        headers = {"user-agent": f"dragoman/{__version__}", **self.headers, "content-type": "application/x-protobuf"}
+        headers = {"user-agent": f"dragoman/{__version__}", **self.headers, "content-type": "application/json"}
         if self.compress:
             body = gzip.compress(body, 1)
             headers["content-encoding"] = "gzip"
@@ -98,9 +98,11 @@ def find_collector(signal: str, environ: Mapping[str, str]) -> Collector | None:
     off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     if off or not (own or base) or environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip().lower() == "none":
         return None
-    protocol = _setting("PROTOCOL", signal, environ) or PROTOCOL
-    if protocol != PROTOCOL:
-        raise InvalidSetting(f"{PREFIX}PROTOCOL is {protocol!r}; only {PROTOCOL} is supported, usually on port 4318")
+    protocol = _setting("PROTOCOL", signal, environ) or PROTOCOLS[0]
+    if protocol not in PROTOCOLS:
+        raise InvalidSetting(
+            f"{PREFIX}PROTOCOL is {protocol!r}; only {PROTOCOLS[0]} is supported, usually on port 4318"
+        )
     url = own or f"{base.rstrip('/')}/v1/{signal}"
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise InvalidSetting(f"{PREFIX}ENDPOINT must be a URL that begins with http:// or https://")
@@ -166,7 +168,7 @@ class Exporter:
         self._address: otlp.Address = lambda provider: None
         instance = f"{os.getpid()}-{os.urandom(4).hex()}"
         self._resource = otlp.resource_message(resource_attributes(environ, __version__, instance))
-        self._scope = otlp.scope_message("dragoman", __version__)
+        self._scope: otlp.Message = {"name": "dragoman", "version": __version__}
         self._began_ns = time.time_ns()
         self._pause_s = parse_milliseconds(environ.get("OTEL_BSP_SCHEDULE_DELAY", ""), 5_000)
         self.interval_s = parse_milliseconds(environ.get("OTEL_METRIC_EXPORT_INTERVAL", ""), 60_000)
@@ -227,7 +229,7 @@ class Exporter:
         if not spans:
             return True
         try:
-            self._post(self._traces, otlp.trace_message(self._resource, self._scope, spans))
+            self._post(self._traces, otlp.export_message("traces", self._resource, self._scope, spans))
         except ExportFailed as error:
             if error.retryable:
                 self._outcomes.extendleft(reversed(batch))
@@ -243,7 +245,7 @@ class Exporter:
             return
         metrics = otlp.metric_messages(readings, self._began_ns, time.time_ns())
         with contextlib.suppress(ExportFailed):  # counters are cumulative: the next export includes these
-            self._post(self._metrics, otlp.metrics_message(self._resource, self._scope, metrics))
+            self._post(self._metrics, otlp.export_message("metrics", self._resource, self._scope, metrics))
 
     def _post(self, collector: Collector, message: bytes) -> None:
         try:

@@ -1,10 +1,10 @@
-"""Write OTLP's protobuf messages for traces and metrics."""
+"""Write OTLP's messages for traces and metrics as JSON: ids are hexadecimal and 64-bit integers are strings."""
 
 import re
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from itertools import groupby
+
+import msgspec
 
 from dragoman.framing.redaction import one_line
 from dragoman.hub.outcome import OK, Outcome
@@ -14,6 +14,7 @@ from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
 from dragoman.protocols import OPERATIONS
 
 Attribute = str | int | float | bool | tuple[str, ...]
+Message = dict[str, object]
 Address = Callable[[str], tuple[str, int] | None]  # the host and port of a provider
 
 CLIENT_SPAN = 3
@@ -21,55 +22,38 @@ ERROR_STATUS = 2
 CUMULATIVE = 2
 MAX_TEXT = 200
 TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
-_DOUBLE = struct.Struct("<d")
-_FIXED64 = struct.Struct("<Q")
-_SMALL = tuple(bytes((number,)) for number in range(0x80))
 DOTTED = re.compile(r"^(gen_ai_(?:operation|provider|request|token)|error)_")
 
 
-def trace_message(resource: bytes, scope: bytes, spans: Iterable[bytes]) -> bytes:
-    return _export_message(resource, scope, spans)
+def export_message(signal: str, resource: Message, scope: Message, items: Iterable[Message]) -> bytes:
+    """Return the body of an export request, which is wrapped in the same way for "traces" and "metrics"."""
+    kind = {"traces": "Spans", "metrics": "Metrics"}[signal]
+    scoped = {"scope": scope, kind.lower(): list(items)}
+    return msgspec.json.encode({f"resource{kind}": [{"resource": resource, f"scope{kind}": [scoped]}]})
 
 
-def metrics_message(resource: bytes, scope: bytes, metrics: Iterable[bytes]) -> bytes:
-    return _export_message(resource, scope, metrics)
+def resource_message(attributes: Mapping[str, Attribute]) -> Message:
+    return {"attributes": _attributes(attributes)}
 
 
-def _export_message(resource: bytes, scope: bytes, items: Iterable[bytes]) -> bytes:
-    """Return the message of an export request, which is wrapped in the same way for traces and metrics."""
-    scoped = _message_field(1, scope) + b"".join(_message_field(2, item) for item in items)
-    return _message_field(1, _message_field(1, resource) + _message_field(2, scoped))
-
-
-def resource_message(attributes: Mapping[str, Attribute]) -> bytes:
-    return _attributes(1, attributes)
-
-
-def scope_message(name: str, version: str) -> bytes:
-    return _text_field(1, name) + _text_field(2, version)
-
-
-def span_message(outcome: Outcome, address: Address, random_bytes: Callable[[int], bytes]) -> bytes | None:
+def span_message(outcome: Outcome, address: Address, random_bytes: Callable[[int], bytes]) -> Message | None:
     """Return the span of a request, below the client's span if it sent one; None if that is not sampled."""
     trace, parent, sampled = _parse_traceparent(outcome.traceparent)
     if not sampled:
         return None
     provider, model = _target_of(outcome)
     operation = OPERATIONS.get(outcome.client_protocol, OPERATION)
-    failed = outcome.outcome != OK
-    return b"".join(
-        (
-            _bytes_field(1, trace or random_bytes(16)),
-            _bytes_field(2, random_bytes(8)),
-            _bytes_field(4, parent),
-            _text_field(5, f"{operation} {model}".strip()),
-            _int_field(6, CLIENT_SPAN),
-            _fixed64_field(7, _nanoseconds(outcome.started_at)),
-            _fixed64_field(8, _nanoseconds(outcome.started_at + outcome.duration_s)),
-            _attributes(9, span_attributes(outcome, provider, model, address)),
-            _message_field(15, _int_field(3, ERROR_STATUS)) if failed else b"",
-        )
-    )
+    return {
+        "traceId": trace or random_bytes(16).hex(),
+        "spanId": random_bytes(8).hex(),
+        "parentSpanId": parent,
+        "name": f"{operation} {model}".strip(),
+        "kind": CLIENT_SPAN,
+        "startTimeUnixNano": _nanoseconds(outcome.started_at),
+        "endTimeUnixNano": _nanoseconds(outcome.started_at + outcome.duration_s),
+        "attributes": _attributes(span_attributes(outcome, provider, model, address)),
+        "status": {"code": ERROR_STATUS} if outcome.outcome != OK else {},
+    }
 
 
 def span_attributes(outcome: Outcome, provider: str, model: str, address: Address) -> dict[str, Attribute]:
@@ -106,21 +90,19 @@ def span_attributes(outcome: Outcome, provider: str, model: str, address: Addres
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def metric_messages(readings: Iterable[Reading], began_ns: int, now_ns: int) -> Iterator[bytes]:
+def metric_messages(readings: Iterable[Reading], began_ns: int, now_ns: int) -> Iterator[Message]:
     """Yield all metrics of a scrape except those of the process itself; counters began at `began_ns`."""
     ordered = sorted(merge_readings(readings), key=lambda reading: reading.name)
     for name, series in groupby(ordered, key=lambda reading: reading.name):
         family = CATALOGUE[name]
         if not name.startswith("process_"):
-            points = b"".join(_message_field(1, _data_point(family, reading, began_ns, now_ns)) for reading in series)
-            yield b"".join(
-                (
-                    _text_field(1, family.otel or otel_name(name)),
-                    _text_field(2, family.help),
-                    _text_field(3, family.unit),
-                    _data_field(family, points),
-                )
-            )
+            points = [_data_point(family, reading, began_ns, now_ns) for reading in series]
+            yield {
+                "name": family.otel or otel_name(name),
+                "description": family.help,
+                "unit": family.unit,
+                **_data_field(family, points),
+            }
 
 
 def otel_name(name: str) -> str:
@@ -132,67 +114,61 @@ def otel_label(label: str) -> str:
     return DOTTED.sub(lambda match: match[1].replace("gen_ai_", "gen_ai.") + ".", label)
 
 
-def _data_field(family: Family, points: bytes) -> bytes:
+def _data_field(family: Family, points: list[Message]) -> Message:
     match family.type:
         case Type.GAUGE:
-            return _message_field(5, points)
+            return {"gauge": {"dataPoints": points}}
         case Type.COUNTER:
-            return _message_field(7, points + _int_field(2, CUMULATIVE) + _int_field(3, 1))
+            return {"sum": {"dataPoints": points, "aggregationTemporality": CUMULATIVE, "isMonotonic": True}}
         case Type.HISTOGRAM:
-            return _message_field(9, points + _int_field(2, CUMULATIVE))
+            return {"histogram": {"dataPoints": points, "aggregationTemporality": CUMULATIVE}}
 
 
-def _data_point(family: Family, reading: Reading, began_ns: int, now_ns: int) -> bytes:
+def _data_point(family: Family, reading: Reading, began_ns: int, now_ns: int) -> Message:
     labels = {otel_label(name): value for name, value in zip(family.labels, reading.labels, strict=True) if value}
-    times = _fixed64_field(2, began_ns) + _fixed64_field(3, now_ns)
+    point: Message = {
+        "startTimeUnixNano": str(began_ns),
+        "timeUnixNano": str(now_ns),
+        "attributes": _attributes(labels),
+    }
     if family.type is not Type.HISTOGRAM:
-        return times + _double_field(4, reading.values[0]) + _attributes(7, labels)
+        return {**point, "asDouble": reading.values[0]}
     *counts, total = reading.values
     buckets = [int(count) for count in counts]
-    return b"".join(
-        (
-            times,
-            _fixed64_field(4, sum(buckets)),
-            _double_field(5, total),
-            _packed_fixed64_field(6, buckets),
-            _packed_double_field(7, family.bounds),
-            _attributes(9, labels),
-        )
-    )
+    return {
+        **point,
+        "count": str(sum(buckets)),
+        "sum": total,
+        "bucketCounts": [str(count) for count in buckets],
+        "explicitBounds": family.bounds,
+    }
 
 
-def _attributes(field: int, attributes: Mapping[str, Attribute]) -> bytes:
-    return b"".join(
-        _message_field(field, _encode_name(name) + _message_field(2, _encode_value(value)))
-        for name, value in attributes.items()
-    )
+def _attributes(attributes: Mapping[str, Attribute]) -> list[Message]:
+    return [{"key": name, "value": _encode_value(value)} for name, value in attributes.items()]
 
 
-@lru_cache(maxsize=256)
-def _encode_name(attribute: str) -> bytes:
-    return _text_field(1, attribute)
-
-
-def _encode_value(value: Attribute) -> bytes:
+def _encode_value(value: Attribute) -> Message:
     match value:
         case bool():
-            return _oneof_int_field(2, int(value))
+            return {"boolValue": value}
         case int():
-            return _oneof_int_field(3, value)
+            return {"intValue": str(value)}
         case float():
-            return _double_field(4, value)
+            return {"doubleValue": value}
         case str():
-            return _message_field(1, value.encode(errors="replace"))
+            # A variable of the environment may contain surrogates, and JSON may not.
+            return {"stringValue": value.encode(errors="replace").decode()}
         case tuple():
-            return _message_field(5, b"".join(_message_field(1, _encode_value(part)) for part in value))
+            return {"arrayValue": {"values": [_encode_value(part) for part in value]}}
 
 
-def _parse_traceparent(header: str) -> tuple[bytes, bytes, bool]:
+def _parse_traceparent(header: str) -> tuple[str, str, bool]:
     """Return trace, parent span and whether the client sampled it; a malformed header is ignored."""
     match = TRACEPARENT.fullmatch(header)
     if match is None or not match[1].strip("0") or not match[2].strip("0"):
-        return b"", b"", True
-    return bytes.fromhex(match[1]), bytes.fromhex(match[2]), bool(int(match[3], 16) & 1)
+        return "", "", True
+    return match[1], match[2], bool(int(match[3], 16) & 1)
 
 
 def _target_of(outcome: Outcome) -> tuple[str, str]:
@@ -205,63 +181,10 @@ def _target_of(outcome: Outcome) -> tuple[str, str]:
     return "", _clean(outcome.requested_model)
 
 
-def _nanoseconds(since_epoch: float) -> int:
+def _nanoseconds(since_epoch: float) -> str:
     """Round to microseconds, which is as precise as a float of this size."""
-    return round(since_epoch * 1e6) * 1000
+    return str(round(since_epoch * 1e6) * 1000)
 
 
 def _clean(text: str) -> str:
     return one_line(text[:MAX_TEXT])
-
-
-# Protobuf fields. A default value is not written, as the format demands.
-
-
-def _varint(number: int) -> bytes:
-    if 0 <= number < 0x80:
-        return _SMALL[number]
-    number &= 0xFFFFFFFFFFFFFFFF  # negative numbers are written in two's complement
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _message_field(field: int, body: bytes) -> bytes:
-    """An embedded message, written even if it is empty."""
-    return _varint(field << 3 | 2) + _varint(len(body)) + body
-
-
-def _text_field(field: int, value: str) -> bytes:
-    return _message_field(field, value.encode(errors="replace")) if value else b""
-
-
-def _bytes_field(field: int, value: bytes) -> bytes:
-    return _message_field(field, value) if value else b""
-
-
-def _int_field(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value) if value else b""
-
-
-def _oneof_int_field(field: int, value: int) -> bytes:
-    """An integer of a oneof, written even if it is zero: it shows which of them is set."""
-    return _varint(field << 3) + _varint(value)
-
-
-def _double_field(field: int, value: float) -> bytes:
-    return _varint(field << 3 | 1) + _DOUBLE.pack(value)
-
-
-def _fixed64_field(field: int, value: int) -> bytes:
-    return _varint(field << 3 | 1) + _FIXED64.pack(value)
-
-
-def _packed_fixed64_field(field: int, values: Iterable[int]) -> bytes:
-    return _bytes_field(field, b"".join(map(_FIXED64.pack, values)))
-
-
-def _packed_double_field(field: int, values: Iterable[float]) -> bytes:
-    return _bytes_field(field, b"".join(map(_DOUBLE.pack, values)))

@@ -26,8 +26,8 @@ from wire_json import Json
 
 RUNTIME = "https://runtime.us-east-1.kiro.dev"
 EUROPEAN = "arn:aws:codewhisperer:eu-central-1:123456789012:profile/FAKEPROFILE"
-SOCIAL = Credential(Method.DESKTOP, access_token="a", refresh_token="r")
-BUILDER = Credential(Method.OIDC, access_token="a", refresh_token="r", builder_id=True)
+SOCIAL = Credential(method=Method.DESKTOP, access_token="a", refresh_token="r")
+BUILDER = Credential(method=Method.OIDC, access_token="a", refresh_token="r", builder_id=True)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.passes.adapt_tools import Schema, add_to_description
+from dragoman.passes.adapt_tools import DEFINITIONS, Schema, add_to_description, find_reference
 
 Note = Callable[[str], None]  # why the schema is approximated
 
@@ -25,7 +25,6 @@ _KEPT = frozenset(
         "propertyOrdering",
     )
 )  # fmt: skip
-_DEFINITIONS = frozenset(("$defs", "definitions"))
 _LEFT_OUT = frozenset(("$schema", "$comment", "discriminator", "nullable"))  # without a meaning of their own here
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _ENUMERABLE = frozenset((str, int, float))
@@ -34,7 +33,7 @@ _MAX_DEPTH = 100  # far more than any real schema has
 _WEIGHT_BYTES = 64  # of keywords weigh as much as one schema
 _MAX_INLINE_WEIGHT = 50  # of what is written out in place of one reference
 _MAX_COPIED_WEIGHT = 10_000  # of all that is written more than once: about a megabyte
-_SUBSCHEMAS = frozenset(("properties", "items", "prefixItems", "anyOf", "oneOf", "additionalProperties", *_DEFINITIONS))
+_SUBSCHEMAS = frozenset(("properties", "items", "prefixItems", "anyOf", "oneOf", "additionalProperties", *DEFINITIONS))
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 
@@ -141,7 +140,7 @@ class _Cleaner:
         """Return the name of a new definition, which is written at the end."""
         reference = schema.get("$ref")
         base = _NOT_IN_NAMES.sub("", reference.rpartition("/")[2])[:60] if isinstance(reference, str) else ""
-        taken = [names for each in _DEFINITIONS if isinstance(names := self._root.get(each), dict)]
+        taken = [names for each in DEFINITIONS if isinstance(names := self._root.get(each), dict)]
         while True:
             self._last_number += 1
             name = f"{base or 'Merged'}_{self._last_number}"
@@ -167,7 +166,7 @@ class _Cleaner:
             case "type", _:
                 clean["type"] = _write_type(value, schema)
             case "properties" | "$defs" | "definitions", dict(named):
-                clean["$defs" if key in _DEFINITIONS else key] = self._clean_named(named)
+                clean["$defs" if key in DEFINITIONS else key] = self._clean_named(named)
             case "items" | "prefixItems", list():
                 clean["prefixItems"] = [self.clean(each) for each in value]
             case "items", _:
@@ -203,7 +202,7 @@ class _Cleaner:
         reference = schema["$ref"]
         assert isinstance(reference, str)
         clean: Schema = {"$ref": reference.replace("#/definitions/", "#/$defs/", 1)}
-        for key in _DEFINITIONS & schema.keys():
+        for key in DEFINITIONS & schema.keys():
             value = schema[key]
             clean["$defs"] = self._clean_named(value) if isinstance(value, dict) else {}
         return clean
@@ -222,16 +221,13 @@ class _Cleaner:
             seen.add(reference)
             weight += self._weigh(found)
             if schema is self._root:
-                others |= {key: value for key, value in schema.items() if key in _DEFINITIONS}
-            schema = {**{key: value for key, value in found.items() if key not in _DEFINITIONS}, **others}
+                others |= {key: value for key, value in schema.items() if key in DEFINITIONS}
+            schema = {**{key: value for key, value in found.items() if key not in DEFINITIONS}, **others}
         return _Meaning(self._merge_all_of(schema), weight + sum(map(self._weigh, self._list_parts(schema))))
 
     def _find(self, reference: str) -> Schema | None:
-        """Return the schema that a reference into this document names."""
-        at: object = self._root
-        for key in reference.removeprefix("#").split("/")[1:]:
-            at = at.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(at, dict) else None
-        return at if isinstance(at, dict) and reference.startswith("#") else None
+        found = find_reference(reference, self._root)
+        return found if isinstance(found, dict) else None
 
     def _merge_all_of(self, schema: Schema) -> Schema:
         """Return the schema with the objects of allOf merged into it; other combinations stay for the description."""
@@ -311,7 +307,7 @@ class _Merger:
                 self.schema[key] = value
             elif key == "required" and isinstance(present, list) and isinstance(value, list):
                 self._add_required(present, value)
-            elif key in ("properties", *_DEFINITIONS) and isinstance(present, dict) and isinstance(value, dict):
+            elif key in ("properties", *DEFINITIONS) and isinstance(present, dict) and isinstance(value, dict):
                 self._add_named(key, present, value)
             elif present != value:
                 self.has_conflict = True
@@ -343,14 +339,14 @@ def _refers(schema: Schema) -> bool:
 
 def _is_sibling(key: str) -> bool:
     """Return whether a keyword beside a `$ref` says something about the value."""
-    return key[0:1] != "$" and key not in _DEFINITIONS
+    return key[0:1] != "$" and key not in DEFINITIONS
 
 
 def _list_subschemas(schema: Schema) -> Iterator[Schema]:
     for key in _SUBSCHEMAS & schema.keys():
         value = schema[key]
         inside: Iterable[object] = value if isinstance(value, list) else (value,)
-        if key in ("properties", *_DEFINITIONS) and isinstance(value, dict):
+        if key in ("properties", *DEFINITIONS) and isinstance(value, dict):
             inside = value.values()
         yield from (each for each in inside if isinstance(each, dict))
 

@@ -7,6 +7,7 @@ from typing import Self, overload
 
 from dragoman.framing.fields import Fields
 from dragoman.hub.request import Ext
+from dragoman.passes.adapt_tools import Schema, map_schemas
 
 _LETTER = re.compile(r"_([a-z0-9])")
 
@@ -119,13 +120,6 @@ def unread_fields(holder: ProtoFields, *inner: ProtoFields | None) -> Ext:
 # `responseJsonSchema` are JSON Schema, in which some clients write the dialect's types. Only positions that hold
 # schemas are read: the name of a property, a default and an enum's values are data.
 
-_Schema = dict[str, object]
-
-_LISTS = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
-_SINGLE = frozenset(
-    ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames", "unevaluatedItems")
-)
-_NAMED = frozenset(("properties", "$defs", "defs", "definitions", "patternProperties", "dependentSchemas"))
 _COUNTS = frozenset(("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"))
 _UNSPECIFIED = "type_unspecified"
 _MAX_DEPTH = 64  # far more than any real schema has
@@ -141,26 +135,22 @@ def read_dialect(schema: object) -> object:
     return _read_schema(schema, 0, _read_dialect_node)
 
 
-def _read_schema(schema: object, depth: int, read_node: Callable[[_Schema], _Schema]) -> object:
+def _read_schema(schema: object, depth: int, read_node: Callable[[Schema], Schema]) -> object:
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
     node = read_node(schema)
-    for key, value in node.items():
-        if key in _NAMED and isinstance(value, dict):
-            node[key] = {name: _read_schema(each, depth + 1, read_node) for name, each in value.items()}
-        elif key in _LISTS and isinstance(value, list):
-            node[key] = [_read_schema(each, depth + 1, read_node) for each in value]
-        elif key in _SINGLE:
-            node[key] = _read_schema(value, depth + 1, read_node)
-    return node
+    return {
+        key: map_schemas(key, value, lambda each: _read_schema(each, depth + 1, read_node))
+        for key, value in node.items()
+    }
 
 
-def _read_json_node(schema: _Schema) -> _Schema:
+def _read_json_node(schema: Schema) -> Schema:
     return {key: _lower_type(value) if key == "type" else value for key, value in schema.items()}
 
 
-def _read_dialect_node(schema: _Schema) -> _Schema:
-    node: _Schema = {}
+def _read_dialect_node(schema: Schema) -> Schema:
+    node: Schema = {}
     for key, value in schema.items():
         name = key if _to_camel_case(key) in schema else _to_camel_case(key)
         if value is not None and name not in ("nullable", "example", "propertyOrdering"):
@@ -189,7 +179,7 @@ def _lower_type(value: object) -> object:
     return [item.lower() if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
 
 
-def _order_properties(node: _Schema, order: object) -> None:
+def _order_properties(node: Schema, order: object) -> None:
     """Put the properties into the order that the client names: JSON Schema has no other way to say it."""
     properties = node.get("properties")
     if isinstance(order, list) and isinstance(properties, dict):
@@ -197,7 +187,7 @@ def _order_properties(node: _Schema, order: object) -> None:
         node["properties"] = {**named, **properties}
 
 
-def _make_nullable(node: _Schema) -> _Schema:
+def _make_nullable(node: Schema) -> Schema:
     kind, values, alternatives = node.get("type"), node.get("enum"), node.get("anyOf")
     if isinstance(values, list) and None not in values:
         node["enum"] = [*values, None]

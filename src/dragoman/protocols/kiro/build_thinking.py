@@ -7,9 +7,9 @@ from msgspec import Struct
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import DEFAULT_EFFORT, EFFORTS, Target, effort_for_budget
 from dragoman.hub.request import Reasoning, Request, Switch
+from dragoman.passes.adapt_tools import Schema, find_reference
 from dragoman.protocols.kiro.wire import KiroOptions
 
-Schema = dict[str, object]
 _BRANCHES = ("anyOf", "oneOf", "allOf")
 _MAX_DEPTH = 20
 Fields = dict[str, object]
@@ -66,17 +66,9 @@ class NativeFields:
             for branch in branches if isinstance(branches, list) else ():
                 if isinstance(branch, dict):
                     yield from self._branches(branch, depth + 1)
-        target = self._resolve(schema.get("$ref"))
-        if target is not None:
+        target = find_reference(schema.get("$ref"), self._schema)
+        if isinstance(target, dict):
             yield from self._branches(target, depth + 1)
-
-    def _resolve(self, reference: object) -> Schema | None:
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            return None
-        found: object = self._schema
-        for name in reference[2:].split("/"):
-            found = found.get(name) if isinstance(found, dict) else None
-        return found if isinstance(found, dict) else None
 
 
 def _properties(schema: Schema) -> Schema:

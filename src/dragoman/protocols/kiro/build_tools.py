@@ -1,7 +1,6 @@
 """Build tool specifications, and what the prompt says about tools: long descriptions and the tool choice."""
 
 from collections.abc import Callable, Sequence
-from urllib.parse import unquote
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,21 +20,22 @@ from dragoman.hub.request import (
     ToolCall,
     ToolChoice,
     Turn,
-    split_pointer,
 )
-from dragoman.passes.adapt_tools import Schema, add_to_description, make_root_object
+from dragoman.passes.adapt_tools import (
+    DEFINITIONS,
+    LISTED,
+    NAMED,
+    SINGLE,
+    Schema,
+    add_to_description,
+    find_reference,
+    make_root_object,
+)
 from dragoman.passes.adapt_turns import split_leading_instructions
 from dragoman.protocols.kiro.wire import InputSchema, ToolEntry, ToolSpecification
 
-_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})  # their keys are names, not keywords
-_LISTED = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-_NESTED = frozenset(
-    {"items", "not", "if", "then", "else", "contains", "propertyNames", "additionalItems", "contentSchema"}
-    | {"unevaluatedItems", "unevaluatedProperties"}
-)
 _DATA = frozenset({"const", "default", "examples"})
 _IGNORED = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$comment", "$vocabulary", "strict"})
-_DEFINITIONS = frozenset({"$defs", "definitions"})
 _MAX_DEPTH = 60
 _MAX_NODES = 10_000  # nested references may expand without end
 _MUST_CALL = "You must answer by calling at least one of the tools that you are offered."
@@ -84,7 +84,7 @@ class _SchemaCleaner:
         for key, value in schema.items():
             if key == "additionalProperties":
                 self._clean_additional(value, depth, active, described)
-            elif key in _IGNORED or key in _DEFINITIONS or key == "$ref":
+            elif key in _IGNORED or key in DEFINITIONS or key == "$ref":
                 self._approximate("a schema is sent with its references written out and without its annotations")
             elif (kept := self._clean_keyword(key, value, depth, active)) is not None:
                 clean[key] = kept
@@ -100,13 +100,13 @@ class _SchemaCleaner:
             return None
         if key == "required":
             return self._clean_required(value)
-        if key in _NAMED and isinstance(value, dict):
+        if key in NAMED and isinstance(value, dict):
             return {name: self.clean(schema, depth + 1, active) for name, schema in value.items()}
-        if key in _LISTED | {"items"} and isinstance(value, list):
+        if key in LISTED | {"items"} and isinstance(value, list):
             return [self.clean(schema, depth + 1, active) for schema in value]
-        if key in _NESTED:
+        if key in SINGLE:
             return self.clean(value, depth + 1, active)
-        if key in _NAMED or key in _LISTED:
+        if key in NAMED or key in LISTED:
             self._approximate(f"`{key}` is not what a schema has there")
             return None
         return value  # data, or a keyword without schemas inside it
@@ -127,8 +127,8 @@ class _SchemaCleaner:
     def _clean_reference(self, schema: Schema, depth: int, active: tuple[str, ...]) -> Schema:
         reference = str(schema["$ref"])
         beside = {key: value for key, value in schema.items() if key != "$ref"}
-        target = self._find(reference)
-        if target is None:
+        target = find_reference(reference, self._root)
+        if not isinstance(target, dict):
             self._approximate(f"the reference {reference[:100]!r} has no target")
             return self.clean(beside, depth, active)
         if reference in active:
@@ -138,22 +138,6 @@ class _SchemaCleaner:
             return {**known, **self.clean(beside, depth, active)}
         found = self.clean(target, depth + 1, (*active, reference))
         return {**found, **self.clean(beside, depth, active)}
-
-    def _find(self, reference: str) -> Schema | None:
-        """Return the target of a reference within the schema."""
-        if not reference.startswith("#"):
-            return None
-        found: object = self._root
-        for name in split_pointer(unquote(reference[1:])):
-            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-                found = found[int(name)]
-            elif isinstance(found, dict) and name in found:
-                found = found[name]
-            else:
-                return None
-        if reference != "#" and found is self._root:  # an anchor, which is not supported
-            return None
-        return found if isinstance(found, dict) else None
 
 
 class OfferedTools(Struct):

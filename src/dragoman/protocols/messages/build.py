@@ -7,7 +7,7 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Format, Hosted, Request, Shape
-from dragoman.passes.adapt_tools import Schema, add_to_description
+from dragoman.passes.adapt_tools import DEFINITIONS, Schema, add_to_description, map_schemas
 from dragoman.passes.adapt_turns import split_leading_instructions
 from dragoman.protocols.messages.build_content import ContentBuilder
 from dragoman.protocols.messages.build_thinking import ThinkingPlan, plan_thinking
@@ -19,7 +19,7 @@ from dragoman.protocols.messages.wire import BINDING_BETA, DEFAULT_MAX_TOKENS, M
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
 _KEPT_KEYWORDS = frozenset({"type", "enum", "const", "title", "required", "default", "description"})
 _MEANINGLESS = frozenset({"additionalProperties", "$schema", "$id", "$comment"})  # without meaning for a model
-_NAMED = frozenset({"properties", "$defs", "definitions"})  # their keys are names, their values are schemas
+_NAMED = frozenset({"properties", *DEFINITIONS})
 _CHOICES = {"oneOf": "anyOf", "anyOf": "anyOf", "allOf": "allOf"}
 _JSON_ONLY = "Answer with one valid JSON object and nothing else."
 
@@ -42,29 +42,23 @@ def _clean_schema(schema: object) -> object:
         return schema
     if "$ref" in schema:  # a reference has no siblings except definitions at the root
         remaining: Schema = {"$ref": schema["$ref"]}
-        return remaining | {key: _clean_each(value) for key, value in schema.items() if key in ("$defs", "definitions")}
+        return remaining | {
+            key: map_schemas(key, value, _clean_schema) for key, value in schema.items() if key in DEFINITIONS
+        }
     clean: Schema = {}
     described: Schema = {}
     for key, value in schema.items():
         if key in _KEPT_KEYWORDS or (key == "format" and value in _FORMATS) or (key == "minItems" and value in (0, 1)):
             clean[key] = value
-        elif key in _NAMED:
-            clean[key] = _clean_each(value)
+        elif key in _NAMED or (key == "items" and isinstance(value, dict)):
+            clean[key] = map_schemas(key, value, _clean_schema)
         elif key in _CHOICES and isinstance(value, list) and _CHOICES[key] not in clean:
             clean[_CHOICES[key]] = [_clean_schema(choice) for choice in value]
-        elif key == "items" and isinstance(value, dict):
-            clean[key] = _clean_schema(value)
         elif key not in _MEANINGLESS or isinstance(value, dict):  # the type of a map's values is described
             described[key] = value
     if schema.get("type") == "object" or "properties" in schema:
         clean["additionalProperties"] = False
     return add_to_description(clean, described)
-
-
-def _clean_each(schemas: object) -> object:
-    if not isinstance(schemas, dict):
-        return schemas
-    return {name: _clean_schema(schema) for name, schema in schemas.items()}
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:

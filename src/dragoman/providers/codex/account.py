@@ -3,15 +3,13 @@
 import re
 from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.accounts.credential import CredentialError, format_timestamp
+from dragoman.accounts.credential import format_timestamp
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
-from dragoman.framing.jsonread import JSON_ERRORS
-from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.profile import EFFORTS
 from dragoman.net.headers import Header, Headers
 from dragoman.protocols.responses.errors import read_failure as read_failure
@@ -145,24 +143,10 @@ class CodexAccount:
         return Finding(what, OK, summary)
 
     async def _fetch(self, url: str, kind: type[T]) -> T:
-        response = await self._request(url)
-        if response.status == 401 and await self.refresher.renew():
-            response = await self._request(url)
-        if response.status != 200:
-            raise RequestError(read_failure(response.status, {}, response.body))
-        try:
-            return msgspec.json.decode(response.body, type=kind)
-        except JSON_ERRORS as error:
-            raise RequestError(
-                Failure(Kind.UPSTREAM, f"cannot parse the ChatGPT backend's response: {error}")
-            ) from error
-
-    async def _request(self, url: str) -> ServiceResponse:
-        credential = await self.refresher.get()
-        try:
+        async def send(credential: Credential) -> ServiceResponse:
             return await self._service.request("GET", url, authorization_headers(credential))
-        except CredentialError as lost:
-            raise RequestError(Failure(lost.kind, str(lost))) from lost
+
+        return (await self.refresher.fetch(send, read_failure)).parse_account(kind, "the ChatGPT backend's")
 
 
 def authorization_headers(credential: Credential) -> tuple[Header, ...]:

@@ -6,25 +6,25 @@ import binascii
 import msgspec
 from msgspec import Struct
 
+from dragoman.accounts import credential as accounts
 from dragoman.accounts.credential import (
     CredentialError,
-    FileSource,
+    JsonSource,
     Table,
     TokenRejected,
-    encode_table,
     format_timestamp,
     is_sendable,
-    load_table,
     parse_timestamp,
     read_table,
     read_text,
-    replace_file,
 )
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
-from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Kind
 
 REMEDY = "`codex login`, or `dragoman login codex`"
+NO_CREDENTIAL = (
+    "Run `dragoman login codex`; or `codex login`, unless Codex stores its tokens in a keyring; or set `credentials`"
+)
 UNREADABLE_LIFE_S = 8 * 86_400.0  # of a token without an expiry, from its last renewal
 
 OTHER_MODES = {
@@ -36,30 +36,20 @@ OTHER_MODES = {
 }
 
 
-class Credential(Struct, frozen=True):
-    access_token: str = ""
-    refresh_token: str = ""
+class Credential(accounts.Credential, frozen=True):
     id_token: str = ""
-    expires_at: float = 0.0
     renewed_at: float = 0.0
-    account: str = ""
     plan: str = ""
     fedramp: bool = False
     residency: str = ""  # the region in which its data must stay
 
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        return (self.access_token, self.refresh_token)
 
-    def __repr__(self) -> str:
-        return f"Credential({self.plan})"
-
-
-class AuthFile(FileSource):
+class AuthFile(JsonSource[Credential]):
     """The file of Codex, which uses no lock and writes in place: if it has written meanwhile, its content stays."""
 
-    def read(self) -> Credential:
-        _, table = load_table(self.path, REMEDY)
+    remedy = REMEDY
+
+    def parse(self, table: Table) -> Credential:
         credential = make_credential(
             read_table(table, "tokens"), parse_timestamp(read_text(table, "last_refresh")) or 0.0
         )
@@ -69,29 +59,12 @@ class AuthFile(FileSource):
             raise CredentialError(f"{self.location} holds a token with characters that no token has: {REMEDY}")
         return credential
 
-    def write(self, consumed: Credential, fresh: Credential) -> bool:
-        content, table = load_table(self.path, REMEDY)
-        tokens = read_table(table, "tokens")
-        if read_text(tokens, "refresh_token") != consumed.refresh_token:
-            return False
-        renewed = {"tokens": {**tokens, **token_fields(fresh)}, "last_refresh": format_timestamp(fresh.renewed_at)}
-        return replace_file(self.path, encode_table({**table, **renewed}), content)
+    def read_refresh_token(self, table: Table) -> str:
+        return read_text(read_table(table, "tokens"), "refresh_token")
 
-
-class NoCredential:
-    """No credential is configured, and none of the usual files exists."""
-
-    location = "no credential"
-    lock = None
-
-    def read(self) -> Credential:
-        raise CredentialError(
-            "no credential found. Run `dragoman login codex`; or `codex login`, unless Codex stores its tokens in a "
-            "keyring; or set `credentials`"
-        )
-
-    def write(self, consumed: Credential, fresh: Credential) -> bool:
-        return False
+    def renewed_fields(self, table: Table, fresh: Credential) -> Table:
+        tokens = {**read_table(table, "tokens"), **token_fields(fresh)}
+        return {"tokens": tokens, "last_refresh": format_timestamp(fresh.renewed_at)}
 
 
 def make_credential(tokens: Table, renewed_at: float) -> Credential:
@@ -183,11 +156,6 @@ class Tokens(Struct):
     expires_in: float | None = None
 
 
-class _ErrorBody(Struct):
-    error: object = None
-    code: object = None
-
-
 class TokenIssuer:
     remedy = "`codex login` or `dragoman login codex` makes a new one"
 
@@ -212,28 +180,15 @@ class TokenIssuer:
 def read_tokens(response: ServiceResponse) -> Tokens:
     """Return the tokens in OpenAI's response. Raises TokenRejected or CredentialError."""
     if response.status == 200:
-        try:
-            return msgspec.json.decode(response.body, type=Tokens)
-        except JSON_ERRORS:
-            raise CredentialError("the token service's response cannot be parsed", Kind.UPSTREAM) from None
-    code = read_error_code(response)
+        tokens = response.parse(Tokens)
+        if tokens is None:
+            raise CredentialError("the token service's response cannot be parsed", Kind.UPSTREAM)
+        return tokens
+    code = response.error_code
     if code in PERMANENT_ERRORS or response.status == 401:
         raise TokenRejected(code, is_permanent=True)
     kind = Kind.RATE_LIMITED if response.status == 429 else Kind.UPSTREAM
     raise CredentialError(f"the token service answered {code}", kind)
-
-
-def read_error_code(response: ServiceResponse) -> str:
-    """Return OpenAI's error code from any of the three places that have contained it; else the status."""
-    try:
-        body = msgspec.json.decode(response.body, type=_ErrorBody)
-    except JSON_ERRORS:
-        body = _ErrorBody()
-    nested = body.error.get("code") if isinstance(body.error, dict) else body.error
-    for word in (nested, body.code):
-        if isinstance(word, str) and word:
-            return word[:64]
-    return f"HTTP {response.status}"
 
 
 def merge_tokens(old: Credential, new: Tokens, now: float) -> Credential:

@@ -1,10 +1,9 @@
 """Signing in with ChatGPT: in a browser on this machine, or by a code on any device."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from urllib.parse import urlencode
 
-import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.credential import CredentialError, Table, TokenRejected, format_timestamp
@@ -13,18 +12,17 @@ from dragoman.accounts.login import (
     DENIED,
     AuthorizationPending,
     BrowserCallback,
+    CodeLogin,
     LoginFailed,
     PollPace,
     Sleep,
     Tick,
-    make_proof,
+    login_failures,
     poll,
-    wait_for_browser_code,
 )
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
-from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Kind
-from dragoman.providers.codex.credential import Credential, merge_tokens, read_error_code, read_tokens, token_fields
+from dragoman.providers.codex.credential import Credential, merge_tokens, read_tokens, token_fields
 
 CALLBACK = "/auth/callback"
 PORTS = (1455, 1457)  # the only ones registered
@@ -66,33 +64,28 @@ class _Confirmed(Struct):
     code_verifier: str
 
 
-class BrowserLogin:
-    """PKCE with a listener on the loopback interface."""
-
+class BrowserLogin(CodeLogin):
     def __init__(
         self, service: ServiceClient, app: App, ports: Sequence[int] = PORTS, timeout_s: float = BROWSER_TIMEOUT_S
     ) -> None:
+        super().__init__(BrowserCallback(CALLBACK, ports, timeout_s, _reason))
         self._service = service
         self._app = app
-        self._callback = BrowserCallback(CALLBACK, ports, timeout_s, _reason)
-        self._proof = make_proof()
 
-    async def run(self, show: Callable[[str], None]) -> Table:
-        """Sign in; `show` is called with the link to open."""
-        code, back = await wait_for_browser_code(self._callback, self._proof, show, self._link)
-        return await exchange_code(self._service, self._app, code, self._proof.verifier, back)
+    async def exchange(self, code: str, back: str) -> Table:
+        return await exchange_code(self._service, self._app, code, self.proof.verifier, back)
 
-    def _link(self, back: str) -> str:
+    def link(self, back: str) -> str:
         query = {
             "response_type": "code",
             "client_id": self._app.client_id,
             "redirect_uri": back,
             "scope": SCOPES,
-            "code_challenge": self._proof.challenge,
+            "code_challenge": self.proof.challenge,
             "code_challenge_method": "S256",
             "id_token_add_organizations": "true",
             "codex_cli_simplified_flow": "true",
-            "state": self._proof.state,
+            "state": self.proof.state,
             "originator": self._app.originator,
         }
         return f"{self._app.root}/oauth/authorize?{urlencode(query)}"
@@ -108,15 +101,16 @@ class DeviceLogin:
         self.link = f"{app.root}/codex/device"
 
     async def begin(self) -> Prompt:
-        response = await self._post("usercode", {"client_id": self._app.client_id})
+        with login_failures():
+            response = await self._service.post(self._url("usercode"), {"client_id": self._app.client_id})
         if response.status == 404:
             raise LoginFailed("signing in by code is not enabled for this account: leave --device out")
         if response.status != 200:
-            raise LoginFailed(f"the sign-in service rejected the request ({read_error_code(response)})")
-        try:
-            return msgspec.json.decode(response.body, type=Prompt)
-        except JSON_ERRORS as error:
-            raise LoginFailed("the sign-in service's response cannot be parsed") from error
+            raise LoginFailed(f"the sign-in service rejected the request ({response.error_code})")
+        prompt = response.parse(Prompt)
+        if prompt is None:
+            raise LoginFailed("the sign-in service's response cannot be parsed")
+        return prompt
 
     async def wait(self, prompt: Prompt, tick: Tick) -> Table:
         question = {"device_auth_id": prompt.device_auth_id, "user_code": prompt.code}
@@ -126,16 +120,11 @@ class DeviceLogin:
 
         found = await poll(ask, PollPace(prompt.interval_s, DEVICE_LIFE_S, self._sleep), tick)
         back = f"{self._app.root}/deviceauth/callback"
-        return await exchange_code(self._service, self._app, found.authorization_code, found.code_verifier, back)
+        with login_failures():
+            return await exchange_code(self._service, self._app, found.authorization_code, found.code_verifier, back)
 
     def _url(self, name: str) -> str:
         return f"{self._app.root}/api/accounts/deviceauth/{name}"
-
-    async def _post(self, name: str, question: object) -> ServiceResponse:
-        try:
-            return await self._service.post(self._url(name), question)
-        except CredentialError as lost:
-            raise LoginFailed(str(lost)) from lost
 
 
 async def exchange_code(service: ServiceClient, app: App, code: str, verifier: str, back: str) -> Table:
@@ -147,13 +136,8 @@ async def exchange_code(service: ServiceClient, app: App, code: str, verifier: s
         "client_id": app.client_id,
         "code_verifier": verifier,
     }
-    try:
-        tokens = read_tokens(await service.post_form(f"{app.root}/oauth/token", form))
-        credential = merge_tokens(Credential(), tokens, service.clock.now())
-    except TokenRejected as rejected:
-        raise LoginFailed(f"the sign-in was rejected ({rejected.code})") from rejected
-    except CredentialError as error:
-        raise LoginFailed(str(error)) from error
+    tokens = read_tokens(await service.post_form(f"{app.root}/oauth/token", form))
+    credential = merge_tokens(Credential(), tokens, service.clock.now())
     return {
         "auth_mode": "chatgpt",
         "OPENAI_API_KEY": None,
@@ -164,11 +148,11 @@ async def exchange_code(service: ServiceClient, app: App, code: str, verifier: s
 
 def _read_confirmation(response: ServiceResponse) -> _Confirmed:
     if response.status == 200:
-        try:
-            return msgspec.json.decode(response.body, type=_Confirmed)
-        except JSON_ERRORS:
-            raise CredentialError("the sign-in service's response cannot be parsed", Kind.UPSTREAM) from None
-    code = read_error_code(response)
+        confirmed = response.parse(_Confirmed)
+        if confirmed is None:
+            raise CredentialError("the sign-in service's response cannot be parsed", Kind.UPSTREAM)
+        return confirmed
+    code = response.error_code
     if response.status == 429:
         raise AuthorizationPending(slower=True)
     if response.status in (403, 404) and code not in ("access_denied", "expired_token"):

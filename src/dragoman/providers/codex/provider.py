@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from dragoman.accounts.credential import Source
+from dragoman.accounts.credential import Source, make_missing_source
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.config.discovery import codex_credential_paths, home_directory
@@ -26,7 +26,7 @@ from dragoman.providers.codex.account import (
     authorization_headers,
     read_codex_exhausted_until,
 )
-from dragoman.providers.codex.credential import ISSUER_URL, AuthFile, Credential, NoCredential, TokenIssuer
+from dragoman.providers.codex.credential import ISSUER_URL, NO_CREDENTIAL, AuthFile, Credential, TokenIssuer
 from dragoman.providers.codex.request_rules import fit_request, passthrough_body
 from dragoman.providers.provider import (
     Account,
@@ -180,7 +180,7 @@ def find_source(config: CodexProviderConfig, environ: Mapping[str, str]) -> Call
 
     def find_saved() -> Source[Credential]:
         path = next((path for path in places if path.is_file()), None)
-        return NoCredential() if path is None else AuthFile(path)
+        return make_missing_source(NO_CREDENTIAL) if path is None else AuthFile(path)
 
     return find_saved
 

@@ -178,10 +178,7 @@ def read_quotas(name: str, response: ServiceResponse) -> list[Quota]:
     """Return what `dragoman usage --plans` shows. Raises RequestError if GitHub's response cannot be used."""
     if response.status != 200:
         raise RequestError(read_failure(response.status, {}, response.body))
-    try:
-        user = msgspec.json.decode(response.body, type=_User)
-    except JSON_ERRORS as error:
-        raise RequestError(Failure(Kind.UPSTREAM, f"cannot parse GitHub's response: {error}")) from error
+    user = response.parse_account(_User, "GitHub's")
     plan, resets_on = user.copilot_plan or "unknown", user.quota_reset_date
     return [
         Quota(name, plan, what.replace("_", " "), *_read_used(snapshot), resets_on)

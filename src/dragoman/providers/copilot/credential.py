@@ -5,119 +5,89 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.accounts.credential import (
     NEVER_EXPIRES,
+    Credential,
     CredentialError,
+    GivenSource,
+    JsonSource,
     Source,
     Table,
     TokenRejected,
     describe_place,
-    encode_table,
     find_named_file,
     format_timestamp,
     is_sendable,
     load_table,
+    make_missing_source,
     parse_timestamp,
     read_table,
     read_text,
-    replace_file,
     reveal,
 )
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.config.discovery import copilot_credential_paths, home_directory
 from dragoman.config.settings import CopilotProviderConfig
-from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Kind
 
 REMEDY = "`dragoman login copilot`"
 VARIABLE = "COPILOT_GITHUB_TOKEN"
+NO_CREDENTIAL = f"Run {REMEDY}, or set ${VARIABLE} or `credentials`"
 OPENCODE = "github-copilot"
 
 # Tokens of GitHub Apps, such as editors, are exchanged; those of OAuth apps and installations are used directly.
 MODES = {"ghu_": "exchange", "gho_": "direct", "github_pat_": "direct", "ghs_": "server"}
 
 
-class Session(Struct, frozen=True):
+class Session(Credential, frozen=True):
     """The token that requests carry, and what renews it: the GitHub token it was exchanged for, or a refresh token."""
 
-    access_token: str = ""
-    refresh_token: str = ""
-    expires_at: float = 0.0
     api: str = ""  # the API's URL as GitHub reports it
     client_id: str = ""  # of the app that the refresh token belongs to
-    account: str = ""
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        return (self.access_token, self.refresh_token)
-
-    def __repr__(self) -> str:
-        return "Session(***)"
 
 
-class GithubToken:
-    """A bare token, read again each time: an installation's is valid for an hour."""
-
-    lock = None
-
-    def __init__(self, read: Callable[[], str], location: str, mode: str) -> None:
-        self._read = read
-        self.location = location
-        self._mode = mode
-
-    def read(self) -> Session:
-        return _session(self._read(), self.location, self._mode)
-
-    def write(self, consumed: Session, fresh: Session) -> bool:
-        return True
-
-
-class TokenFile:
+class TokenFile(JsonSource[Session]):
     """Our own file, or that of an editor's plugin. Only our own contains renewable tokens and is written."""
 
+    remedy = REMEDY
+
     def __init__(self, path: Path, domain: str, mode: str) -> None:
-        self._path = path
+        super().__init__(path)
         self._domain = domain
         self._mode = mode
 
     @property
-    def location(self) -> str:
-        return str(self._path)
-
-    @property
     def lock(self) -> Path | None:
-        return self._path if _entry(load_table(self._path, REMEDY)[1], self._domain).get("refresh_token") else None
+        return self.path if self.read_refresh_token(load_table(self.path, REMEDY)[1]) else None
 
-    def read(self) -> Session:
-        _, table = load_table(self._path, REMEDY)
+    def parse(self, table: Table) -> Session:
         entry = _entry(table, self._domain)
         token = read_text(entry, "oauth_token") or read_text(read_table(table, OPENCODE), "refresh")
         if not token:
-            raise CredentialError(f"{self._path} holds no token for {self._domain}: {REMEDY}")
+            raise CredentialError(f"{self.path} holds no token for {self._domain}: {REMEDY}")
         mode = (read_text(entry, "auth") or self._mode) if self._mode == "auto" else self._mode
         session = _session(token, self.location, mode)
-        if not read_text(entry, "refresh_token") or not session.access_token:
+        if not self.read_refresh_token(table) or not session.access_token:
             return session
         return replace(
             session,
-            refresh_token=read_text(entry, "refresh_token"),
+            refresh_token=self.read_refresh_token(table),
             expires_at=parse_timestamp(read_text(entry, "expires_at")) or 0.0,
             client_id=read_text(entry, "client_id"),
         )
 
     def write(self, consumed: Session, fresh: Session) -> bool:
-        if not consumed.client_id:
-            return True  # exchanged tokens are kept in memory
-        content, table = load_table(self._path, REMEDY)
-        entry = _entry(table, self._domain)
-        if read_text(entry, "refresh_token") != consumed.refresh_token:
-            return False
-        renewed = {**entry, **renewable_fields(fresh.access_token, fresh.refresh_token, fresh.expires_at)}
-        return replace_file(self._path, encode_table({**table, self._domain: renewed}), content)
+        return super().write(consumed, fresh) if consumed.client_id else True  # exchanged tokens are kept in memory
+
+    def read_refresh_token(self, table: Table) -> str:
+        return read_text(_entry(table, self._domain), "refresh_token")
+
+    def renewed_fields(self, table: Table, fresh: Session) -> Table:
+        renewed = renewable_fields(fresh.access_token, fresh.refresh_token, fresh.expires_at)
+        return {self._domain: {**_entry(table, self._domain), **renewed}}
 
 
 def renewable_fields(token: str, refresh_token: str, expires_at: float) -> Table:
@@ -152,26 +122,23 @@ def find_source(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Ca
         if path is not None:
             file = TokenFile(path, domain, mode)
             return lambda: file
-        given = GithubToken(partial(reveal, secret, environ), describe_place(secret), mode)
+        given = _bare_token(partial(reveal, secret, environ), describe_place(secret), mode)
         return lambda: given
     places = copilot_credential_paths(environ, home) if home is not None else ()
 
     def find_saved() -> Source[Session]:
         own = next((path for path in places[:1] if path.is_file()), None)
         if own is None and environ.get(VARIABLE):
-            return GithubToken(lambda: environ[VARIABLE].strip(), VARIABLE, mode)
+            return _bare_token(lambda: environ[VARIABLE].strip(), VARIABLE, mode)
         path = own or next((path for path in places if path.is_file() and _holds(path, domain)), None)
-        return (
-            GithubToken(_refuse_without_credential, "no credential", mode)
-            if path is None
-            else TokenFile(path, domain, mode)
-        )
+        return make_missing_source(NO_CREDENTIAL) if path is None else TokenFile(path, domain, mode)
 
     return find_saved
 
 
-def _refuse_without_credential() -> str:
-    raise CredentialError(f"no credential found. Run {REMEDY}, or set ${VARIABLE} or `credentials`")
+def _bare_token(read: Callable[[], str], location: str, mode: str) -> Source[Session]:
+    """Return the source of a token, which is read again each time: an installation's is valid for an hour."""
+    return GivenSource(location, lambda: _session(read(), location, mode))
 
 
 def _holds(path: Path, domain: str) -> bool:
@@ -270,10 +237,9 @@ class TokenExchange:
     async def _renew_refreshable(self, old: Session) -> Session:
         form = {"client_id": old.client_id, "grant_type": "refresh_token", "refresh_token": old.refresh_token}
         response = await self._service.post_form(f"{self._places.login}/login/oauth/access_token", form)
-        try:
-            answer = msgspec.json.decode(response.body, type=TokenResponse)
-        except JSON_ERRORS:
-            raise CredentialError(f"GitHub responded with HTTP {response.status}", Kind.UPSTREAM) from None
+        answer = response.parse(TokenResponse)
+        if answer is None:
+            raise CredentialError(f"GitHub responded with HTTP {response.status}", Kind.UPSTREAM)
         if answer.error:
             raise TokenRejected(answer.error[:64], is_permanent=True)
         if not answer.access_token:
@@ -307,11 +273,8 @@ class TokenExchange:
 
 def _read_token(response: ServiceResponse) -> _Token:
     if response.status == 200:
-        try:
-            token = msgspec.json.decode(response.body, type=_Token)
-        except JSON_ERRORS:
-            token = _Token()
-        if token.token:
+        token = response.parse(_Token)
+        if token is not None and token.token:
             return token
         raise CredentialError("GitHub responded without a Copilot token", Kind.UPSTREAM)
     if response.status not in (401, 403, 404):
@@ -321,10 +284,7 @@ def _read_token(response: ServiceResponse) -> _Token:
 
 
 def _read_refusal(response: ServiceResponse) -> TokenRejected | CredentialError:
-    try:
-        body = msgspec.json.decode(response.body, type=_Refusal)
-    except JSON_ERRORS:
-        body = _Refusal()
+    body = response.parse(_Refusal) or _Refusal()
     if body.error_details is None:
         if response.status == 403 and "rate limit" in (body.message or "").lower():
             return CredentialError("GitHub's rate limit is reached", Kind.RATE_LIMITED)

@@ -2,13 +2,20 @@
 
 import asyncio
 
-import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.credential import CredentialError, Table, TokenRejected
-from dragoman.accounts.login import DEVICE_CODE, AuthorizationPending, LoginFailed, PollPace, Sleep, Tick, poll
+from dragoman.accounts.login import (
+    DEVICE_CODE,
+    AuthorizationPending,
+    LoginFailed,
+    PollPace,
+    Sleep,
+    Tick,
+    login_failures,
+    poll,
+)
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
-from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Kind
 from dragoman.providers.copilot.credential import TokenResponse, renewable_fields
 
@@ -34,17 +41,14 @@ class DeviceLogin:
 
     async def begin(self) -> Prompt:
         form = {"client_id": self._client_id, "scope": SCOPE}
-        try:
+        with login_failures():
             response = await self._service.post_form(f"{self._root}/login/device/code", form)
-        except CredentialError as lost:
-            raise LoginFailed(str(lost)) from lost
-        try:
-            return msgspec.json.decode(response.body, type=Prompt)
-        except JSON_ERRORS as error:
-            refused = _read_error_code(response) or f"HTTP {response.status}"
+        prompt = response.parse(Prompt)
+        if prompt is None:
             raise LoginFailed(
-                f"GitHub rejected the request ({refused}): is the client id right, and its device flow on?"
-            ) from error
+                f"GitHub rejected the request ({response.error_code}): is the client id right, and its device flow on?"
+            )
+        return prompt
 
     async def wait(self, prompt: Prompt, tick: Tick) -> Table:
         """Wait until the person has confirmed; return the entry for the credential file."""
@@ -63,10 +67,9 @@ class DeviceLogin:
 
 
 def _read_token(response: ServiceResponse) -> TokenResponse:
-    try:
-        answer = msgspec.json.decode(response.body, type=TokenResponse)
-    except JSON_ERRORS:
-        raise CredentialError(f"GitHub responded with HTTP {response.status}", Kind.OVERLOADED) from None
+    answer = response.parse(TokenResponse)
+    if answer is None:
+        raise CredentialError(f"GitHub responded with HTTP {response.status}", Kind.OVERLOADED)
     if answer.access_token:
         return answer
     if answer.error in ("authorization_pending", "slow_down"):
@@ -74,10 +77,3 @@ def _read_token(response: ServiceResponse) -> TokenResponse:
     if not answer.error and (response.status >= 500 or response.status == 429):
         raise CredentialError(f"GitHub responded with HTTP {response.status}", Kind.OVERLOADED)
     raise TokenRejected(answer.error or f"HTTP {response.status}")
-
-
-def _read_error_code(response: ServiceResponse) -> str:
-    try:
-        return msgspec.json.decode(response.body, type=TokenResponse).error
-    except JSON_ERRORS:
-        return ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import CredentialError, Source, TokenRejected, is_sendable
+from dragoman.accounts.credential import Credential, CredentialError, GivenSource, Source, TokenRejected, is_sendable
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.config.discovery import home_directory
 from dragoman.config.settings import GeminiProviderConfig
@@ -35,14 +35,10 @@ NO_CRYPTOGRAPHY = (
 )
 
 
-class GoogleToken(Struct, frozen=True):
-    """A token, and what a new one is requested with."""
+class GoogleToken(Credential, frozen=True, kw_only=True):
+    """A token, and what a new one is requested with; without a refresh token, what identifies the source."""
 
     method: str  # authorized_user, service_account, command or metadata
-    refresh_token: str  # never empty: for methods without one, what identifies the source
-    access_token: str = ""
-    expires_at: float = 0.0
-    account: str = ""
     client_id: str = ""
     client_secret: str = ""
     private_key: str = ""
@@ -53,9 +49,6 @@ class GoogleToken(Struct, frozen=True):
     def secrets(self) -> tuple[str, ...]:
         own = self.refresh_token if self.method == "authorized_user" else ""
         return tuple(filter(None, (self.access_token, own, self.client_secret, self.private_key)))
-
-    def __repr__(self) -> str:
-        return f"GoogleToken({self.method})"
 
 
 class _File(Struct):
@@ -71,53 +64,37 @@ class _File(Struct):
     quota_project_id: str = ""
 
 
-class CredentialsFile:
-    """A file of another program's: it is read and never written."""
-
-    lock = None
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.location = str(path)
-
-    def read(self) -> GoogleToken:
-        try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=_File)
-        except OSError as error:
-            raise CredentialError(f"{self._path} cannot be read: {describe_cause(error)}. {REMEDY}") from error
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise CredentialError(f"{self._path} is no credentials file. {REMEDY}") from error
-        if found.type == "authorized_user" and found.refresh_token:
-            return GoogleToken(
-                found.type,
-                found.refresh_token,
-                client_id=found.client_id,
-                client_secret=found.client_secret,
-                quota_project=found.quota_project_id,
-            )
-        if found.type == "service_account" and found.private_key:
-            key = found.private_key_id or found.client_email
-            return GoogleToken(found.type, key, private_key=found.private_key, email=found.client_email)
-        raise CredentialError(f"{self._path} has the type {found.type!r}, which cannot be used here. {REMEDY}")
-
-    def write(self, consumed: GoogleToken, fresh: GoogleToken) -> bool:
-        return True
+def _read_file(path: Path) -> GoogleToken:
+    """Read a file of another program's, which is never written. Raises CredentialError."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_File)
+    except OSError as error:
+        raise CredentialError(f"{path} cannot be read: {describe_cause(error)}. {REMEDY}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CredentialError(f"{path} is no credentials file. {REMEDY}") from error
+    if found.type == "authorized_user" and found.refresh_token:
+        return GoogleToken(
+            method=found.type,
+            refresh_token=found.refresh_token,
+            client_id=found.client_id,
+            client_secret=found.client_secret,
+            quota_project=found.quota_project_id,
+        )
+    if found.type == "service_account" and found.private_key:
+        key = found.private_key_id or found.client_email
+        return GoogleToken(
+            method=found.type, refresh_token=key, private_key=found.private_key, email=found.client_email
+        )
+    raise CredentialError(f"{path} has the type {found.type!r}, which cannot be used here. {REMEDY}")
 
 
-class Named:
-    """A source without a file: a command or the metadata server."""
+def _file_source(path: Path) -> Source[GoogleToken]:
+    return GivenSource(str(path), lambda: _read_file(path))
 
-    lock = None
 
-    def __init__(self, method: str, text: str, location: str) -> None:
-        self._token = GoogleToken(method, text)
-        self.location = location
-
-    def read(self) -> GoogleToken:
-        return self._token
-
-    def write(self, consumed: GoogleToken, fresh: GoogleToken) -> bool:
-        return True
+def _named_source(method: str, text: str, location: str) -> Source[GoogleToken]:
+    """Return a source without a file: a command or the metadata server."""
+    return GivenSource(location, lambda: GoogleToken(method=method, refresh_token=text))
 
 
 REMEDY = "Run `gcloud auth application-default login`, or set `credentials`"
@@ -128,29 +105,29 @@ def find_source(config: GeminiProviderConfig, environ: Mapping[str, str]) -> Cal
     text = config.credentials.text if config.credentials is not None else DEFAULT
     if text.startswith(COMMAND):
         command = text.removeprefix(COMMAND).strip()
-        return lambda: Named("command", command, f"command {command.partition(' ')[0]}")
+        return lambda: _named_source("command", command, f"command {command.partition(' ')[0]}")
     if text == METADATA:
         return lambda: _metadata_server(environ)
     if text == DEFAULT:
         return lambda: _find_default(environ)
     path = Path(text.removeprefix("file:"))
-    return lambda: CredentialsFile(path)
+    return lambda: _file_source(path)
 
 
 def _find_default(environ: Mapping[str, str]) -> Source[GoogleToken]:
     """Return the source that Google's own libraries would use."""
     named = environ.get("GOOGLE_APPLICATION_CREDENTIALS", "").strip()
     if named:
-        return CredentialsFile(Path(named))
+        return _file_source(Path(named))
     home = home_directory(environ)
     directory = environ.get("CLOUDSDK_CONFIG") or (home / ".config" / "gcloud" if home is not None else None)
     path = Path(directory) / "application_default_credentials.json" if directory else None
-    return CredentialsFile(path) if path is not None and path.is_file() else _metadata_server(environ)
+    return _file_source(path) if path is not None and path.is_file() else _metadata_server(environ)
 
 
-def _metadata_server(environ: Mapping[str, str]) -> Named:
+def _metadata_server(environ: Mapping[str, str]) -> Source[GoogleToken]:
     host = environ.get("GCE_METADATA_HOST", "").strip() or METADATA_HOST
-    return Named("metadata", host, f"metadata server {host}")
+    return _named_source("metadata", host, f"metadata server {host}")
 
 
 class _Answer(Struct):
@@ -193,10 +170,7 @@ class TokenIssuer:
 
 
 def _read_answer(response: ServiceResponse) -> _Answer:
-    try:
-        answer = msgspec.json.decode(response.body, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        answer = _Answer()
+    answer = response.parse(_Answer) or _Answer()
     if response.status == 200 and answer.access_token and is_sendable(answer.access_token):
         return answer
     if response.status in (400, 401, 403) and answer.error:

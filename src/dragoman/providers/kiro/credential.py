@@ -8,9 +8,9 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 from msgspec import Struct
 
+from dragoman.accounts import credential as accounts
 from dragoman.accounts.credential import CredentialError, TokenRejected, is_sendable
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
-from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Kind
 
 MIN_TOKEN_LENGTH = 100  # real refresh tokens have several hundred characters; the IDE sometimes writes fewer
@@ -28,11 +28,8 @@ class Method(Enum):
     API_KEY = "api_key"  # never
 
 
-class Credential(Struct, frozen=True):
+class Credential(accounts.Credential, frozen=True, kw_only=True):
     method: Method
-    access_token: str = ""
-    refresh_token: str = ""
-    expires_at: float = 0.0  # seconds since the epoch, without a safety margin
     region: str | None = None  # of the sign-in; the API's may differ
     profile_arn: str | None = None
     client_id: str = ""
@@ -45,15 +42,8 @@ class Credential(Struct, frozen=True):
     is_given: bool = False  # by the user, as a value, or by the issuer: no other program can have cut its refresh token
 
     @property
-    def account(self) -> str:
-        return ""  # any account that signs in is accepted
-
-    @property
     def secrets(self) -> tuple[str, ...]:
         return (self.access_token, self.refresh_token, self.client_secret)
-
-    def __repr__(self) -> str:
-        return f"Credential({self.method.value})"
 
 
 def check_credential(credential: Credential, location: str) -> Credential:
@@ -115,12 +105,6 @@ class TokenResponse(Struct):
     access_token: str = ""
     refresh_token: str | None = None
     expires_in: float | None = None
-
-
-class ErrorBody(Struct):
-    error: object = None
-    code: object = None
-    type: object = msgspec.field(default=None, name="__type")
 
 
 class TokenIssuers:
@@ -193,29 +177,14 @@ class TokenIssuers:
 def read_tokens(response: ServiceResponse) -> TokenResponse:
     """Return the tokens in an issuer's response. Raises TokenRejected or CredentialError."""
     if response.status == 200:
-        try:
-            tokens = msgspec.json.decode(response.body, type=TokenResponse)
-        except JSON_ERRORS:
-            tokens = TokenResponse()
-        if tokens.accessToken or tokens.access_token:
+        tokens = response.parse(TokenResponse)
+        if tokens is not None and (tokens.accessToken or tokens.access_token):
             return tokens
         raise CredentialError("the token service responded without a token", Kind.UPSTREAM)
     if response.status in (400, 401, 403):
-        raise TokenRejected(read_error_code(response))
+        raise TokenRejected(response.error_code)
     kind = Kind.RATE_LIMITED if response.status == 429 else Kind.UPSTREAM
     raise CredentialError(f"the token service responded with HTTP {response.status}", kind)
-
-
-def read_error_code(response: ServiceResponse) -> str:
-    """Return the issuer's error code, such as `invalid_grant`, or the status."""
-    try:
-        body = msgspec.json.decode(response.body, type=ErrorBody)
-    except JSON_ERRORS:
-        body = ErrorBody()
-    for word in (body.error, body.code, body.type):
-        if isinstance(word, str) and word:
-            return word.rpartition("#")[2][:64]
-    return f"HTTP {response.status}"
 
 
 def _check_external(old: Credential) -> None:

@@ -12,12 +12,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.accounts import credential as accounts
 from dragoman.accounts.credential import (
     NEVER_EXPIRES,
     PATH_ENDS,
     CredentialError,
     FileSource,
+    GivenSource,
+    JsonSource,
+    Source,
     Table,
     describe_place,
     encode_table,
@@ -25,6 +27,7 @@ from dragoman.accounts.credential import (
     format_timestamp,
     holds_object,
     load_table,
+    make_missing_source,
     parse_timestamp,
     read_text,
     replace_file,
@@ -87,12 +90,11 @@ class _Row(Struct, frozen=True):
     value: str | bytes  # unparsed, for the comparison before a write
 
 
-class Database(FileSource):
+class Database(FileSource[Credential]):
     def read(self) -> Credential:
         return self._run_with_database(self._credential)
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
-        """Write the new tokens; return False if another program has renewed the stored ones."""
         return self._run_with_database(lambda connection: _replace_tokens(connection, consumed, fresh))
 
     def _credential(self, connection: apsw.Connection) -> Credential:
@@ -203,19 +205,19 @@ REMEDY = "sign in with Kiro, or `dragoman login kiro`"
 _HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")  # no separators: the file must be in the same directory
 
 
-class JsonFile(FileSource):
+class JsonFile(JsonSource[Credential]):
     """A JSON file. `{clientIdHash}.json` beside it contains the registration that an IdC token needs."""
 
-    def read(self) -> Credential:
-        _, table = load_table(self.path, REMEDY)
+    remedy = REMEDY
+
+    def parse(self, table: Table) -> Credential:
         return check_credential(self._credential(table), self.location)
 
-    def write(self, consumed: Credential, fresh: Credential) -> bool:
-        """Write the new tokens; return False if another program has renewed the stored ones."""
-        content, table = load_table(self.path, REMEDY)
-        if read_text(table, "refreshToken") != consumed.refresh_token:
-            return False
-        return replace_file(self.path, encode_table({**table, **renewed_fields(fresh)}), content)
+    def read_refresh_token(self, table: Table) -> str:
+        return read_text(table, "refreshToken")
+
+    def renewed_fields(self, table: Table, fresh: Credential) -> Table:
+        return renewed_fields(fresh)
 
     def _credential(self, table: Table) -> Credential:
         method = parse_method(
@@ -274,31 +276,13 @@ def _read_timestamp(table: Table, key: str) -> float | None:
             return None
 
 
-class ApiKey:
-    """An API key, which cannot be renewed."""
-
-    lock = None
-
-    def __init__(self, read: Callable[[], str], location: str) -> None:
-        self._read = read
-        self.location = location
-
-    def read(self) -> Credential:
-        return check_credential(
-            Credential(Method.API_KEY, access_token=self._read(), expires_at=NEVER_EXPIRES), self.location
-        )
-
-    def write(self, consumed: Credential, fresh: Credential) -> bool:
-        return False
-
-
-class RefreshToken:
+class RefreshToken(Source[Credential]):
     """A refresh token from a variable. Tokens rotate: its successor is kept beside our store, under its hash."""
 
     def __init__(self, read: Callable[[], str], location: str, directory: Path | None) -> None:
+        super().__init__(location)
         self._read = read
         self._directory = directory
-        self.location = location
 
     @property
     def lock(self) -> Path | None:
@@ -314,7 +298,7 @@ class RefreshToken:
         kept = self._file()
         if kept is not None and kept.is_file():
             return replace(JsonFile(kept).read(), is_given=True)
-        given = Credential(Method.DESKTOP, refresh_token=self._read(), is_given=True)
+        given = Credential(method=Method.DESKTOP, refresh_token=self._read(), is_given=True)
         return check_credential(given, self.location)
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
@@ -333,23 +317,10 @@ class RefreshToken:
 
 API_KEY_PREFIX = "ksk_"
 
-Source = accounts.Source[Credential]
+NO_CREDENTIAL = "Run `dragoman login kiro`, or set `credentials`"
 
 
-class NoCredential:
-    """No credential is configured, and none of the usual files exists."""
-
-    location = "no credential"
-    lock = None
-
-    def read(self) -> Credential:
-        raise CredentialError("no credential found. Run `dragoman login kiro`, or set `credentials`")
-
-    def write(self, consumed: Credential, fresh: Credential) -> bool:
-        return False
-
-
-def find_source(config: KiroProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source]:
+def find_source(config: KiroProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Credential]]:
     """Return a function that finds the credential at each use, so that a new login needs no restart."""
     home = home_directory(environ)
     secret = config.credentials or config.api_key
@@ -360,18 +331,24 @@ def find_source(config: KiroProviderConfig, environ: Mapping[str, str]) -> Calla
     return lambda: _find_installed(places)
 
 
-def _find_installed(places: tuple[Path, ...]) -> Source:
+def _find_installed(places: tuple[Path, ...]) -> Source[Credential]:
     path = next((path for path in places if path.is_file()), None)
-    return NoCredential() if path is None else _open_file(path)
+    return make_missing_source(NO_CREDENTIAL) if path is None else _open_file(path)
 
 
-def _open_configured(secret: SecretSource, environ: Mapping[str, str], directory: Path | None) -> Source:
+def _open_configured(secret: SecretSource, environ: Mapping[str, str], directory: Path | None) -> Source[Credential]:
     path = find_named_file(secret, PATH_ENDS, lambda file: is_database(file) or holds_object(file))
     if path is not None:
         return _open_file(path)
     read, location = partial(reveal, secret, environ), describe_place(secret)
-    return ApiKey(read, location) if read().startswith(API_KEY_PREFIX) else RefreshToken(read, location, directory)
+    if not read().startswith(API_KEY_PREFIX):
+        return RefreshToken(read, location, directory)
+    return GivenSource(location, lambda: _read_api_key(read(), location))
 
 
-def _open_file(path: Path) -> Source:
+def _read_api_key(key: str, location: str) -> Credential:
+    return check_credential(Credential(method=Method.API_KEY, access_token=key, expires_at=NEVER_EXPIRES), location)
+
+
+def _open_file(path: Path) -> Source[Credential]:
     return Database(path) if is_database(path) or path.suffix.startswith((".sqlite", ".db")) else JsonFile(path)

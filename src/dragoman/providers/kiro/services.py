@@ -8,12 +8,10 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from msgspec import Raw, Struct
 
-from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.config.settings import KiroProviderConfig
-from dragoman.framing.jsonread import JSON_ERRORS
-from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.failure import RequestError
 from dragoman.net.headers import Header
 from dragoman.protocols.kiro.errors import read_failure as read_failure
 from dragoman.providers.kiro.credential import Credential, Method
@@ -275,42 +273,26 @@ class ControlClient:
         return pages
 
     async def _fetch_page(self, request: ControlRequest, kind: type[T]) -> T:
-        response = await self._send(request)
-        failure = _read_failure(response)
-        if failure is not None and failure.kind is Kind.CREDENTIAL and await self._refresher.renew():
-            response = await self._send(request)
-            failure = _read_failure(response)
-        if failure is not None:
-            raise RequestError(failure)
-        try:
-            return msgspec.json.decode(response.body, type=kind)
-        except JSON_ERRORS as error:
-            raise RequestError(Failure(Kind.UPSTREAM, f"cannot parse Kiro's response: {error}")) from error
+        async def send(credential: Credential) -> ServiceResponse:
+            return await self._send(request, authorization_headers(credential))
 
-    async def _send(self, request: ControlRequest) -> ServiceResponse:
-        authorization = authorization_headers(await self._refresher.get())
+        return (await self._refresher.fetch(send, read_failure)).parse_account(kind, "Kiro's")
+
+    async def _send(self, request: ControlRequest, authorization: tuple[Header, ...]) -> ServiceResponse:
         fields, address = request.fields, f"{request.root}{request.path}"
-        try:
-            if self._hosts.uses_target_header:
-                named = target_headers(self._hosts.current.generation.control_service, request.operation)
-                return await self._service.request(
-                    "POST", f"{request.root}/", (*authorization, *named), msgspec.json.encode(fields)
-                )
-            if request.is_post:
-                return await self._service.post(address, fields, authorization)
-            return await self._service.request("GET", f"{address}?{urlencode(fields)}", authorization)
-        except CredentialError as lost:
-            raise RequestError(Failure(lost.kind, str(lost))) from lost
+        if self._hosts.uses_target_header:
+            named = target_headers(self._hosts.current.generation.control_service, request.operation)
+            headers = (*authorization, *named)
+            return await self._service.request("POST", f"{request.root}/", headers, msgspec.json.encode(fields))
+        if request.is_post:
+            return await self._service.post(address, fields, authorization)
+        return await self._service.request("GET", f"{address}?{urlencode(fields)}", authorization)
 
 
 def authorization_headers(credential: Credential) -> tuple[Header, ...]:
     token = (b"authorization", b"Bearer " + credential.access_token.encode())
     kind = TOKEN_TYPES.get(credential.method)
     return (token,) if kind is None else (token, (b"tokentype", kind))
-
-
-def _read_failure(response: ServiceResponse) -> Failure | None:
-    return None if response.status == 200 else read_failure(response.status, {}, response.body)
 
 
 def _drop_missing(**fields: str | int | None) -> dict[str, str | int]:
