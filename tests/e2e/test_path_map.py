@@ -88,7 +88,7 @@ class PathMap:
             ("the request, until it is sent", request),
             ("the first event, with the head", first),
             ("the second event", second),
-            ("each later event", max(later, key=lambda step: step.frames)),
+            ("each later event", min(later, key=lambda step: step.frames)),
             (THE_END, end),
         )
 
