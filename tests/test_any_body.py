@@ -19,7 +19,7 @@ from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
 from dragoman.passes.adapt_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.models import find_profile
+from dragoman.providers.model_table import find_profile
 from wire_json import Json
 
 Path_ = tuple[str | int, ...]

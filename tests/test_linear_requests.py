@@ -11,7 +11,7 @@ from dragoman.hub.profile import Target
 from dragoman.passes.adapt_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.gemini.build_schema import clean_schema
-from dragoman.providers.models import find_profile
+from dragoman.providers.model_table import find_profile
 from laws import assert_linear_function
 
 Shape = Callable[[int], dict[str, object]]

@@ -11,7 +11,7 @@ from dragoman.hub.loss import Ledger, Loss, LossKind
 from dragoman.hub.profile import Target
 from dragoman.passes.adapt_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.models import find_profile
+from dragoman.providers.model_table import find_profile
 
 UPSTREAMS = tuple(name for name, protocol in PROTOCOLS.items() if protocol.upstream is not None and name != "native")
 ISSUERS = {"responses": "openai", "messages": "anthropic"}  # who seals what a client of the protocol sends back

@@ -8,7 +8,7 @@ from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Request, Switch
 from dragoman.passes.default_thinking import add_default_thinking
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.models import find_profile
+from dragoman.providers.model_table import find_profile
 from narrowing import present
 from tables import each_row
 from wire_json import JsonObject

@@ -22,7 +22,7 @@ from dragoman.admin.settings_format import CannotMerge, Settings
 from dragoman.admin.written_settings import choose_defaults, combine, list_leaves, nest
 from dragoman.config import Config
 from dragoman.config.discovery import data_directory, home_directory
-from dragoman.providers.models import find_profile
+from dragoman.providers.model_table import find_profile
 from dragoman.routing import find_configured_targets
 
 KEPT_FILES = 10  # of one client: others that run may still read theirs

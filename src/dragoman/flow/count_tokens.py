@@ -18,7 +18,7 @@ from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeo
 from dragoman.net.headers import JSON, Header
 from dragoman.net.sink import ReplySink
 from dragoman.net.tasks import run_off_loop
-from dragoman.providers.models import find_profile
+from dragoman.providers.model_table import find_profile
 from dragoman.providers.provider import Provider, UnsignedRequest
 from dragoman.providers.token_count import estimate_request_tokens
 from dragoman.routing import Route

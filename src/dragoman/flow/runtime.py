@@ -12,7 +12,7 @@ from dragoman.flow.prepare import TargetSettings
 from dragoman.hub.failure import UNKNOWN_MODEL, Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
 from dragoman.providers.learned_quirks import QuirkMemory
-from dragoman.providers.models import find_profile
+from dragoman.providers.model_table import find_profile
 from dragoman.providers.provider import Provider, apply_learned_quirks
 from dragoman.routing import (
     KnownModels,

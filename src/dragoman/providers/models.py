@@ -1,13 +1,9 @@
-"""Models: those that a provider has, fetched and cached, and what each model accepts, by the table beside this file."""
+"""The models that a provider has: fetched and cached."""
 
 import asyncio
 import logging
 import math
-import re
 from collections.abc import Callable
-from fnmatch import fnmatchcase
-from functools import cache, lru_cache
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -18,11 +14,11 @@ from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Upstream
-from dragoman.hub.profile import Profile
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.tasks import spawn
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.context_windows import add_windows, needs_windows, read_count
+from dragoman.providers.model_table import find_profile
 from dragoman.providers.provider import ModelInfo, Provider, UnsignedRequest, is_bad_token
 
 log = logging.getLogger(__name__)
@@ -241,45 +237,3 @@ def _describe_problem(problem: Exception) -> str:
             return str(problem)
         case _:
             return "its response cannot be parsed"
-
-
-_DATE = re.compile(r"[-@](20\d{6}|20\d\d-\d\d-\d\d)(?=$|-)")
-_TAIL = re.compile(r"(\[[^\]]*\]|-v\d+|:[\w.-]+|-latest|@default)$")
-_VENDOR = re.compile(r"^(?:[a-z]{2,6}\.)?(?:anthropic|openai|azure)\.")
-
-
-class _ProfileEntry(msgspec.Struct):
-    match: list[str]
-    profile: Profile
-
-
-@lru_cache(maxsize=1024)  # names come from clients, who may invent any number of them
-def find_profile(model: str) -> Profile:
-    """Return the profile of a model; for an unknown one, the default that accepts everything."""
-    name = normalise_name(model)
-    for entry in _load_profiles():
-        if any(fnmatchcase(name, pattern) for pattern in entry.match):
-            return entry.profile
-    return Profile()
-
-
-def normalise_name(model: str) -> str:
-    """Return one spelling for all variants: `us.anthropic.claude-sonnet-4.5-20250929-v1:0` is `claude-sonnet-4-5`."""
-    name = _VENDOR.sub("", model.strip().lower().rpartition("/")[2])
-    while (shorter := _TAIL.sub("", name)) != name:
-        name = shorter
-    return _DATE.sub("", name).replace(".", "-")
-
-
-@cache
-def _load_profiles() -> tuple[_ProfileEntry, ...]:
-    text = (Path(__file__).parent / "models.toml").read_text(encoding="utf-8")
-    models = msgspec.toml.decode(text, type=dict[str, list[dict[str, object]]])["models"]
-    return tuple(_read_profile(model) for model in models)
-
-
-def _read_profile(model: dict[str, object]) -> _ProfileEntry:
-    match = msgspec.convert(model.pop("match"), list[str])
-    if model.get("thinking_off") is False:  # TOML has no null: thinking of this model cannot be switched off
-        model["thinking_off"] = None
-    return _ProfileEntry(match, msgspec.convert(model, Profile))

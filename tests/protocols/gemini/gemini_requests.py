@@ -8,7 +8,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.passes.adapt_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.models import find_profile
+from dragoman.providers.model_table import find_profile
 from narrowing import expect
 from wire_json import JsonObject
 

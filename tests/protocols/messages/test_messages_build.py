@@ -25,7 +25,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.providers.models import find_profile
+from dragoman.providers.model_table import find_profile
 from protocols.messages.messages_dialogue import (
     APPROXIMATED,
     DROPPED,

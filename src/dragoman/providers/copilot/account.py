@@ -16,7 +16,7 @@ from dragoman.net.headers import Headers
 from dragoman.protocols.chat.errors import read_failure as read_failure
 from dragoman.providers.account_state import Limits, Quota, Window
 from dragoman.providers.copilot.credential import Session
-from dragoman.providers.models import normalise_name
+from dragoman.providers.model_table import normalise_name
 from dragoman.providers.provider import ModelInfo
 
 FIRST_LIST_TIMEOUT_S = 5.0  # how long a first request waits for the list, which says which protocols a model has
