@@ -3,11 +3,11 @@
 import re
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from pathlib import Path
 
 import msgspec
 
 from dragoman.hub.profile import Profile
+from dragoman.providers.shipped_data import read_shipped
 
 _DATE = re.compile(r"[-@](20\d{6}|20\d\d-\d\d-\d\d)(?=$|-)")
 _TAIL = re.compile(r"(\[[^\]]*\]|-v\d+|:[\w.-]+|-latest|@default)$")
@@ -39,8 +39,7 @@ def normalise_name(model: str) -> str:
 
 @cache
 def _load_profiles() -> tuple[_ProfileEntry, ...]:
-    text = (Path(__file__).parent / "models.toml").read_text(encoding="utf-8")
-    models = msgspec.toml.decode(text, type=dict[str, list[dict[str, object]]])["models"]
+    models = msgspec.toml.decode(read_shipped("models.toml"), type=dict[str, list[dict[str, object]]])["models"]
     return tuple(_read_profile(model) for model in models)
 
 

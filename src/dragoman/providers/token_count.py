@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from itertools import chain
 from math import ceil
-from pathlib import Path
 
 import msgspec
 
@@ -40,6 +39,7 @@ from dragoman.hub.request import (
     ToolCall,
     ToolResult,
 )
+from dragoman.providers.shipped_data import read_shipped
 
 IMAGE_TOKENS = 1600  # of unknown size: Anthropic's count for a large one
 LOW_DETAIL_IMAGE_TOKENS = 85
@@ -330,7 +330,7 @@ def _count_word(word: str) -> int:
 @cache
 def load_vocabulary() -> tuple[frozenset[bytes], dict[bytes, int]]:
     """Return all tokens, and for the start of each the length of the longest one that may stand inside a word."""
-    by_length = unpack_vocabulary((Path(__file__).parent / "cl100k_base.bin").read_bytes())
+    by_length = unpack_vocabulary(read_shipped("cl100k_base.bin"))
     longest: dict[bytes, int] = {}
     for length in range(_START, _LONGEST + 1):
         longest |= dict.fromkeys({token[:_START] for token in by_length.get(length, ())}, length)
