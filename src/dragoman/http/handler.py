@@ -161,7 +161,7 @@ class RequestHandler:
         for relayed in RELAYED_PATHS.values():
             passed_on = partial(self._relay, relayed)
             yield Route("POST", f"/{relayed.name}", Role.CLIENT, passed_on, story=relay, cost=Cost.COSTS)
-        yield from () if self._api is None else self._api.routes()
+        yield from () if self._api is None else self._api.routes(lambda: self.routes.routes)
         yield from () if self.console is None else self.console.routes()
         if self.responses is not None:
             path, compact = f"{SOCKET_PATH}/compact", partial(self._serve, self.responses.protocol, Compacts.BY_PATH)
