@@ -202,7 +202,7 @@ class RequestHandler:
             if sink.phase >= Phase.SENT:
                 sink.abort()
                 return
-            message = f"The gateway failed on this request; its log names the place under {request_id}."
+            message = f"The gateway failed on this request. See the gateway's log for {request_id}."
             self._refuse(request, sink, path, RequestError(Failure(Kind.BUG, message)), request_id)
         finally:
             if sink.listener is not None:
