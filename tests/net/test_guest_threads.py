@@ -24,7 +24,7 @@ OWN_WORK = {
     "admin/replay/rerun.py": "a loop of its own, in which nothing runs beside it",
     "app.py": "captures on disk",
     "http/api/config.py": "the operator's configuration",
-    "http/api/requests.py": "captures, for the operator",
+    "http/api/captures.py": "captures, for the operator",
     "http/console/feed.py": "a capture, for the operator",
     "net/proxy.py": "the name of a configured proxy",
     "net/server.py": "the address to listen on",

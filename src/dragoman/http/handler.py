@@ -161,7 +161,7 @@ class RequestHandler:
         for relayed in RELAYED_PATHS.values():
             passed_on = partial(self._relay, relayed)
             yield Route("POST", f"/{relayed.name}", Role.CLIENT, passed_on, story=relay, cost=Cost.COSTS)
-        yield from () if self._api is None else self._api.routes()
+        yield from () if self._api is None else self._api.routes(lambda: self.routes.routes)
         yield from () if self.console is None else self.console.routes()
         if self.responses is not None:
             path, compact = f"{SOCKET_PATH}/compact", partial(self._serve, self.responses.protocol, Compacts.BY_PATH)
@@ -202,7 +202,7 @@ class RequestHandler:
             if sink.phase >= Phase.SENT:
                 sink.abort()
                 return
-            message = f"The gateway failed on this request; its log names the place under {request_id}."
+            message = f"The gateway failed on this request. See the gateway's log for {request_id}."
             self._refuse(request, sink, path, RequestError(Failure(Kind.BUG, message)), request_id)
         finally:
             if sink.listener is not None:

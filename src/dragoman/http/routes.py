@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -24,6 +25,9 @@ from dragoman.net.headers import JSON
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
 
+if TYPE_CHECKING:
+    from dragoman.http.api.wire import DescribedHandler
+
 _SLASHES = re.compile("/{2,}")
 CONSOLE_CLIENT = "console"  # the name of the client of requests that the console sends
 BELOW = "/*"  # at the end of a path: everything below it
@@ -36,7 +40,7 @@ class Role(Enum):
     SESSION = "session"  # a browser that is signed in to the console or signs in, which the handler checks
     CLIENT = "client"  # the owner and client keys
     OWN = "own"  # any key; a client key sees only what belongs to it, an admin token needs the scope
-    ADMIN = "admin"  # the owner, and admin tokens that have the scope
+    ADMIN = "admin"  # the owner, and admin tokens that have the scope; where there is none, all of them
 
 
 class Cost(Enum):
@@ -87,6 +91,7 @@ class Route(Struct, frozen=True):
     scope: Scope | None = None  # of an admin token that may use it
     story: Story | None = None  # that its handler begins; None: it calls no model
     cost: Cost | None = None  # of a client's POST
+    described: "Callable[[], DescribedHandler] | None" = None  # what a path of the admin API takes and answers
 
 
 def respond_json(request: RoutedRequest, body: bytes, status: int = 200) -> None:
@@ -114,7 +119,7 @@ def check_role(route: Route, access: Access) -> None:
     if route.role is Role.CLIENT:
         message = "This is an admin token, and model requests need a client key. Run: dragoman keys create"
         raise RequestError(Failure(Kind.FORBIDDEN, message, code="client_key_required"))
-    if not access.may(route.scope):
+    if route.scope is not None and not access.may(route.scope):
         message = f"This admin token does not have the scope {route.scope}."
         raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required"))
 

@@ -310,7 +310,7 @@ class ResponsesSocket:
             raise
         except Exception as bug:
             log.error("a request over a WebSocket failed: %s", describe_fault(bug))
-            message = f"The gateway failed on this request; its log names the place under {self._request.request_id}."
+            message = f"The gateway failed on this request. See the gateway's log for {self._request.request_id}."
             self._refuse(RequestError(Failure(Kind.BUG, message)), lane)
         finally:
             self._memory.end(held)
@@ -346,7 +346,7 @@ class ResponsesSocket:
             raise
         except Exception as bug:
             log.error("a request over a WebSocket failed: %s", describe_fault(bug))
-            message = f"The gateway failed on this request; its log names the place under {request_id}."
+            message = f"The gateway failed on this request. See the gateway's log for {request_id}."
             respond_with_failure(sink, self._client, RequestError(Failure(Kind.BUG, message)), request_id)
         finally:
             http.buffered.release_to(0)

@@ -271,7 +271,7 @@ class BackgroundRuns:
             failure = refused.failure
         except Exception as bug:
             log.error("background response %s failed: %s", active.row.id, describe_fault(bug))
-            message = f"The gateway failed on this response; its log names the place under {active.request.request_id}."
+            message = f"The gateway failed on this response. See the gateway's log for {active.request.request_id}."
             failure = Failure(Kind.BUG, message)
         try:
             if not active.is_ended_elsewhere:

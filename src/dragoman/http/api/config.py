@@ -17,14 +17,14 @@ from dragoman.admin.config_file import (
     plan_write,
     show_file,
 )
-from dragoman.admin.configuration import Target, describe_source, list_settings
+from dragoman.admin.configuration import Setting, Target, describe_source, list_settings
 from dragoman.admin.launching import choose_model, find_window
 from dragoman.config import Config, ConfigError
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.runtime import list_known_models
 from dragoman.framing.redaction import redact
 from dragoman.http.api.operations import AuditLog, EveryWorker
-from dragoman.http.api.wire import IF_MATCH, Parameters, convert_errors, read_body, respond
+from dragoman.http.api.wire import IF_MATCH, Operation, Write, convert_errors, respond
 from dragoman.http.models import list_windows
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import Failure, Kind, RequestError
@@ -53,6 +53,64 @@ class CheckedText(Struct, frozen=True):
     diff: str
 
 
+class ConfigText(Struct, frozen=True):
+    """The configuration file; each secret in it is replaced by `<hidden N>`."""
+
+    path: str
+    text: str
+    exists: bool
+    writable: bool
+
+
+class WrittenText(ConfigText, frozen=True):
+    """The file as it is now, the name of the copy of the old one, if there was one, and the change."""
+
+    backup: str | None
+    diff: str
+
+
+class SettingList(Struct, frozen=True):
+    """What is in effect; secrets are masked."""
+
+    source: str
+    settings: list[Setting]
+    warnings: list[str]
+
+
+class ClientLines(Struct, frozen=True, kw_only=True):
+    """How to point a client at this gateway: `lines` to paste, or the text of its settings file."""
+
+    name: str
+    title: str
+    protocol: str
+    lines: list[str]
+    writes: bool  # `dragoman connect --write` can write them
+    is_file: bool
+    notes: list[str]
+
+
+class ClientList(Struct, frozen=True):
+    clients: list[ClientLines]
+
+
+LIST_SETTINGS = Operation("List the settings in effect, each with its origin.", (SettingList,))
+READ_FILE = Operation("Read the configuration file that is in use.", (ConfigText,), versioning="sent")
+CHECK_TEXT = Write(
+    "Report what a reload would find, and the change, without making it.",
+    (CheckedText,),
+    versioning="sent",
+    body=NewText,
+)
+WRITE_FILE = Write(
+    "Write a text that passes the check, keep a backup, and use it from the next request on.",
+    (WrittenText,),
+    versioning="required",
+    refusals={422: CheckedText},
+    body=NewText,
+)
+LIST_CLIENTS = Operation("List the clients, and the lines to paste for each.", (ClientList,))
+
+
 class ConfigApi:
     """Describes the configuration in effect."""
 
@@ -60,12 +118,13 @@ class ConfigApi:
         self._gateway = gateway
         self._environ = environ
 
+    @LIST_SETTINGS.handled_by
     async def list_settings(self, request: RoutedRequest) -> None:
-        Parameters(request.http.query, ())
+        LIST_SETTINGS.read_query(request)
         config = self._gateway.runtime.config
         settings = list(list_settings(config, self._environ))
         warnings = [str(warning) for warning in config.warnings]
-        respond(request, {"source": describe_source(config), "settings": settings, "warnings": warnings})
+        LIST_SETTINGS.respond(request, SettingList(describe_source(config), settings, warnings))
 
 
 class ConfigFileApi:
@@ -78,20 +137,22 @@ class ConfigFileApi:
         self._audit = audit
         self._writing = asyncio.Lock()
 
+    @READ_FILE.handled_by
     async def read_file(self, request: RoutedRequest) -> None:
-        Parameters(request.http.query, ())
+        READ_FILE.read_query(request)
         shown = await self._show()
-        respond(request, _describe(shown), [_etag(shown)])
+        body = ConfigText(str(shown.path), shown.text, shown.exists, shown.is_writable)
+        READ_FILE.respond(request, body, [_etag(shown)])
 
+    @CHECK_TEXT.handled_by
     async def check_text(self, request: RoutedRequest) -> None:
-        """Report what a reload would find, and the change, without making it."""
-        new = await read_body(request, NewText)
+        new = await CHECK_TEXT.read_body(request)
         shown = await self._show()
-        respond(request, await asyncio.to_thread(self._check, shown, new.text), [_etag(shown)])
+        CHECK_TEXT.respond(request, await asyncio.to_thread(self._check, shown, new.text), [_etag(shown)])
 
+    @WRITE_FILE.handled_by
     async def write_file(self, request: RoutedRequest) -> None:
-        """Write a text that passes the check, keep a backup, and use it from the next request on."""
-        new = await read_body(request, NewText)
+        new = await WRITE_FILE.read_body(request)
         async with self._writing:
             shown = await self._show()
             _check_version(request, shown)
@@ -106,10 +167,11 @@ class ConfigFileApi:
             edit = plan_write(shown, new.text)
             backup = await asyncio.to_thread(edit.apply)
             await self._workers.reload()
-        written = await self._show()
-        respond(
-            request, _describe(written) | {"backup": backup and backup.name, "diff": checked.diff}, [_etag(written)]
+        now = await self._show()
+        written = WrittenText(
+            str(now.path), now.text, now.exists, now.is_writable, backup.name if backup else None, checked.diff
         )
+        WRITE_FILE.respond(request, written, [_etag(now)])
 
     async def _show(self) -> ShownFile:
         path = config_path(self._gateway.runtime.config, self._environ, Path.home())
@@ -138,10 +200,6 @@ def _hide(message: str, shown: ShownFile) -> str:
     return redact(hide_in_message(message, shown.hidden))
 
 
-def _describe(shown: ShownFile) -> dict[str, object]:
-    return {"path": str(shown.path), "text": shown.text, "exists": shown.exists, "writable": shown.is_writable}
-
-
 def _etag(shown: ShownFile) -> Header:
     return b"etag", f'"{shown.version}"'.encode()
 
@@ -156,31 +214,37 @@ def _check_version(request: RoutedRequest, shown: ShownFile) -> None:
         raise RequestError(Failure(Kind.CONFLICT, message, code="version_mismatch", at=f"/{IF_MATCH}"))
 
 
-async def list_clients(gateway: Gateway, request: RoutedRequest) -> None:
-    """Respond with the clients and the lines to paste for each."""
-    Parameters(request.http.query, ())
-    headers = request.http.headers
-    scheme = "https" if headers.get(b"x-forwarded-proto") == b"https" else "http"
-    root = f"{scheme}://{(headers.get(b'host') or b'').decode('latin-1')}"
-    runtime = gateway.runtime
-    models = list_names(runtime.config.models, list_known_models(runtime))
-    windows = list_windows(runtime)
-    clients = [_describe_client(name, root, runtime.config, models, windows) for name in RECIPES]
-    respond(request, {"clients": clients})
+class ClientsApi:
+    """Describes how clients are pointed at this gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    @LIST_CLIENTS.handled_by
+    async def list_clients(self, request: RoutedRequest) -> None:
+        LIST_CLIENTS.read_query(request)
+        headers = request.http.headers
+        scheme = "https" if headers.get(b"x-forwarded-proto") == b"https" else "http"
+        root = f"{scheme}://{(headers.get(b'host') or b'').decode('latin-1')}"
+        runtime = self._gateway.runtime
+        models = list_names(runtime.config.models, list_known_models(runtime))
+        windows = list_windows(runtime)
+        clients = [_describe_client(name, root, runtime.config, models, windows) for name in RECIPES]
+        LIST_CLIENTS.respond(request, ClientList(clients))
 
 
 def _describe_client(
     name: str, root: str, config: Config, models: Sequence[str], windows: Mapping[str, int]
-) -> dict[str, object]:
+) -> ClientLines:
     recipe = RECIPES[name]
     model = choose_model(recipe, config, None, lambda: models)
     target = Target(root, model, None if model is None else find_window(config, model, windows))
-    return {
-        "name": name,
-        "title": recipe.title,
-        "protocol": recipe.protocol,
-        "lines": recipe.lines(target),
-        "writes": recipe.file is not None,
-        "is_file": recipe.lines_are_file,
-        "notes": [*recipe.notes, *(recipe.notes_on_file if recipe.lines_are_file else ())],
-    }
+    return ClientLines(
+        name=name,
+        title=recipe.title,
+        protocol=recipe.protocol,
+        lines=recipe.lines(target),
+        writes=recipe.file is not None,
+        is_file=recipe.lines_are_file,
+        notes=[*recipe.notes, *(recipe.notes_on_file if recipe.lines_are_file else ())],
+    )

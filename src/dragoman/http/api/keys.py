@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import asdict
 
 from dragoman.accounts.keys import CreatedKey, Grant, Keyring, KeyRole, KeyRow, Scope, parse_access, read_thinking
@@ -21,15 +21,13 @@ from dragoman.admin.keys import (
 from dragoman.config.settings import DefaultThinking, parse_thinking
 from dragoman.http.api.operations import AuditLog, EveryWorker
 from dragoman.http.api.wire import (
-    CURSOR,
-    LIMIT,
-    Parameters,
+    PAGE,
+    Operation,
+    Write,
     convert_errors,
     invalid_cursor,
     make_cursor,
-    read_body,
     read_version,
-    respond,
 )
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
@@ -52,6 +50,43 @@ class RotationRequest(Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: int = DEFAULT_GRACE_S
 
 
+class KeyDescription(Struct, frozen=True, kw_only=True):
+    """A key without its secret; times are Unix seconds."""
+
+    id: str
+    name: str
+    prefix: str
+    last4: str
+    created_at: int
+    revoked_at: int | None
+    last_used_at: int | None
+    role: str
+    scopes: list[str]
+    expires_at: int | None
+    old_secret_until: int | None
+    version: int
+    default_thinking: DefaultThinking | None
+
+
+class KeyWithSecret(KeyDescription, frozen=True, kw_only=True):
+    """A key with its secret, which is shown only here."""
+
+    secret: str
+
+
+class KeyPage(Struct, frozen=True):
+    keys: list[KeyDescription]
+    environment_key: bool
+    next: str | None
+
+
+LIST_KEYS = Operation("List the keys, in the order in which they were made.", (KeyPage,), PAGE)
+READ_KEY = Operation("Read a key, by its id or name.", (KeyDescription,), versioning="sent")
+CREATE_KEY = Write("Create a key.", (KeyWithSecret,), status=201, versioning="sent", body=NewKey)
+ROTATE_KEY = Write("Give a key a new secret.", (KeyWithSecret,), versioning="checked", body=RotationRequest)
+REVOKE_KEY = Operation("Revoke a key.", (KeyDescription,), versioning="checked")
+
+
 class KeysApi:
     """The keys of the store. A token cannot give or take over more than it has."""
 
@@ -60,28 +95,28 @@ class KeysApi:
         self._workers = workers
         self._audit = audit
 
+    @LIST_KEYS.handled_by
     async def list_keys(self, request: RoutedRequest) -> None:
-        query = Parameters(request.http.query, (LIMIT, CURSOR))
+        query = LIST_KEYS.read_query(request)
         limit, position = query.limit(), query.cursor()
         with _convert_errors():
             await self._keyring.touch()  # which is otherwise done once a minute
             rows = await self._keyring.list()
         first = 0 if position is None else _find_next(rows, position)
         page = rows[first : first + limit]
-        body = {
-            "keys": [describe_key(row) for row in page],
-            "environment_key": self._keyring.has_fixed_key,
-            "next": make_cursor(page[-1].id.encode()) if first + limit < len(rows) else None,
-        }
-        respond(request, body)
+        following = make_cursor(page[-1].id.encode()) if first + limit < len(rows) else None
+        described = [_describe_key(row) for row in page]
+        LIST_KEYS.respond(request, KeyPage(described, self._keyring.has_fixed_key, following))
 
+    @READ_KEY.handled_by
     async def read_key(self, request: RoutedRequest) -> None:
-        Parameters(request.http.query, ())
+        READ_KEY.read_query(request)
         row = await self._find(request.rest)
-        respond(request, describe_key(row), [_etag(row)])
+        READ_KEY.respond(request, _describe_key(row), [_etag(row)])
 
+    @CREATE_KEY.handled_by
     async def create_key(self, request: RoutedRequest) -> None:
-        new = await read_body(request, NewKey)
+        new = await CREATE_KEY.read_body(request)
         grant = await self._check_grant(request, new)
         detail = {
             "role": grant.role,
@@ -95,10 +130,11 @@ class KeysApi:
             with _convert_errors("name"):
                 created = await create_key(self._keyring, name, grant)
         await self._workers.refresh_keys()
-        _respond_with_secret(request, created, 201)
+        CREATE_KEY.respond(request, _show_secret(created), [_etag(created.row)])
 
+    @ROTATE_KEY.handled_by
     async def rotate_key(self, request: RoutedRequest) -> None:
-        rotation, version = await read_body(request, RotationRequest), read_version(request)
+        rotation, version = await ROTATE_KEY.read_body(request), read_version(request)
         row = await self._find(request.rest)
         self._check_rights(request, row)
         detail = {"name": row.name, "grace_s": rotation.grace_s}
@@ -106,10 +142,11 @@ class KeysApi:
             with _convert_errors("grace_s"):
                 created = await rotate_key(self._keyring, row.id, rotation.grace_s, version)
         await self._workers.refresh_keys()
-        _respond_with_secret(request, created, 200)
+        ROTATE_KEY.respond(request, _show_secret(created), [_etag(created.row)])
 
+    @REVOKE_KEY.handled_by
     async def revoke_key(self, request: RoutedRequest) -> None:
-        Parameters(request.http.query, ())
+        REVOKE_KEY.read_query(request)
         version = read_version(request)
         row = await self._find(request.rest)
         self._check_rights(request, row)
@@ -117,7 +154,7 @@ class KeysApi:
             with _convert_errors("id"):
                 revoked = await revoke_key(self._keyring, row.id, version)
         await self._workers.refresh_keys()
-        respond(request, describe_key(revoked), [_etag(revoked)])
+        REVOKE_KEY.respond(request, _describe_key(revoked), [_etag(revoked)])
 
     async def _find(self, name_or_id: str) -> KeyRow:
         with _convert_errors("id"):
@@ -174,13 +211,16 @@ def _find_next(rows: Sequence[KeyRow], position: bytes) -> int:
     return found[0] + 1
 
 
-def describe_key(row: KeyRow) -> dict[str, object]:
+def _describe_key(row: KeyRow) -> KeyDescription:
+    return convert(_list_fields(row), KeyDescription)
+
+
+def _show_secret(created: CreatedKey) -> KeyWithSecret:
+    return convert(_list_fields(created.row) | {"secret": created.secret.reveal()}, KeyWithSecret)
+
+
+def _list_fields(row: KeyRow) -> dict[str, object]:
     return asdict(row) | {"scopes": row.scopes.split(), "default_thinking": read_thinking(row.default_thinking)}
-
-
-def _respond_with_secret(request: RoutedRequest, created: CreatedKey, status: int) -> None:
-    body = describe_key(created.row) | {"secret": created.secret.reveal()}
-    respond(request, body, [_etag(created.row)], status)
 
 
 def _etag(row: KeyRow) -> Header:

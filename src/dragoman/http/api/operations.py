@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.accounts.keys import Keyring
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.flow.gateway import Gateway
-from dragoman.http.api.wire import CURSOR, LIMIT, Parameters, convert_errors, invalid_cursor, make_cursor, respond
+from dragoman.http.api.wire import PAGE, Operation, convert_errors, invalid_cursor, make_cursor
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import RequestError
 from dragoman.net.tasks import spawn
@@ -29,6 +30,27 @@ STORE_TIMEOUT_S = 10.0
 MAX_SUBJECT = 200
 RELOAD, USE_ACCOUNT, REFRESH_KEYS = "reload", "use-account", "refresh-keys"
 END_COOLDOWNS, LIST_ACCOUNTS = "end-cooldowns", "list-accounts"
+
+
+class AuditEntry(Struct, frozen=True):
+    """What was done, by which key and from where. `previous` is the hash of the entry before."""
+
+    number: int
+    time: str
+    actor: str
+    address: str
+    action: str
+    subject: str
+    detail: dict[str, object] | None
+    previous: str
+
+
+class AuditPage(Struct, frozen=True):
+    audit: list[AuditEntry]
+    next: str | None
+
+
+LIST_AUDIT = Operation("List what was done and looked at, the newest first.", (AuditPage,), PAGE)
 
 
 class AuditLog:
@@ -69,8 +91,9 @@ class AuditLog:
                 await self.record(request, f"{action}.failed", subject, {"error": refused.failure.message})
             raise
 
-    async def list_rows(self, request: RoutedRequest) -> None:
-        query = Parameters(request.http.query, (LIMIT, CURSOR))
+    @LIST_AUDIT.handled_by
+    async def list_audit(self, request: RoutedRequest) -> None:
+        query = LIST_AUDIT.read_query(request)
         limit, position = query.limit(), query.cursor()
         before = LATEST if position is None else int.from_bytes(position, "big")
         if before > LATEST:
@@ -79,20 +102,20 @@ class AuditLog:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 rows = await self._writer.store.list_audit_rows(before, limit)
         following = make_cursor(rows[-1].number.to_bytes(8, "big")) if len(rows) == limit else None
-        respond(request, {"audit": [_describe(row) for row in rows], "next": following})
+        LIST_AUDIT.respond(request, AuditPage([_describe(row) for row in rows], following))
 
 
-def _describe(row: AuditRow) -> dict[str, object]:
-    return {
-        "number": row.number,
-        "time": datetime.fromtimestamp(row.time_ms / 1000, UTC).isoformat("T", "milliseconds"),
-        "actor": row.actor,
-        "address": row.address,
-        "action": row.action,
-        "subject": row.subject,
-        "detail": msgspec.json.decode(row.detail) if row.detail else None,
-        "previous": row.previous.hex(),
-    }
+def _describe(row: AuditRow) -> AuditEntry:
+    return AuditEntry(
+        number=row.number,
+        time=datetime.fromtimestamp(row.time_ms / 1000, UTC).isoformat("T", "milliseconds"),
+        actor=row.actor,
+        address=row.address,
+        action=row.action,
+        subject=row.subject,
+        detail=msgspec.json.decode(row.detail) if row.detail else None,
+        previous=row.previous.hex(),
+    )
 
 
 class ReloadSettings(Protocol):

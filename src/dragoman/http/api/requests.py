@@ -1,22 +1,19 @@
-"""Past requests: sums of their usage and the speed of each route; search them page by page, and export them.
-
-Their captures are read and replayed, with a row in the audit log.
-"""
+"""Past requests: sums of their usage and the speed of each route; search them page by page, and export them."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context
 from datetime import UTC, datetime
-from typing import cast, get_args
+from typing import Annotated, cast, get_args
 
 import msgspec
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.accounts.usage_writer import UsageWriter
-from dragoman.admin.captures import describe_capture, find_capture, find_captured, list_captures
+from dragoman.admin.captures import find_captured
 from dragoman.admin.request_filter import parse_filter
 from dragoman.admin.usage import (
     DAY,
@@ -28,22 +25,19 @@ from dragoman.admin.usage import (
     make_report,
     read_usage,
 )
-from dragoman.flow.capture.files import to_json
-from dragoman.flow.capture.format import Capture
+from dragoman.admin.usage_series import RouteSpeed, Step, find_zone, read_series, read_speed
 from dragoman.flow.gateway import Gateway
-from dragoman.http.api.operations import AuditLog
 from dragoman.http.api.wire import (
-    CURSOR,
-    LIMIT,
-    NoFields,
+    PAGE,
+    Operation,
     Parameters,
+    choice_parameter,
     convert_errors,
     invalid_cursor,
     make_cursor,
-    read_body,
-    respond,
-    respond_bytes,
+    number_parameter,
     response_headers,
+    text_parameter,
 )
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
@@ -52,11 +46,14 @@ from dragoman.store import Store
 from dragoman.store.usage_rows import (
     ID_BYTES,
     RECORD_NAMES,
+    STORED_ONLY,
     Condition,
     GroupBy,
     RequestPage,
     RequestSearch,
+    UsageRow,
     UsageSpan,
+    UsageSum,
     make_record,
     time_of_id,
 )
@@ -64,14 +61,82 @@ from dragoman.store.usage_rows import (
 STORE_TIMEOUT_S = 10.0
 FOREVER_MS = 10**17
 GROUPS = (DAY, *get_args(GroupBy), ROWS)
-STEPS = ("quarter", "hour", "day", "all")
+STEPS = get_args(Step)
 STEP = "step"
 ZONE = "time_zone"
 FILTER = "q"
 FORMAT = "format"
 MAX_EXPORTED = 100_000
+TEXT, FLAG = {"type": "string"}, {"type": "boolean"}
+DOLLARS = {"anyOf": [{"type": "number"}, {"type": "null"}]}
 TYPES = {"csv": b"text/csv; charset=utf-8", "json": b"application/json"}
-UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+def _describe_record(*added: str, hidden: tuple[str, ...] = ()) -> dict[str, object]:
+    """Return the JSON schema of a usage row as it is shown: that of its columns, and of what is computed from them."""
+    _, components = msgspec.json.schema_components([UsageRow])
+    shown = {name: schema for name, schema in components["UsageRow"]["properties"].items() if name not in hidden}
+    for schema in shown.values():
+        schema.pop("default", None)
+    computed = {"time": TEXT, "route": TEXT, "cost_usd": DOLLARS}
+    more = dict.fromkeys(added, FLAG)
+    properties = shown | computed | more
+    return {"properties": properties, "required": list(properties)}
+
+
+# Rows are shown as dictionaries, made by make_record.
+ExportedRequest = Annotated[dict[str, object], Meta(extra_json_schema=_describe_record(hidden=STORED_ONLY))]
+FoundRequest = Annotated[dict[str, object], Meta(extra_json_schema=_describe_record("captured", hidden=STORED_ONLY))]
+StoredRequest = Annotated[dict[str, object], Meta(extra_json_schema=_describe_record())]
+
+
+class UsageAnswer(Struct, frozen=True):
+    """Usage in sums or in rows. `whole` is false if only the caller's own usage is reported."""
+
+    whole: bool
+    by: str
+    sums: tuple[UsageSum, ...]
+    rows: list[StoredRequest]
+    names: dict[str, str]  # of keys, by their ids
+
+
+class SpeedAnswer(Struct, frozen=True):
+    whole: bool
+    routes: list[RouteSpeed]
+
+
+class FoundPage(Struct, frozen=True):
+    """Requests that fit the filter; everything since `examined_since` has been searched."""
+
+    requests: list[FoundRequest]
+    names: dict[str, str]  # of keys, by their ids
+    next: str | None
+    examined_since: str | None
+
+
+SPAN = (
+    number_parameter("since_ms", "Milliseconds since the epoch; 0 if it is absent."),
+    number_parameter("until_ms", "Milliseconds since the epoch, not included; without an end if it is absent."),
+)
+FILTERED = text_parameter(FILTER, "A filter: terms separated by spaces, all of which must hold.")
+REPORT_USAGE = Operation(
+    "Report usage in sums, by group and step, or in rows.",
+    (UsageAnswer,),
+    (
+        *SPAN,
+        choice_parameter("by", "How requests are grouped; all if it is absent.", GROUPS),
+        choice_parameter(STEP, f"The length of one sum; not with by={DAY}, {ROWS}.", STEPS),
+        text_parameter(ZONE, "The time zone of days and hours, such as Europe/Berlin; UTC if it is absent."),
+    ),
+)
+REPORT_SPEED = Operation("Report the time to the first token, and the speed after it.", (SpeedAnswer,), SPAN)
+LIST_REQUESTS = Operation("Find requests, the newest first.", (FoundPage,), (FILTERED, *PAGE))
+EXPORT_REQUESTS = Operation(
+    "Export the requests that fit a filter, the newest first, as a file.",
+    (list[ExportedRequest],),
+    (FILTERED, choice_parameter(FORMAT, "csv if it is absent.", TYPES)),
+    media_types=("text/csv", "application/json"),
+)
 
 
 class UsageApi:
@@ -81,8 +146,9 @@ class UsageApi:
         self._gateway = gateway
         self._writer = writer
 
+    @REPORT_USAGE.handled_by
     async def report_usage(self, request: RoutedRequest) -> None:
-        query = Parameters(request.http.query, ("since_ms", "until_ms", "by", STEP, ZONE))
+        query = REPORT_USAGE.read_query(request)
         by, step = query.text("by") or "all", query.text(STEP)
         if by not in GROUPS:
             raise BadRequest("/by", f"by must be one of {', '.join(GROUPS)}, got {by[:80]!r}.")
@@ -98,23 +164,16 @@ class UsageApi:
                     report = await read_usage(store, span, by, limited=True)
                 else:
                     report = await _read_series(store, span, by, step, query.text(ZONE) or "UTC")
-        body = {
-            "whole": report.whole,
-            "by": by,
-            "sums": report.sums,
-            "rows": [msgspec.structs.asdict(row) | make_record(row) for row in report.rows],
-            "names": report.names,
-        }
-        respond(request, body)
+        rows = [msgspec.structs.asdict(row) | make_record(row) for row in report.rows]
+        REPORT_USAGE.respond(request, UsageAnswer(report.whole, by, report.sums, rows, report.names))
 
+    @REPORT_SPEED.handled_by
     async def report_speed(self, request: RoutedRequest) -> None:
-        from dragoman.admin.usage_series import read_speed
-
-        span = _parse_span(request, Parameters(request.http.query, ("since_ms", "until_ms")))
+        span = _parse_span(request, REPORT_SPEED.read_query(request))
         with _convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 speeds = await read_speed(await _wait_for_store(self._gateway, self._writer), span)
-        respond(request, {"whole": span.key is None, "routes": speeds})
+        REPORT_SPEED.respond(request, SpeedAnswer(span.key is None, speeds))
 
 
 async def _wait_for_store(gateway: Gateway, writer: UsageWriter) -> Store:
@@ -124,8 +183,6 @@ async def _wait_for_store(gateway: Gateway, writer: UsageWriter) -> Store:
 
 
 async def _read_series(store: Store, span: UsageSpan, by: str, step: str, zone_name: str) -> UsageReport:
-    from dragoman.admin.usage_series import Step, find_zone, read_series
-
     with convert_errors(ZONE):
         zone = find_zone(zone_name)
     sums = await read_series(store, span, cast(GroupBy, by), cast(Step, step), zone, datetime.now(UTC))
@@ -156,8 +213,9 @@ class RequestsApi:
         self._gateway = gateway
         self._writer = writer
 
+    @LIST_REQUESTS.handled_by
     async def list_requests(self, request: RoutedRequest) -> None:
-        query = Parameters(request.http.query, (FILTER, LIMIT, CURSOR))
+        query = LIST_REQUESTS.read_query(request)
         limit, position = query.limit(), _parse_position(query.cursor())
         names = await self._key_names(request)
         search = replace(_parse_search(request, query, names), limit=limit, after=position)
@@ -165,17 +223,18 @@ class RequestsApi:
         ids = [row.request_id for row in page.rows]
         captured = await run_on_file_thread(lambda: find_captured(self._gateway.runtime.config.debug, ids))
         keys = {row.key for row in page.rows}
-        body = {
-            "requests": [make_record(row) | {"captured": row.request_id in captured} for row in page.rows],
-            "names": {key: name for key, name in names.items() if key in keys},
-            "next": None if page.next is None else make_cursor(page.next),
-            "examined_since": None if page.next is None else _format_time(time_of_id(page.next)),
-        }
-        respond(request, body)
+        found = FoundPage(
+            [make_record(row) | {"captured": row.request_id in captured} for row in page.rows],
+            {key: name for key, name in names.items() if key in keys},
+            None if page.next is None else make_cursor(page.next),
+            None if page.next is None else _format_time(time_of_id(page.next)),
+        )
+        LIST_REQUESTS.respond(request, found)
 
+    @EXPORT_REQUESTS.handled_by
     async def export_requests(self, request: RoutedRequest) -> None:
-        """Stream everything that a filter finds, newest first, up to MAX_EXPORTED rows."""
-        query = Parameters(request.http.query, (FILTER, FORMAT))
+        """Stream everything that a filter finds, up to MAX_EXPORTED rows."""
+        query = EXPORT_REQUESTS.read_query(request)
         form = query.text(FORMAT) or "csv"
         if form not in TYPES:
             raise BadRequest(f"/{FORMAT}", f"{FORMAT} must be csv or json, got {form!r}.")
@@ -259,65 +318,3 @@ def _parse_position(position: bytes | None) -> bytes | None:
     if position is not None and len(position) != ID_BYTES:
         raise invalid_cursor()
     return position
-
-
-class CapturesApi:
-    """Captures of the directory that is configured."""
-
-    def __init__(self, gateway: Gateway, audit: AuditLog) -> None:
-        self._gateway = gateway
-        self._audit = audit
-        self._replaying = asyncio.Lock()  # one at a time: it takes the processor from other requests
-
-    async def list_captures(self, request: RoutedRequest) -> None:
-        query = Parameters(request.http.query, (LIMIT, CURSOR))
-        limit, position = query.limit(), query.cursor()
-        files = await asyncio.to_thread(list_captures, self._gateway.runtime.config.debug)
-        # The cursor is compared with names, and never opened.
-        older = [file for file in reversed(files) if position is None or file.file.name.encode() < position]
-        page = older[:limit]
-        following = make_cursor(page[-1].file.name.encode()) if len(older) > limit else None
-        listed = [file.summary.list_fields() | {"bytes": file.size} for file in page]
-        respond(request, {"captures": listed, "next": following})
-
-    async def read_capture(self, request: RoutedRequest) -> None:
-        first = Parameters(request.http.query, ("first",)).number("first", 0)
-        capture = await self._find(request)
-        await self._audit.record(request, "captures.read", capture.request_id)
-        body = await asyncio.to_thread(lambda: msgspec.json.encode(describe_capture(capture, first)))
-        respond_bytes(request, body)
-
-    async def replay_capture(self, request: RoutedRequest) -> None:
-        """Run a captured request through the current code, with the recorded responses, and report what differs."""
-        from dragoman.admin.replay.difference import compare_captures
-
-        await read_body(request, NoFields)
-        capture = await self._find(request)
-        await self._audit.record(request, "captures.replay", capture.request_id)
-        replayed = await self._rerun(capture)
-        parts = await asyncio.to_thread(compare_captures, capture, replayed)
-        respond(request, {"same": not any(part.changes for part in parts), "parts": parts})
-
-    async def make_fixture(self, request: RoutedRequest) -> None:
-        """Return a fixture, for `tests/fixtures/captures`, which expects what the current code does."""
-        from dragoman.admin.replay.rerun import make_fixture
-
-        await read_body(request, NoFields)
-        capture = await self._find(request)
-        await self._audit.record(request, "captures.fixture", capture.request_id)
-        replayed = await self._rerun(capture)
-        body = await asyncio.to_thread(lambda: to_json(make_fixture(capture, replayed)))
-        name = UNSAFE.sub("_", capture.request_id)
-        respond_bytes(request, body, [(b"content-disposition", f'attachment; filename="{name}.json"'.encode())])
-
-    async def _find(self, request: RoutedRequest) -> Capture:
-        with convert_errors("id"):
-            return await asyncio.to_thread(find_capture, self._gateway.runtime.config.debug, request.rest)
-
-    async def _rerun(self, capture: Capture) -> Capture:
-        from dragoman.admin.replay.rerun import rerun
-        from dragoman.http.handler import replay_site  # which imports this module
-
-        async with self._replaying:
-            with convert_errors("id"):
-                return await asyncio.to_thread(rerun, capture, replay_site)

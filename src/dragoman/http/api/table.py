@@ -1,6 +1,6 @@
-"""The routes of the admin API, each with its role and scope."""
+"""The routes of the admin API, each with its role and scope, and the method that serves it, with its operation."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -8,14 +8,17 @@ from dragoman.accounts.keys import Keyring, Scope
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.flow.gateway import Gateway
 from dragoman.http.api.operations import AuditLog, EveryWorker
-from dragoman.http.api.wire import PREFIX
+from dragoman.http.api.wire import PREFIX, DescribedHandler
 from dragoman.http.routes import Handler, Role, Route, RoutedRequest
 
 if TYPE_CHECKING:
+    from dragoman.http.api.captures import CapturesApi
     from dragoman.http.api.config import ConfigApi, ConfigFileApi
     from dragoman.http.api.keys import KeysApi
-    from dragoman.http.api.providers import SignInApi, StateApi
-    from dragoman.http.api.requests import CapturesApi, RequestsApi, UsageApi
+    from dragoman.http.api.openapi import ApiDocument
+    from dragoman.http.api.providers import StateApi
+    from dragoman.http.api.requests import RequestsApi, UsageApi
+    from dragoman.http.api.sign_in import SignInApi
 
 OLD_USAGE_PATH = "/api/usage"
 
@@ -40,12 +43,15 @@ class AdminApi:
         self._writer = writer
         self._workers = workers
 
-    def routes(self) -> Iterator[Route]:
-        yield _route("GET", "models", lambda: self._state.list_models, Scope.MODELS_READ)
-        yield _route("GET", "accounts", lambda: self._state.list_accounts, Scope.ACCOUNTS_READ)
-        yield _route("GET", "accounts/quotas", lambda: self._state.read_quotas, Scope.ACCOUNTS_READ)
-        yield _route("GET", "config", lambda: self._config.list_settings, Scope.CONFIG_READ)
-        yield _route("GET", "doctor", lambda: self._state.examine, Scope.DOCTOR_RUN)
+    def routes(self, list_served: Callable[[], Iterable[Route]]) -> Iterator[Route]:
+        """Return the routes; `list_served` returns all that are served with them, which one of them describes."""
+        served = _Served(list_served)
+        yield make_route("GET", "openapi.json", lambda: served.document.read_document, None)
+        yield make_route("GET", "models", lambda: self._state.list_models, Scope.MODELS_READ)
+        yield make_route("GET", "accounts", lambda: self._state.list_accounts, Scope.ACCOUNTS_READ)
+        yield make_route("GET", "accounts/quotas", lambda: self._state.read_quotas, Scope.ACCOUNTS_READ)
+        yield make_route("GET", "config", lambda: self._config.list_settings, Scope.CONFIG_READ)
+        yield make_route("GET", "doctor", lambda: self._state.examine, Scope.DOCTOR_RUN)
         if self._writer is not None:
             yield from _StoredParts(self._gateway, self._keyring, self._environ, self._writer, self._workers).routes()
 
@@ -60,6 +66,19 @@ class AdminApi:
         from dragoman.http.api.config import ConfigApi
 
         return ConfigApi(self._gateway, self._environ)
+
+
+class _Served:
+    """The description of the routes that are served, made at the first request for it."""
+
+    def __init__(self, list_routes: Callable[[], Iterable[Route]]) -> None:
+        self._list_routes = list_routes
+
+    @cached_property
+    def document(self) -> "ApiDocument":
+        from dragoman.http.api.openapi import ApiDocument
+
+        return ApiDocument(self._list_routes())
 
 
 class _StoredParts:
@@ -81,27 +100,29 @@ class _StoredParts:
         self._audit = AuditLog(writer)
 
     def routes(self) -> Iterator[Route]:
-        yield _route("GET", "usage", lambda: self._usage.report_usage, Scope.USAGE_READ, Role.OWN)
-        yield _route("GET", "usage/speed", lambda: self._usage.report_speed, Scope.USAGE_READ, Role.OWN)
+        yield make_route("GET", "usage", lambda: self._usage.report_usage, Scope.USAGE_READ, Role.OWN)
+        yield make_route("GET", "usage/speed", lambda: self._usage.report_speed, Scope.USAGE_READ, Role.OWN)
         old_usage = _call(lambda: self._usage.report_usage)
         yield Route("GET", OLD_USAGE_PATH, Role.OWN, old_usage, scope=Scope.USAGE_READ)
-        yield _route("GET", "requests", lambda: self._requests.list_requests, Scope.REQUESTS_READ, Role.OWN)
-        yield _route("GET", "requests/export", lambda: self._requests.export_requests, Scope.REQUESTS_READ, Role.OWN)
-        yield _route("GET", "captures", lambda: self._captures.list_captures, Scope.CAPTURES_READ)
-        yield _route("GET", "captures/{id}", lambda: self._captures.read_capture, Scope.CAPTURES_READ)
-        yield _route("POST", "captures/{id}/replay", lambda: self._captures.replay_capture, Scope.CAPTURES_READ)
-        yield _route("POST", "captures/{id}/fixture", lambda: self._captures.make_fixture, Scope.CAPTURES_READ)
-        yield _route("GET", "keys", lambda: self._keys.list_keys, Scope.KEYS_READ)
-        yield _route("POST", "keys", lambda: self._keys.create_key, Scope.KEYS_WRITE)
-        yield _route("GET", "keys/{id}", lambda: self._keys.read_key, Scope.KEYS_READ)
-        yield _route("DELETE", "keys/{id}", lambda: self._keys.revoke_key, Scope.KEYS_WRITE)
-        yield _route("POST", "keys/{id}/rotate", lambda: self._keys.rotate_key, Scope.KEYS_WRITE)
-        yield _route("GET", "config/file", lambda: self._file.read_file, Scope.CONFIG_READ)
-        yield _route("PUT", "config/file", lambda: self._file.write_file, Scope.CONFIG_WRITE)
-        yield _route("POST", "config/check", lambda: self._file.check_text, Scope.CONFIG_WRITE)
-        yield _route("POST", "accounts/sign-in", lambda: self._sign_in.sign_in, Scope.ACCOUNTS_WRITE)
-        yield _route("DELETE", "accounts/{id}/cooldowns", lambda: self._sign_in.end_cooldowns, Scope.ACCOUNTS_WRITE)
-        yield _route("GET", "audit", lambda: self._audit.list_rows, Scope.AUDIT_READ)
+        yield make_route("GET", "requests", lambda: self._requests.list_requests, Scope.REQUESTS_READ, Role.OWN)
+        yield make_route(
+            "GET", "requests/export", lambda: self._requests.export_requests, Scope.REQUESTS_READ, Role.OWN
+        )
+        yield make_route("GET", "captures", lambda: self._captures.list_captures, Scope.CAPTURES_READ)
+        yield make_route("GET", "captures/{id}", lambda: self._captures.read_capture, Scope.CAPTURES_READ)
+        yield make_route("POST", "captures/{id}/replay", lambda: self._captures.replay_capture, Scope.CAPTURES_READ)
+        yield make_route("POST", "captures/{id}/fixture", lambda: self._captures.make_fixture, Scope.CAPTURES_READ)
+        yield make_route("GET", "keys", lambda: self._keys.list_keys, Scope.KEYS_READ)
+        yield make_route("POST", "keys", lambda: self._keys.create_key, Scope.KEYS_WRITE)
+        yield make_route("GET", "keys/{id}", lambda: self._keys.read_key, Scope.KEYS_READ)
+        yield make_route("DELETE", "keys/{id}", lambda: self._keys.revoke_key, Scope.KEYS_WRITE)
+        yield make_route("POST", "keys/{id}/rotate", lambda: self._keys.rotate_key, Scope.KEYS_WRITE)
+        yield make_route("GET", "config/file", lambda: self._file.read_file, Scope.CONFIG_READ)
+        yield make_route("PUT", "config/file", lambda: self._file.write_file, Scope.CONFIG_WRITE)
+        yield make_route("POST", "config/check", lambda: self._file.check_text, Scope.CONFIG_WRITE)
+        yield make_route("POST", "accounts/sign-in", lambda: self._sign_in.sign_in, Scope.ACCOUNTS_WRITE)
+        yield make_route("DELETE", "accounts/{id}/cooldowns", lambda: self._sign_in.end_cooldowns, Scope.ACCOUNTS_WRITE)
+        yield make_route("GET", "audit", lambda: self._audit.list_audit, Scope.AUDIT_READ)
 
     @cached_property
     def _usage(self) -> "UsageApi":
@@ -117,7 +138,7 @@ class _StoredParts:
 
     @cached_property
     def _captures(self) -> "CapturesApi":
-        from dragoman.http.api.requests import CapturesApi
+        from dragoman.http.api.captures import CapturesApi
 
         return CapturesApi(self._gateway, self._audit)
 
@@ -135,17 +156,20 @@ class _StoredParts:
 
     @cached_property
     def _sign_in(self) -> "SignInApi":
-        from dragoman.http.api.providers import SignInApi
+        from dragoman.http.api.sign_in import SignInApi
 
         return SignInApi(self._gateway, self._workers, self._audit)
 
 
-def _route(method: str, path: str, find: Callable[[], Handler], scope: Scope, role: Role = Role.ADMIN) -> Route:
-    return Route(method, PREFIX + path, role, _call(find), scope=scope)
+def make_route(
+    method: str, path: str, find: Callable[[], DescribedHandler], scope: Scope | None, role: Role = Role.ADMIN
+) -> Route:
+    """Return a route below PREFIX; `find` is called at each request, so that its part is made at the first."""
+    return Route(method, PREFIX + path, role, _call(find), scope=scope, described=find)
 
 
-def _call(find: Callable[[], Handler]) -> Handler:
+def _call(find: Callable[[], DescribedHandler]) -> Handler:
     async def handle(request: RoutedRequest) -> None:
-        await find()(request)
+        await find().handle(request)
 
     return handle

@@ -1,12 +1,14 @@
-"""Read requests of the admin API (parameters, pages, bodies, versions) and respond. Every error names the field."""
+"""Operations of the admin API: what each takes and answers. Read their requests (parameters, pages, bodies, versions)
+and respond. Every error names the field.
+"""
 
 import binascii
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +17,7 @@ from msgspec.structs import replace
 from dragoman.admin import AdminError, Conflict, InvalidArgument, NotFound
 from dragoman.flow.response_headers import request_id_headers
 from dragoman.http.models import read_parameters
-from dragoman.http.routes import RoutedRequest, read_short_body
+from dragoman.http.routes import Handler, RoutedRequest, read_short_body
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import Client, ErrorResponse
 from dragoman.net.headers import JSON, Header
@@ -28,6 +30,9 @@ CURSOR = "cursor"
 LIMIT = "limit"
 CLIENT_KEY = "key"  # some clients send their key in the query
 T = TypeVar("T")
+Reply = TypeVar("Reply")
+Body = TypeVar("Body")
+Part = TypeVar("Part")
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 BODY_TIMEOUT_S = 60.0
@@ -101,13 +106,120 @@ def invalid_cursor() -> BadRequest:
     return BadRequest(f"/{CURSOR}", "The cursor is not valid: use `next` of the page before, unchanged.")
 
 
+class QueryParameter(Struct, frozen=True):
+    """A parameter of a query, with the JSON schema of its value."""
+
+    name: str
+    about: str
+    schema: Mapping[str, object]
+
+
+def text_parameter(name: str, about: str) -> QueryParameter:
+    return QueryParameter(name, about, {"type": "string", "maxLength": MAX_TEXT})
+
+
+def number_parameter(name: str, about: str) -> QueryParameter:
+    return QueryParameter(name, about, {"type": "integer", "minimum": 0})
+
+
+def choice_parameter(name: str, about: str, choices: Collection[str]) -> QueryParameter:
+    return QueryParameter(name, about, {"enum": list(choices)})
+
+
+PAGE = (
+    QueryParameter(
+        LIMIT,
+        "How many items a page has at most.",
+        {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": MAX_PAGE},
+    ),
+    QueryParameter(CURSOR, "`next` of the page before, unchanged.", {"type": "string"}),
+)
+JSON_LINES = "application/x-ndjson"
+JSON_LINES_TYPE: Header = (b"content-type", JSON_LINES.encode())
+
+# What an operation has to do with versions: its replies have an ETag; If-Match is also checked; it is also required.
+Versioning = Literal["none", "sent", "checked", "required"]
+
+
+class Description(Struct, frozen=True):
+    """What a path of the API takes and answers."""
+
+    summary: str
+    replies: tuple[type, ...]  # a reply, or each of its lines, is of one of these types
+    query: tuple[QueryParameter, ...] = ()
+    media_types: tuple[str, ...] = ("application/json",)
+    status: int = 200
+    versioning: Versioning = "none"
+    refusals: Mapping[int, type] = {}  # replies that are no errors, and say why nothing was done
+
+
+class Operation(Description, Generic[Reply], frozen=True):
+    """Reads the requests to a path and responds, as its description says."""
+
+    replies: tuple[type[Reply], ...]
+
+    def handled_by(self, method: Callable[[Part, RoutedRequest], Awaitable[None]]) -> "Endpoint[Part]":
+        """Decorate the method that handles the operation."""
+        return Endpoint(self, method)
+
+    def read_query(self, request: RoutedRequest) -> Parameters:
+        """Return the parameters. Raises BadRequest for one that the operation does not have."""
+        return Parameters(request.http.query, tuple(parameter.name for parameter in self.query))
+
+    def encode(self, reply: Reply) -> bytes:
+        return msgspec.json.encode(reply)
+
+    def respond(self, request: RoutedRequest, reply: Reply, headers: Sequence[Header] = ()) -> None:
+        respond_bytes(request, self.encode(reply), headers, self.status)
+
+
+class Write(Operation[Reply], Generic[Reply, Body], frozen=True, kw_only=True):
+    """An operation with a body, a struct that should forbid unknown fields. It has no parameters."""
+
+    body: type[Body]
+
+    async def read_body(self, request: RoutedRequest) -> Body:
+        self.read_query(request)
+        return await _read_body(request, self.body)
+
+
+class DescribedHandler(Struct, frozen=True):
+    name: str
+    operation: Description
+    handle: Handler
+
+
+class Endpoint(Generic[Part]):
+    """A method of a part of the API, with its operation."""
+
+    def __init__(self, operation: Description, method: Callable[[Part, RoutedRequest], Awaitable[None]]) -> None:
+        self._operation = operation
+        self._method = method
+
+    def __get__(self, part: Part, owner: type[Part]) -> DescribedHandler:
+        return DescribedHandler(self._method.__name__, self._operation, partial(self._method, part))
+
+
 class NoFields(Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a write that needs none."""
 
 
-async def read_body(request: RoutedRequest, kind: type[T]) -> T:
-    """Return the body as a struct of this type, which should forbid unknown fields. Writes have no parameters."""
-    Parameters(request.http.query, ())
+class ApiError(Struct, frozen=True):
+    """Why nothing was done. `field` is the parameter or the field at fault."""
+
+    code: str
+    message: str
+    field: str | None
+    request_id: str
+
+
+class ErrorBody(Struct, frozen=True):
+    """The body of every error."""
+
+    error: ApiError
+
+
+async def _read_body(request: RoutedRequest, kind: type[T]) -> T:
     content_type = (request.http.headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
     if content_type != b"application/json":
         message = "Send the body as JSON, with `content-type: application/json`."
@@ -178,11 +290,7 @@ def use_api_errors(client: Client) -> Client:
 
 
 def _render_error(client: Client, failure: Failure, request_id: str) -> ErrorResponse:
-    error = {
-        "code": failure.code or failure.kind.value,
-        "message": failure.message,
-        "field": None if failure.at is None else failure.at.removeprefix("/"),
-        "request_id": request_id,
-    }
+    field = None if failure.at is None else failure.at.removeprefix("/")
+    error = ApiError(failure.code or failure.kind.value, failure.message, field, request_id)
     status = STATUSES.get(failure.code or "") or client.render_error(failure, request_id).status
-    return ErrorResponse(status, msgspec.json.encode({"error": error}))
+    return ErrorResponse(status, msgspec.json.encode(ErrorBody(error)))

@@ -8,13 +8,16 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from dragoman import __version__
 from dragoman.accounts.console_sessions import ConsoleSessions
 from dragoman.accounts.keys import KeyId, Keyring, KeyRow, Scope
+from dragoman.admin.captures import CaptureDescription
 from dragoman.admin.timeline import TimelineEntry
 from dragoman.http.api.operations import AuditLog
-from dragoman.http.api.wire import PREFIX, Parameters, respond, respond_bytes, response_headers
+from dragoman.http.api.table import make_route
+from dragoman.http.api.wire import Operation, choice_parameter, respond_bytes, response_headers, text_parameter
 from dragoman.http.console.gateway_rows import GatewayRows, Watcher, read_position
 from dragoman.http.console.live_frames import MAX_ENTRIES, LiveTimeline, RingTimeline, describe_recording, hide_content
 from dragoman.http.console.live_requests import TICK_S, LiveRequest, LiveRequests
@@ -44,6 +47,29 @@ NOT_RECORDED = (
 HAS_REQUEST = "has-request"
 
 
+class LiveDescription(Struct, frozen=True):
+    """What is recorded of a request, in the shape of its capture; null if nothing is, and `problem` says why."""
+
+    description: CaptureDescription | None
+    problem: str
+
+
+class EndedRequest(Struct, frozen=True):
+    ended: str
+
+
+STREAM_FEED = Operation(
+    "Stream rows that change, and the frames of one request, as server-sent events.",
+    (str,),
+    (
+        choice_parameter("watch", "Go on with what changes; without it, send what there is now, and end.", ["live"]),
+        text_parameter("frames", "The id of the request whose frames are sent."),
+    ),
+    media_types=("text/event-stream",),
+)
+DESCRIBE_LIVE = Operation("Describe what is recorded of a request in memory.", (LiveDescription,))
+END_LIVE = Operation("End a request that is under way.", (EndedRequest,))
+
 FindSession = Callable[[HttpRequest], Awaitable[SessionRow | None]]
 
 
@@ -72,9 +98,9 @@ class FeedApi:
         self._audit = audit
 
     def routes(self) -> Iterator[Route]:
-        yield Route("GET", f"{PREFIX}feed", Role.OWN, self._feed, scope=Scope.REQUESTS_READ)
-        yield Route("GET", f"{PREFIX}live/*", Role.ADMIN, self._describe, scope=Scope.CAPTURES_READ)
-        yield Route("DELETE", f"{PREFIX}live/*", Role.ADMIN, self._end, scope=Scope.REQUESTS_END)
+        yield make_route("GET", "feed", lambda: self.stream_feed, Scope.REQUESTS_READ, Role.OWN)
+        yield make_route("GET", "live/{id}", lambda: self.describe_live, Scope.CAPTURES_READ)
+        yield make_route("DELETE", "live/{id}", lambda: self.end_live, Scope.REQUESTS_END)
 
     def begin_stop(self) -> None:
         """End all feeds."""
@@ -97,9 +123,9 @@ class FeedApi:
     async def _answer_has_request(self, question: dict[str, str]) -> bytes:
         return b"yes" if self._has_request(question["id"]) else b""
 
-    async def _feed(self, request: RoutedRequest) -> None:
-        """Stream what happens. Without `watch=live`, send what there is now, and end."""
-        query = Parameters(request.http.query, ("watch", "frames"))
+    @STREAM_FEED.handled_by
+    async def stream_feed(self, request: RoutedRequest) -> None:
+        query = STREAM_FEED.read_query(request)
         inspected = query.text("frames")
         if query.text("watch") not in (None, "live"):
             raise RequestError(Failure(Kind.BAD_REQUEST, "watch must be `live`.", at="/watch"))
@@ -140,30 +166,33 @@ class FeedApi:
         if self._audit is not None:
             await self._audit.record(request, "live.read", subject)
 
-    async def _describe(self, request: RoutedRequest) -> None:
-        """Describe what is recorded of a request in memory, in the shape of its capture; null if nothing is."""
+    @DESCRIBE_LIVE.handled_by
+    async def describe_live(self, request: RoutedRequest) -> None:
         if await self._forwards(request, request.rest):
             return
         recording = self._live.find_recording(request.rest, None)
         if recording is None:
-            respond(request, {"description": None, "problem": NOT_RECORDED})
+            DESCRIBE_LIVE.respond(request, LiveDescription(None, NOT_RECORDED))
             return
         await self._record_look(request, request.rest)
         live = self._live.find(request.rest, None)
         capture = recording.make_capture(None if live is None else live.find_outcome())
         secrets = frozenset(recording.secrets)
-        body = await asyncio.to_thread(lambda: msgspec.json.encode(describe_recording(capture, secrets)))
-        respond_bytes(request, b'{"description":' + body + b',"problem":""}')
+        body = await asyncio.to_thread(
+            lambda: DESCRIBE_LIVE.encode(LiveDescription(describe_recording(capture, secrets), ""))
+        )
+        respond_bytes(request, body)
 
-    async def _end(self, request: RoutedRequest) -> None:
-        Parameters(request.http.query, ())
+    @END_LIVE.handled_by
+    async def end_live(self, request: RoutedRequest) -> None:
+        END_LIVE.read_query(request)
         if await self._forwards(request, request.rest):
             return
         live = self._find(request)
         async with nullcontext() if self._audit is None else self._audit.recording(request, "live.end", request.rest):
             if not self._live.end_stream(live):
                 raise RequestError(Failure(Kind.CONFLICT, "This request has ended already.", at="/id"))
-        respond(request, {"ended": request.rest})
+        END_LIVE.respond(request, EndedRequest(request.rest))
 
     def _find(self, request: RoutedRequest) -> LiveRequest:
         live = self._live.find(request.rest, None)

@@ -5,7 +5,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +18,7 @@ from dragoman.config.settings import Config, is_loopback
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.response_headers import request_id_headers
 from dragoman.http.api.operations import AuditLog
-from dragoman.http.api.wire import PREFIX as API
+from dragoman.http.api.table import make_route
 from dragoman.http.api.wire import convert_errors, respond
 from dragoman.http.console.feed import FeedApi
 from dragoman.http.console.files import IMMUTABLE, REVALIDATED, SECURITY_HEADERS, ConsoleFile, read_console_files
@@ -32,6 +32,7 @@ from dragoman.store import Store, StoreError
 from dragoman.store.console_sessions import SessionRow
 
 if TYPE_CHECKING:
+    from dragoman.http.api.config import ClientsApi
     from dragoman.http.worker_group import WorkerGroup
 
 SITE = b"sec-fetch-site"
@@ -125,12 +126,6 @@ class SignIn(Struct, forbid_unknown_fields=True):
     link: str = ""
 
 
-async def _list_clients(gateway: Gateway, request: RoutedRequest) -> None:
-    from dragoman.http.api.config import list_clients  # seldom used, and imports much
-
-    await list_clients(gateway, request)
-
-
 class Console:
     """The console of one gateway."""
 
@@ -173,8 +168,13 @@ class Console:
         yield Route("GET", f"{PREFIX}/sessions", Role.SESSION, self._list_sessions)
         yield Route("DELETE", f"{PREFIX}/sessions/*", Role.SESSION, self._end_session)
         yield from self._feed.routes()
-        clients = partial(_list_clients, self._gateway)
-        yield Route("GET", f"{API}connect", Role.OWN, clients, scope=Scope.MODELS_READ)
+        yield make_route("GET", "connect", lambda: self._clients.list_clients, Scope.MODELS_READ, Role.OWN)
+
+    @cached_property
+    def _clients(self) -> "ClientsApi":
+        from dragoman.http.api.config import ClientsApi  # seldom used, and imports much
+
+        return ClientsApi(self._gateway)
 
     async def find_key(self, http: HttpRequest) -> KeyId | None:
         """Return the key of a request's session; None if it names none. Raises RequestError for an invalid one."""

@@ -8,14 +8,13 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Part, Request, Thinking, Turn
-from dragoman.protocols.native.wire import NAME
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     """Return the request as JSON, without reasoning of other vendors; raises BadRequest for several answers."""
     if request.n is not None and request.n > 1:
         raise BadRequest(request.pointer("n"), f"n must be 1, got {request.n}: this provider returns one answer.")
-    note_foreign_fields(request, NAME, ledger)
+    note_foreign_fields(request, "Echo", ledger)  # the only provider that uses this protocol
     turns = tuple(_drop_foreign_reasoning(turn, target, ledger) for turn in request.turns)
     return msgspec.json.encode(replace(request, model=target.model, turns=turns, where={}, ext={}, raw={}))
 

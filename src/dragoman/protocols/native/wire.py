@@ -16,8 +16,6 @@ from dragoman.hub.events import (
     UsageReported,
 )
 
-NAME = "native"
-
 
 class DeltaLine(Struct, frozen=True, tag="delta"):
     """A Delta as it is read: msgspec cannot decode `Raw | None`."""
