@@ -339,6 +339,7 @@ def test_a_name_is_a_value_and_never_sql(tmp_path: Path) -> None:
         ([(b"authorization", b"bearer   k1 ")], "", [b"k1"]),
         ([(b"authorization", b"BEARER k\xff")], "", [b"k\xff"]),
         ([(b"x-api-key", b"k2")], "", [b"k2"]),
+        ([(b"api-key", b"k2")], "", [b"k2"]),
         ([(b"x-goog-api-key", b" k3 ")], "", [b"k3"]),
         ([], "key=k4", [b"k4"]),
         ([], "alt=sse&key=a%2Bb%C3%A9", [b"a+b\xc3\xa9"]),

@@ -19,6 +19,7 @@ WAYS = {
     "bearer": ("", f"authorization: Bearer {KEY}"),
     "bearer in lower case": ("", f"authorization: bearer {KEY}"),
     "x-api-key": ("", f"x-api-key: {KEY}"),
+    "api-key": ("", f"api-key: {KEY}"),
     "x-goog-api-key": ("", f"x-goog-api-key: {KEY}"),
     "query": (f"?key={quote(KEY)}", "x-nothing: 1"),
 }

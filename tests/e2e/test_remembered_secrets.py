@@ -73,6 +73,7 @@ def ask_in_every_way(rig: Rig, key: str) -> Iterator[int]:
     ways: list[tuple[str, dict[str, str]]] = [
         ("", {"authorization": f"Bearer {key}"}),
         ("", {"x-api-key": key}),
+        ("", {"api-key": key}),
         ("", {"x-goog-api-key": key}),
         ("", {"x-api-key": key, **rest}),
         (f"?key={key}", {}),

@@ -24,7 +24,10 @@ def first_values(fields: Sequence[Header]) -> dict[bytes, bytes]:
 
 # Fields with a client's own credential. They are for this gateway and never forwarded.
 CREDENTIAL_FIELDS = frozenset(
-    (b"authorization", b"proxy-authorization", b"cookie", b"x-api-key", b"x-goog-api-key", b"x-dragoman-console")
+    (
+        *(b"authorization", b"proxy-authorization", b"cookie", b"x-dragoman-console"),
+        *(b"x-api-key", b"api-key", b"x-goog-api-key"),
+    )
 )
 
 

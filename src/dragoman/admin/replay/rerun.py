@@ -53,7 +53,9 @@ RUN_HEADER = "x-dragoman-run"
 UNLIMITED_BYTES = 1 << 62
 KEY = "dgm_replayed-requests-come-with-this"
 STORED_KEY = KeyId("key_replayed")
-REPLACED_HEADERS = frozenset({"host", "origin", "authorization", "x-api-key", "x-goog-api-key", "content-length"})
+REPLACED_HEADERS = frozenset(
+    {"host", "origin", "authorization", "x-api-key", "api-key", "x-goog-api-key", "content-length"}
+)
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")

@@ -9,6 +9,7 @@ from dragoman.framing.jsonscan import replace_model
 from dragoman.framing.sse import KEEP_ALIVE, SseFramer
 from dragoman.hub.ports import (
     Client,
+    KeyPlaces,
     ListedModel,
     ModelList,
     Protocol,
@@ -49,6 +50,7 @@ def _render_model(model: ListedModel) -> bytes:
 
 PROTOCOL = Protocol(
     name=NAME,
+    keys=KeyPlaces(headers=(b"api-key",)),  # as clients of Azure OpenAI send it
     client=Client(
         paths=("/chat/completions",),
         read_call=read_body_call,
