@@ -14,7 +14,7 @@ from gateway import running
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 MARK = "<!-- stories: written by tests/http/test_stories.py with DRAGOMAN_WRITE_PAGES=1 -->\n"
-ANSWERING = ("answer", "relay", "compact")  # what an upstream may be paid for
+ANSWERING = ("answer", "answer_relayed", "compact")  # what an upstream may be paid for
 QUEUED = "a queued background response"
 OTHER_VERSIONS = ("/v1alpha/", "/v1beta1/")  # of Google's paths, which are those of /v1beta over again
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 from dragoman.flow.call import Call
 from dragoman.flow.client_encoding import NOTHING, ClientEncoding, LastCollector, LastWrites
@@ -149,6 +150,7 @@ class StreamWriter:
 
     async def finish_failed(self, failure: Failure) -> None:
         """End the stream with the protocol's error event, once it is stored that the reply failed."""
+        self._stop_timer()
         await self.finish(self._error_event(failure))
 
     async def finish(self, end: LastWrites) -> None:
@@ -298,4 +300,18 @@ def _stream_fields(headers: Headers, prepared: Prepared, own: list[Header]) -> l
     return [*fields, *(field for field in own if field[0] not in given)]
 
 
-ResponseWriter = StreamWriter | DocumentWriter
+class OpenStream(Protocol):
+    """A reply whose head is sent: its failures are part of it."""
+
+    async def fail(self, failure: Failure) -> None: ...  # end it at once
+    async def finish_failed(self, failure: Failure) -> None: ...  # once it is stored that it failed
+
+
+class ResponseWriter(Protocol):
+    """Writes the reply to one call, over all turns."""
+
+    @property
+    def committed(self) -> bool: ...  # the first token of a stream is sent
+    @property
+    def open_stream(self) -> OpenStream | None: ...  # None: an error can still be an HTTP error
+    def close(self) -> None: ...

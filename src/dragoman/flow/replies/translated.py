@@ -242,6 +242,12 @@ class TranslatedStream(TranslatedReply):
     def interrupt(self, failure: Failure) -> None:
         self._append(self.push([Failed(failure)]))
 
+    def conclude(self) -> TurnEnd:
+        end = super().conclude()
+        if type(end) is Interrupted:  # perhaps another turn continues it
+            self._writer.resume_keep_alives()
+        return end
+
     def write_events(self, events: Sequence[Event]) -> None:
         self._append(self.push(events))
 

@@ -1,6 +1,7 @@
 """Read the body of a call, decompress it, and find what routing needs of it."""
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dragoman.config.settings import Server
 from dragoman.flow.call import Call
@@ -12,6 +13,9 @@ from dragoman.net.encoding import decompress
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.tasks import LARGE_BYTES, run_off_loop
+
+if TYPE_CHECKING:  # imported when such a request comes
+    from dragoman.flow.relay import RelayedCall
 
 
 async def read_body(call: Call, runtime: Runtime) -> None:
@@ -31,6 +35,14 @@ async def read_body(call: Call, runtime: Runtime) -> None:
         call.take_body(body, parse)
     else:  # it looks through the body for the model
         await run_off_loop(len(body), partial(call.take_body, body, parse))
+
+
+async def read_relayed_body(call: "RelayedCall", runtime: Runtime) -> None:
+    """Give a relayed call its body, a form as far as its model; raises as `read_body` does."""
+    if call.is_form:
+        await call.begin_form()
+    else:
+        call.take_json(await read_whole(call.http, call.record, runtime.config.server))
 
 
 async def read_whole(request: HttpRequest, record: RequestRecord, server: Server) -> bytes:
