@@ -12,7 +12,6 @@ from dragoman.flow import pump, turn, upstream
 from dragoman.flow.complete_reply import CutCalls
 from dragoman.flow.prepare import Passthrough, Translated
 from dragoman.flow.replies.passed import PassedDocument
-from dragoman.flow.response_writer import StreamWriter
 from dragoman.flow.step import Completed, Interrupted, NoReply
 from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
@@ -181,9 +180,8 @@ def test_a_reply_whose_model_has_stopped_is_not_continued(end: End) -> None:
 
 def test_the_usage_of_a_turn_that_broke_off_is_kept_for_the_sum() -> None:
     played = play(Scene("messages", joins=True), Answer(HALF, end=End.CUT))
-    encoding = expect(StreamWriter, played.writer).encoding
-    encoding.accept_continuation(Ledger())
-    assert present(encoding.used_before).output > 0
+    played.writer.encoding.accept_continuation(Ledger())
+    assert present(played.writer.encoding.used_before).output > 0
 
 
 def test_an_upstream_that_does_not_end_after_its_last_event_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dragoman.flow.between_turns import CallScope
 from dragoman.flow.call import Call
@@ -18,6 +19,9 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.sink import ReplySink
 from dragoman.routing import Route
 
+if TYPE_CHECKING:  # imported when such a request comes
+    from dragoman.flow.replies.relayed import RelayedWriter
+
 SHUTTING_DOWN = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the request again.")
 
 
@@ -29,7 +33,7 @@ class ActiveCall:
         call: Call,
         memory: LostCallMemory,
         policy: Policy,
-        writer: ResponseWriter,
+        writer: "ResponseWriter | RelayedWriter",
         replies: Replies,  # which write to it
         clock: Callable[[], float],
     ) -> None:

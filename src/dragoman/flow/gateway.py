@@ -88,8 +88,7 @@ class Gateway:
             recording.routes, make_watch = routes, recording.make_monitor
         chances = SecondChances(runtime.learned_quirks, call.tenant, adjusts=False)
         policy = Policy(routes, runtime.providers, Limits(runtime.config.retry, False, _jitter), chances, {})
-        writer = RelayedWriter(sink)
-        replies = RelayedReplies(call, writer, make_watch)
+        replies = RelayedReplies(call, writer := RelayedWriter(sink), make_watch)
         await ActiveCall(call, self._memory, policy, writer, replies, self._clock).run(sink, self._answering)
         self.answered += 1
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from dragoman.flow.call import Call
 from dragoman.flow.client_encoding import NOTHING, ClientEncoding, LastCollector, LastWrites
@@ -62,13 +61,8 @@ class StreamWriter:
         return self._encoding
 
     @property
-    def head_sent(self) -> bool:
-        """Whether an error can only be an event."""
-        return bool(self._routes)
-
-    @property
     def open_stream(self) -> "StreamWriter | None":
-        """This writer, once its head is sent."""
+        """This writer, once its head is sent: an error can only be an event."""
         return self if self._routes else None
 
     @property
@@ -300,18 +294,4 @@ def _stream_fields(headers: Headers, prepared: Prepared, own: list[Header]) -> l
     return [*fields, *(field for field in own if field[0] not in given)]
 
 
-class OpenStream(Protocol):
-    """A reply whose head is sent: its failures are part of it."""
-
-    async def fail(self, failure: Failure) -> None: ...  # end it at once
-    async def finish_failed(self, failure: Failure) -> None: ...  # once it is stored that it failed
-
-
-class ResponseWriter(Protocol):
-    """Writes the reply to one call, over all turns."""
-
-    @property
-    def committed(self) -> bool: ...  # the first token of a stream is sent
-    @property
-    def open_stream(self) -> OpenStream | None: ...  # None: an error can still be an HTTP error
-    def close(self) -> None: ...
+ResponseWriter = StreamWriter | DocumentWriter

@@ -13,6 +13,7 @@ from dragoman.flow.gateway import Gateway
 from dragoman.flow.steps.accept_background import accept_background, is_queued
 from dragoman.flow.steps.admit import admit
 from dragoman.flow.steps.allow_leaving import allow_leaving
+from dragoman.flow.steps.answer_without_model import LaneSource, answer_without_model
 from dragoman.flow.steps.choose_routes import choose_relayed_routes, choose_routes, find_routes
 from dragoman.flow.steps.compact import compact
 from dragoman.flow.steps.hooks import run_hooks
@@ -89,6 +90,14 @@ async def serve_lane(services: Services, call: Call, sink: ReplySink, source: St
                 await compact(gateway, call, state, sink)
             else:
                 await gateway.answer(call, sink)
+
+
+async def serve_without_model(services: Services, call: Call, sink: ReplySink, source: LaneSource) -> None:
+    """Answer a call of a lane with `generate: false`; it is free, and has no row."""
+    await read_body(call, services.gateway.runtime)
+    async with restore_state(source, call, sink) as state:
+        assert state is not None  # of every call of a lane
+        await answer_without_model(source, call, state, sink)
 
 
 async def run_in_background(services: Services, call: Call, sink: ReplySink, state: KeptCall) -> None:

@@ -17,7 +17,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.net.headers import Headers
 from dragoman.observers.reply_monitor import ReplyMonitor
 
-W = TypeVar("W", StreamWriter, DocumentWriter)
+W = TypeVar("W")
 MakeWatch = Callable[[], ReplyMonitor]
 NO_HEADERS = Headers([])
 

@@ -29,7 +29,7 @@ EMPTY = Failure(Kind.TRUNCATED, "the upstream's reply is empty")
 
 
 class RelayedWriter:
-    """Writes a reply with the status and the headers of its upstream, at once or as it comes."""
+    """Where the reply to a relayed call goes, whichever turn gives it."""
 
     def __init__(self, sink: ReplySink) -> None:
         self.sink = sink
@@ -39,23 +39,9 @@ class RelayedWriter:
     def committed(self) -> bool:
         return self.open_stream is not None
 
-    def begin(self, reply: "RelayedReply", status: int, origin: Origin) -> None:
-        """Begin a reply that is passed on as it comes."""
-        self.open_stream = reply
-        self.sink.begin(status, self._fields(origin))
-
-    def respond(self, status: int, origin: Origin, body: bytes) -> None:
-        """Send a whole reply."""
-        self.sink.respond(status, self._fields(origin), body)
-
     def close(self) -> None:
         """Release the reply, which refers back to this."""
         self.open_stream = None
-
-    def _fields(self, origin: Origin) -> list[Header]:
-        prepared = origin.prepared
-        fields = headers_to_forward(origin.headers, prepared.secrets, shows_account=prepared.owner)
-        return fields + own_headers(origin.call, prepared, origin.why, fields, whole=False)
 
 
 @final
@@ -120,7 +106,8 @@ class RelayedReply:
             return
         sink, held = self._writer.sink, self._held
         self._held, self._write = b"", sink.write
-        self._writer.begin(self, self._status, self._origin)
+        self._writer.open_stream = self
+        sink.begin(self._status, self._make_head())
         self.watch.count_read(len(held))
         await sink.send(self._redactor.feed(held))
 
@@ -151,19 +138,25 @@ class RelayedReply:
         return Completed(self.watch.failure)
 
     async def finish(self) -> None:
-        writer = self._writer
+        sink = self._writer.sink
         if self._write is None:
-            writer.respond(self._status, self._origin, redact_known(self._held, self._origin.prepared.secrets))
+            body = redact_known(self._held, self._origin.prepared.secrets)
+            sink.respond(self._status, self._make_head(), body)
         elif self._is_cut:
-            writer.sink.abort()
+            sink.abort()
         else:
-            writer.sink.end(self._redactor.finish() + self._last)
+            sink.end(self._redactor.finish() + self._last)
 
     async def fail(self, failure: Failure) -> None:
         """End a reply that was interrupted."""
         await self.finish()
 
     finish_failed = fail
+
+    def _make_head(self) -> list[Header]:
+        origin, prepared = self._origin, self._origin.prepared
+        fields = headers_to_forward(origin.headers, prepared.secrets, shows_account=prepared.owner)
+        return fields + own_headers(origin.call, prepared, origin.why, fields, whole=False)
 
     def _note_end(self, seen: Observed) -> None:
         self.watch.observe(Started("", seen.model))
