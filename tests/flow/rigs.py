@@ -221,11 +221,11 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
     body = scene.body or BODIES[scene.client][scene.stream]
     call = make_call(scene.client, body, request=request)
     call.continues = scene.joins
+    call.runtime = make_world(provider, server=scene.server)
     writer, replies = open_writer(sink, call, scene)
     noted: list[Turn] = []
     around = CallContext(
         call,
-        make_world(provider, server=scene.server),
         scene.memory or LostCalls(None),
         replies,
         noted.append,
@@ -289,13 +289,13 @@ class WriterRig:
     async def open_passed(self, headers: Sequence[Header] = ()) -> PassedStream:
         """Return the reply of a turn whose bytes pass unchanged."""
         await self.begin_passthrough()
-        self.replies.begin_answer(Headers(list(headers)), is_stream=True)
+        self.replies.begin_answer(200, Headers(list(headers)), is_stream=True)
         return expect(PassedStream, self.replies.open_stream(b""))
 
     async def open_translated(self) -> TranslatedStream:
         """Return the reply of a turn that is translated."""
         await self.begin_translation()
-        self.replies.begin_answer(Headers([]), is_stream=True)
+        self.replies.begin_answer(200, Headers([]), is_stream=True)
         return expect(TranslatedStream, self.replies.open_stream(b""))
 
     async def commit(self, prepared: Prepared, headers: Headers | None, data: bytes) -> None:

@@ -41,10 +41,10 @@ COMMENT = b": working\n\n"
 async def test_head_and_first_bytes_are_one_write() -> None:
     rig = WriterRig()
     prepared = await rig.begin_translation()
-    assert not rig.writer.head_sent
+    assert rig.writer.open_stream is None
     await rig.commit(prepared, None, b"data: 1\n\n")
     assert len(rig.wire.writes) == 1
-    assert rig.writer.head_sent
+    assert rig.writer.open_stream is not None
     assert rig.writer.committed
     reply = rig.wire.reply
     assert (reply.status, reply.body, reply.complete) == (200, b"data: 1\n\n", False)
@@ -259,7 +259,7 @@ async def test_a_client_of_a_translated_reply_is_kept_alive_until_it_begins(
     prepared = await rig.begin_translation()
     await wait_until_async(lambda: len(rig.wire.writes) >= 3)
     assert rig.wire.reply.body.startswith(sign)
-    assert rig.writer.head_sent
+    assert rig.writer.open_stream is not None
     assert not rig.writer.committed
     await rig.commit(prepared, None, b"data: 1\n\n")
     written = rig.wire.written
@@ -337,7 +337,7 @@ async def test_an_upstreams_own_keep_alives_are_passed_on(held: bytes, passed: b
         events = HeldEvents(rig.call.client.keep_alive)
         for at in range(0, len(held), size):
             assert hold(rig, held[at : at + size], events)
-        assert rig.writer.head_sent is bool(passed)
+        assert (rig.writer.open_stream is not None) is bool(passed)
         if passed:
             assert rig.wire.reply.body == passed
             assert rig.wire.reply.headers.get(b"x-vendor") == b"1"
@@ -350,7 +350,7 @@ async def test_pings_are_keep_alives_for_protocols_that_have_them() -> None:
     rig = await begin_due("chat", CHAT_STREAM)
     events = HeldEvents(rig.call.client.keep_alive)
     hold(rig, PING, events)
-    assert not rig.writer.head_sent
+    assert rig.writer.open_stream is None
     assert events.take() == PING
 
 

@@ -9,13 +9,10 @@ from msgspec.structs import replace
 
 from dragoman.config.settings import ModelRoute, Retry
 from dragoman.flow.count_tokens import count_tokens
-from dragoman.flow.relay import RelayedCall, relay
-from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.runtime import Runtime
 from dragoman.flow.steps.choose_routes import find_routes
 from dragoman.flow.upstream import Keeper, relay_resource
 from dragoman.hub.failure import Kind, RequestError
-from dragoman.net.http_request import HttpRequest
 from dragoman.protocols.relayed_paths import RELAYED_PATHS
 from dragoman.providers.models import fetch_models
 from dragoman.providers.provider import Address, Auth, Endpoint, Provider, ReplyRules
@@ -28,7 +25,6 @@ from flow.in_memory import (
     MESSAGES_STREAM,
     ClientReply,
     MemoryWire,
-    Sender,
     make_call,
     make_provider,
     make_request,
@@ -36,6 +32,7 @@ from flow.in_memory import (
     make_world,
     prepare_for,
 )
+from flow.relayed import answer_relayed, new_relayed_call
 from flow.rigs import STREAM, GatewayRig, document
 from flow.test_form_upload import FORM, TYPE
 from outgoing import open_http
@@ -101,10 +98,6 @@ class SigningRig:
         return self.wire.reply
 
 
-def make_record(request: HttpRequest) -> RequestRecord:
-    return RequestRecord("log", "relayed", request.headers)
-
-
 @asynccontextmanager
 async def open_rig(answer: Answer) -> AsyncIterator[SigningRig]:
     with FakeUpstream([answer], intercept=SignatureCheck(KEY), models=("vendor-m",)) as fake:
@@ -135,11 +128,8 @@ async def test_a_list_of_models_and_what_an_upstream_keeps_are_signed() -> None:
 
 async def test_a_relayed_document_is_signed() -> None:
     async with open_rig(document(b'{"data":[]}')) as rig:
-        request = make_request("/v1/embeddings")
-        call = RelayedCall(RELAYED_PATHS["embeddings"], request, Sender(), make_record(request))
-        call.take_body(b'{"model":"m","input":"Hi"}')
-        await call.choose_routes(rig.world)
-        await relay(call, make_sink(rig.wire))
+        call = new_relayed_call("embeddings", b'{"model":"m","input":"Hi"}')
+        await answer_relayed(call, rig.world, make_sink(rig.wire))
         assert rig.reply.body == b'{"data":[]}'
         assert rig.fake.calls[0].json["model"] == "vendor-m"
 
@@ -147,13 +137,8 @@ async def test_a_relayed_document_is_signed() -> None:
 async def test_a_form_that_is_sent_while_it_arrives_is_signed_without_its_body() -> None:
     async with open_rig(document(b'{"text":"Hi"}')) as rig:
         path, body = "audio/transcriptions", (FORM % b"sound").replace(b"whisper", b"m")
-        request = make_request(f"/v1/{path}", [(b"content-type", TYPE), (b"content-length", b"%d" % len(body))])
-        request.set_body(body)
-        call = RelayedCall(RELAYED_PATHS[path], request, Sender(), make_record(request))
-        with call:
-            await call.read_body(rig.world.config.server)
-            await call.choose_routes(rig.world)
-            await relay(call, make_sink(rig.wire))
+        call = new_relayed_call(path, body, [(b"content-type", TYPE), (b"content-length", b"%d" % len(body))])
+        await answer_relayed(call, rig.world, make_sink(rig.wire))
         assert rig.reply.body == b'{"text":"Hi"}'
         [sent] = rig.fake.calls
         assert (sent.headers[DIGEST], b"vendor-m" in sent.body) == (UNSIGNED_BODY, True)

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dragoman.flow.serve
-from dragoman.flow.serve import Story, run_in_background
+from dragoman.flow.serve import Story, run_in_background, serve_without_model
 from dragoman.http.routes import Cost, Role, Route
 from gateway import running
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 MARK = "<!-- stories: written by tests/http/test_stories.py with DRAGOMAN_WRITE_PAGES=1 -->\n"
-ANSWERING = ("answer", "relay", "compact")  # what an upstream may be paid for
+ANSWERING = ("answer", "answer_relayed", "compact")  # what an upstream may be paid for
 QUEUED = "a queued background response"
+WITHOUT_MODEL = "`GET /responses`, a request with `generate: false`"
 OTHER_VERSIONS = ("/v1alpha/", "/v1beta1/")  # of Google's paths, which are those of /v1beta over again
 
 
@@ -59,6 +60,7 @@ def render_table(routes: list[Route]) -> str:
         if route.story is not None and not route.path.startswith(OTHER_VERSIONS):
             places.setdefault(route.story, []).append(f"`{route.method} {route.path}`")
             costs[route.story] = "" if route.cost is None else route.cost.value
+    places[serve_without_model], costs[serve_without_model] = [WITHOUT_MODEL], Cost.FREE.value
     places[run_in_background], costs[run_in_background] = [QUEUED], Cost.COSTS.value
     return "".join(_render_rows(places, costs))
 
@@ -94,6 +96,7 @@ def test_every_post_of_a_client_says_whether_it_costs_something(tmp_path: Path) 
     assert posts
     assert [route.path for route in posts if route.cost is None] == []
     assert [route.path for route in posts if route.cost is Cost.FREE and "admit" in _steps_of(route)] == []
+    assert not {"admit", *ANSWERING} & set(list_steps(serve_without_model))
 
 
 def _steps_of(route: Route) -> list[str]:

@@ -10,7 +10,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from dragoman.http.responses import ResponsesApi
 from fakes.upstream import Answer, Gate
+from narrowing import expect
 from state.socket_rig import ASK, error, receive, response, run, socket
 from state.state_rig import AGAIN, CALL, HELLO, STATELESS, WEATHER, StateRig, state_rigged
 from tables import each_row
@@ -53,6 +55,17 @@ def test_what_is_stored_is_continued_on_another_connection_and_over_http(rig: St
     with socket(rig) as opened:
         second = response(run(opened, previous_response_id=first["id"], store=True))
     assert rig.openai.responses.retrieve(str(second["id"])).previous_response_id == first["id"]
+
+
+def test_a_stored_response_without_output_counts_as_stored(rig: StateRig) -> None:
+    def count() -> int:
+        return expect(ResponsesApi, rig.gateway.app.site.responses).service.counts["kept"]
+
+    before = count()
+    with socket(rig) as opened:
+        stored = response(run(opened, generate=False, store=True))
+    assert rig.openai.responses.retrieve(str(stored["id"])).output == []
+    assert count() == before + 1
 
 
 def test_a_continuation_that_fails_forgets_its_parent(rig: StateRig) -> None:

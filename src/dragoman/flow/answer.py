@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dragoman.flow.between_turns import CallScope
 from dragoman.flow.call import Call
@@ -12,12 +13,14 @@ from dragoman.flow.policy import Policy
 from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.replies.opening import Replies
 from dragoman.flow.response_writer import ResponseWriter
-from dragoman.flow.runtime import Runtime
 from dragoman.flow.step import Ask, Finish, GiveUp, Interrupted, NoReply, Step, TurnEnd
 from dragoman.flow.turn import CallContext, Turn
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.sink import ReplySink
 from dragoman.routing import Route
+
+if TYPE_CHECKING:  # imported when such a request comes
+    from dragoman.flow.replies.relayed import RelayedWriter
 
 SHUTTING_DOWN = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the request again.")
 
@@ -28,23 +31,24 @@ class ActiveCall:
     def __init__(
         self,
         call: Call,
-        runtime: Runtime,
         memory: LostCallMemory,
         policy: Policy,
-        writer: ResponseWriter,
+        writer: "ResponseWriter | RelayedWriter",
         replies: Replies,  # which write to it
         clock: Callable[[], float],
     ) -> None:
         self._call = call
         self._policy = policy
         self._writer = writer
-        self._around = CallContext(call, runtime, memory, replies, self._note_first_token, clock)
+        self._around = CallContext(call, memory, replies, self._note_first_token, clock)
         self._scope: CallScope | None = None  # of the steps between two turns, from the first one on
         self._turn: Turn | None = None
         self._current_route: Route | None = None  # the target of the turn that runs now
         self._accepted = False  # this turn has given its first token
 
-    async def run(self, sink: ReplySink) -> None:
+    async def run(self, sink: ReplySink, under_way: "set[ActiveCall]") -> None:
+        """Answer the call, which is one of those under way until its end."""
+        under_way.add(self)
         try:
             step = self._policy.begin()
             while True:
@@ -64,14 +68,18 @@ class ActiveCall:
             if not sink.reader_gone:  # the client is still there, and must not wait for more
                 await self._break_off(_reason_of(cancelled))
             raise
-        if self._turn is not None and not self._turn.ended:
-            await self._turn.let_upstream_end()
+        else:
+            if self._turn is not None and not self._turn.ended:
+                await self._turn.let_upstream_end()
+        finally:
+            under_way.discard(self)
+            self._close()
 
     @property
     def is_streaming(self) -> bool:
         return self._writer.committed
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._policy.release()
         for release in () if self._scope is None else self._scope.at_end:
             release()
@@ -96,8 +104,6 @@ class ActiveCall:
         step = self._policy.after(end)
         if type(end) is Interrupted and type(step) is not GiveUp:
             record_continuation(self._call.record, ask.route, end.failure)
-            if (stream := self._writer.open_stream) is not None:
-                stream.resume_keep_alives()
         return step
 
     def _note_first_token(self, turn: Turn) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -69,23 +69,27 @@ class Gateway:
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
         sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
-        policy = _make_policy(call, runtime, routes, sessions)
+        limits = Limits(runtime.config.retry, call.continues, _jitter)
+        chances = SecondChances(runtime.learned_quirks, call.tenant)
+        policy = Policy(routes, runtime.providers, limits, chances, sessions)
         keep_alive_s = runtime.config.server.keep_alive_s
         writer, replies = self._open_writer(call, sink, keep_alive_s, on_guard_trip, make_watch)
-        answering = ActiveCall(call, runtime, memory, policy, writer, replies, self._clock)
-        self._answering.add(answering)
-        try:
-            await answering.run(sink)
-        finally:
-            self._answering.discard(answering)
-            answering.close()
+        await ActiveCall(call, memory, policy, writer, replies, self._clock).run(sink, self._answering)
         self.answered += 1
 
-    async def relay(self, call: "RelayedCall", sink: ReplySink) -> None:
-        """Answer a call of one of the other OpenAI paths; raises as `answer` does."""
-        from dragoman.flow.relay import relay
+    async def answer_relayed(self, call: "RelayedCall", sink: ReplySink) -> None:
+        """Answer a call of one of the other OpenAI paths in the same loop; raises as `answer` does."""
+        from dragoman.flow.replies.relayed import RelayedReplies, RelayedWriter
 
-        await relay(call, sink)
+        runtime, recording = call.runtime, call.record.recording
+        routes = available_targets(call.routes, runtime.providers)
+        make_watch: Callable[[], ReplyMonitor] = _make_watch
+        if recording is not None:
+            recording.routes, make_watch = routes, recording.make_monitor
+        chances = SecondChances(runtime.learned_quirks, call.tenant, adjusts=False)
+        policy = Policy(routes, runtime.providers, Limits(runtime.config.retry, False, _jitter), chances, {})
+        replies = RelayedReplies(call, writer := RelayedWriter(sink), make_watch)
+        await ActiveCall(call, self._memory, policy, writer, replies, self._clock).run(sink, self._answering)
         self.answered += 1
 
     def describe_stop(self, requests: int, signals: int) -> str:
@@ -142,11 +146,6 @@ class Gateway:
     def _note_guard_trip(self, what: str) -> None:
         self.guard_trips += 1
         log.error("the grammar guard stepped in: %s", what)
-
-
-def _make_policy(call: Call, runtime: Runtime, routes: tuple[Route, ...], sessions: Mapping[str, str | None]) -> Policy:
-    limits = Limits(runtime.config.retry, call.continues, _jitter)
-    return Policy(routes, runtime.providers, limits, SecondChances(runtime.learned_quirks, call.tenant), sessions)
 
 
 def _has_pool(routes: tuple[Route, ...], runtime: Runtime) -> bool:

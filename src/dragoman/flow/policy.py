@@ -298,9 +298,13 @@ class SecondChance(Enum):
 
 
 class SecondChances:
-    """What may be changed after a refusal, each once: a renewed credential, an adjusted request."""
+    """What may be changed after a refusal, each once: a renewed credential, an adjusted request.
 
-    def __init__(self, learned_quirks: QuirkMemory, tenant: str) -> None:
+    `adjusts`: the request can be built anew.
+    """
+
+    def __init__(self, learned_quirks: QuirkMemory, tenant: str, *, adjusts: bool = True) -> None:
+        self._adjusts = adjusts
         self._taken: frozenset[tuple[str, int, str]] = frozenset()
         self._learnt = learned_quirks
         self._tenant = tenant
@@ -312,7 +316,7 @@ class SecondChances:
         auth = provider.auth
         if auth.renew is not None and auth.renews_after(failure) and self._is_first(provider, "renew"):
             return SecondChance.RENEWED_CREDENTIAL
-        adjustment = provider.requests.adjust(failure)
+        adjustment = provider.requests.adjust(failure) if self._adjusts else None
         if adjustment is None or (end.error_reply is not None and not _may_rebuild(adjustment, provider)):
             return None
         if not self._is_first(provider, adjustment.name):

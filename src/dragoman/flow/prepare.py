@@ -105,17 +105,8 @@ class Outbound(Struct, frozen=True, kw_only=True):
         return []
 
 
-@final
-class Passthrough(Outbound, frozen=True, kw_only=True):
-    """The client's own bytes, for an upstream of the same protocol."""
-
-    why: Why = RELAYED
-
-    def select_headers(self, headers: Headers) -> Headers | None:
-        return headers
-
-    def find_kept_id(self, started: Started | None) -> str | None:
-        return None if started is None else started.id
+class Unchanged(Outbound, frozen=True, kw_only=True):
+    """The client's own bytes."""
 
     def find_error_body(self, body: bytes) -> bytes | None:
         """Return the error without the list of one in which Google writes it at times."""
@@ -128,6 +119,26 @@ class Passthrough(Outbound, frozen=True, kw_only=True):
         except (ValueError, RecursionError):
             return None
         return body
+
+
+@final
+class Passthrough(Unchanged, frozen=True, kw_only=True):
+    """The client's own bytes, for an upstream of the same protocol."""
+
+    why: Why
+
+    def select_headers(self, headers: Headers) -> Headers | None:
+        return headers
+
+    def find_kept_id(self, started: Started | None) -> str | None:
+        return None if started is None else started.id
+
+
+@final
+class Relayed(Unchanged, frozen=True, kw_only=True):
+    """The client's own bytes, for one of the other paths of OpenAI's API: nothing of the reply is decoded."""
+
+    why: Why = RELAYED
 
 
 @final
@@ -171,7 +182,7 @@ class Translated(Outbound, frozen=True, kw_only=True):
         return redact_known_in_fields(losses, self.secrets) if explain else losses
 
 
-Prepared = Passthrough | Translated
+Prepared = Passthrough | Translated | Relayed
 
 
 class TargetSettings(Struct, frozen=True):

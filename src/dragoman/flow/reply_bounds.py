@@ -81,6 +81,19 @@ class ReplyDeadline:
         return Failure(Kind.TIMEOUT, f"Provider {self._name!r} {why} sets how long to wait.")
 
 
+class IdleDeadline(ReplyDeadline):
+    """The deadline of a reply whose tokens are not known: the longest time without data is the only limit."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, timeouts: Timeouts, now: float) -> None:
+        super().__init__(name, timeouts, now)
+        self.extend(now, has_token=True)
+
+    def extend(self, now: float, has_token: bool) -> None:
+        super().extend(now, has_token=True)
+
+
 def read_reply(
     call: "Call", answer: IncomingResponse, silence_s: float, total_s: float, where: str
 ) -> Coroutine[object, object, bytes]:

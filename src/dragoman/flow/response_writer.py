@@ -61,13 +61,8 @@ class StreamWriter:
         return self._encoding
 
     @property
-    def head_sent(self) -> bool:
-        """Whether an error can only be an event."""
-        return bool(self._routes)
-
-    @property
     def open_stream(self) -> "StreamWriter | None":
-        """This writer, once its head is sent."""
+        """This writer, once its head is sent: an error can only be an event."""
         return self if self._routes else None
 
     @property
@@ -149,6 +144,7 @@ class StreamWriter:
 
     async def finish_failed(self, failure: Failure) -> None:
         """End the stream with the protocol's error event, once it is stored that the reply failed."""
+        self._stop_timer()
         await self.finish(self._error_event(failure))
 
     async def finish(self, end: LastWrites) -> None:

@@ -13,12 +13,13 @@ from dragoman.flow.gateway import Gateway
 from dragoman.flow.steps.accept_background import accept_background, is_queued
 from dragoman.flow.steps.admit import admit
 from dragoman.flow.steps.allow_leaving import allow_leaving
-from dragoman.flow.steps.choose_routes import choose_routes, find_routes
+from dragoman.flow.steps.answer_without_model import LaneSource, answer_without_model
+from dragoman.flow.steps.choose_routes import choose_relayed_routes, choose_routes, find_routes
 from dragoman.flow.steps.compact import compact
 from dragoman.flow.steps.hooks import run_hooks
 from dragoman.flow.steps.observe import LiveView, observe, observe_without_row
 from dragoman.flow.steps.parked_runs import ParkedRuns
-from dragoman.flow.steps.read_body import read_body
+from dragoman.flow.steps.read_body import read_body, read_relayed_body
 from dragoman.flow.steps.restore_state import StateSource, note_state, restore_state
 from dragoman.flow.steps.room import check_room
 from dragoman.net.sink import ReplySink
@@ -91,6 +92,14 @@ async def serve_lane(services: Services, call: Call, sink: ReplySink, source: St
                 await gateway.answer(call, sink)
 
 
+async def serve_without_model(services: Services, call: Call, sink: ReplySink, source: LaneSource) -> None:
+    """Answer a call of a lane with `generate: false`; it is free, and has no row."""
+    await read_body(call, services.gateway.runtime)
+    async with restore_state(source, call, sink) as state:
+        assert state is not None  # of every call of a lane
+        await answer_without_model(source, call, state, sink)
+
+
 async def run_in_background(services: Services, call: Call, sink: ReplySink, state: KeptCall) -> None:
     """Run a response that was queued, with the state that was stored with it; whoever runs it stores its end."""
     gateway = services.gateway
@@ -123,11 +132,11 @@ async def relay(services: Services, call: "RelayedCall", sink: ReplySink) -> Non
     gateway = services.gateway
     with observe(gateway, call, sink, services.live), call:
         check_room(gateway)
-        await call.read_body(gateway.runtime.config.server)
-        await call.choose_routes(gateway.runtime)
+        await read_relayed_body(call, gateway.runtime)
+        await choose_relayed_routes(call, gateway.runtime)
         run_hooks(call)
         admit(call)
-        await gateway.relay(call, sink)
+        await gateway.answer_relayed(call, sink)
 
 
 Story = Callable[..., Awaitable[None]]

@@ -13,14 +13,13 @@ from dragoman.flow.call import Call
 from dragoman.flow.decoding import is_named_stream, is_stream
 from dragoman.flow.failures import attribute_failure
 from dragoman.flow.ports import LostCallMemory
-from dragoman.flow.prepare import Change, Prepared, Translated, prepare
+from dragoman.flow.prepare import Change, Prepared, Translated
 from dragoman.flow.pump import LINGER_S, Pump, is_answering
 from dragoman.flow.replies.opening import Replies
 from dragoman.flow.replies.reply import Reply, StreamedReply
 from dragoman.flow.replies.translated import Body
-from dragoman.flow.reply_bounds import ReplyDeadline, read_reply, timeouts_for
+from dragoman.flow.reply_bounds import read_reply, timeouts_for
 from dragoman.flow.rounds import ToolsCalled, call_unrun_uses
-from dragoman.flow.runtime import Runtime, target_settings
 from dragoman.flow.step import Ask, NoReply, TurnEnd
 from dragoman.flow.upstream import connection_failure, count_held, receive, send, stalled_failure
 from dragoman.hub.failure import Failure, RequestError
@@ -35,7 +34,6 @@ class CallContext(Struct, frozen=True):
     """What the turns of one call share."""
 
     call: Call
-    runtime: Runtime
     memory: LostCallMemory
     replies: Replies
     note_first_token: Callable[["Turn"], None]
@@ -49,7 +47,7 @@ class Turn:
         self._ask = ask
         self._around = around
         self._replies = around.replies
-        self._server = around.runtime.config.server
+        self._server = around.call.runtime.config.server
         self._clock = around.clock
         self._answer: IncomingResponse | None = None
         self.ended = False  # the upstream's body has been read to its end
@@ -67,11 +65,7 @@ class Turn:
         try:
             if ask.provider.replies.withholds_cut_calls:
                 changes = (*changes, *await self._notices())
-            # For each turn: a quirk may have been learned from a refusal.
-            settings = target_settings(self._around.runtime, ask.route, call.tenant)
-            self.prepared = prepared = await prepare(
-                call, ask.route, ask.provider, settings, ask.number, changes, ask.rounds
-            )
+            self.prepared = prepared = await self._replies.prepare(ask, changes)
         except RequestError as refused:
             return NoReply(refused.failure)
         self._replies.begin_turn(ask, prepared)
@@ -81,14 +75,14 @@ class Turn:
         provider = prepared.provider
         now = self._clock()
         timeouts = timeouts_for(provider.endpoint.first_token, self._server, is_later_round=ask.rounds is not None)
-        self._wait = wait = ReplyDeadline(provider.name, timeouts, now)
+        self._wait = wait = self._replies.deadline(provider.name, timeouts, now)
         call.record.attempts += 1
         answer = await send(prepared, wait.seconds_left(now), wait.failure)
         if type(answer) is NoReply:  # compared: `isinstance` of a struct that does not fit is slow
             return answer
         self._answer = answer
         self._is_named = is_named = is_named_stream(answer.headers)
-        if self._replies.begin_answer(answer.headers, is_stream=is_named):
+        if self._replies.begin_answer(answer.status, answer.headers, is_stream=is_named):
             if not is_named:
                 wait.extend(self._clock(), has_token=False)
             return await self._read_stream(prepared, answer)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from dragoman.flow.call import Call
 from dragoman.flow.failures import respond_with_failure, retry_headers
-from dragoman.flow.reply_bounds import charge_bytes, no_room_failure
+from dragoman.flow.reply_bounds import no_room_failure
 from dragoman.flow.response_headers import request_id_headers
-from dragoman.flow.serve import Services, serve_lane
+from dragoman.flow.serve import Services, serve_lane, serve_without_model
 from dragoman.flow.steps.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.sse import Frame, SseFramer
@@ -33,10 +33,9 @@ from dragoman.net.request_head import RequestHead
 from dragoman.net.sink import DetachedSink
 from dragoman.net.tasks import describe_fault, run_off_loop, spawn
 from dragoman.net.websocket import Message, WebSocket
-from dragoman.protocols.responses.encode_response import Snapshot, encode_stream, keep_made
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.responses.kept_call import KeptCall
-from dragoman.responses.service import ResponseService, now
+from dragoman.responses.service import ResponseService
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +46,6 @@ GOING_AWAY, FAILED, RESTARTING = 1001, 1011, 1012  # codes after which clients c
 DEFAULT_LANE = ""
 _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _OF_SOCKET = frozenset(("type", "stream_id", "generate", "stream", "background"))  # not part of a request
-_NO_USAGE = Raw(
-    b'{"input_tokens":0,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0},"output_tokens":0,'
-    b'"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0}'
-)
 
 
 class QueuedRequest(Struct, frozen=True):
@@ -319,26 +314,11 @@ class ResponsesSocket:
     async def _answer_with_model(self, lane: str, request: QueuedRequest, held: HeldRequest) -> bool:
         """Send the events of a response, or an error; return whether there was a response."""
         self._number += 1
-        opening = self._request
-        outer = opening.http
-        head = RequestHead(fields=_plain_headers(outer), method="POST", path=outer.path, raw_path=outer.raw_path)
-        http = HttpRequest(head, None, outer.buffered.budget)
-        http.set_body(request.body)
-        sink = LaneSink(self._socket, partial(self._send, lane), opening.sink.echoed_id)
-        request_id = f"{opening.request_id}-{self._number}"
-        routed = RoutedRequest(
-            http,
-            sink,
-            opening.path,
-            request_id,
-            opening.key,
-            access=opening.access,
-            tenant=opening.tenant,
-            received_at=time.time(),
-        )
-        call = make_call(self._services.story.gateway.runtime, self._services.protocol, routed)
+        request_id = f"{self._request.request_id}-{self._number}"
+        sink = LaneSink(self._socket, partial(self._send, lane), self._request.sink.echoed_id)
+        routed = self._make_posted(request, sink, request_id)
         try:
-            await serve_lane(self._services.story, call, sink, LaneState(self, lane, held))
+            await serve_lane(self._services.story, self._make_call(routed), sink, LaneState(self, lane, held))
         except RequestError as refused:
             await self._services.hold_back(refused, routed)
             respond_with_failure(sink, self._client, refused, request_id)
@@ -349,7 +329,7 @@ class ResponsesSocket:
             message = f"The gateway failed on this request. See the gateway's log for {request_id}."
             respond_with_failure(sink, self._client, RequestError(Failure(Kind.BUG, message)), request_id)
         finally:
-            http.buffered.release_to(0)
+            routed.http.buffered.release_to(0)
             sink.flush()
             if sink.listener is not None:
                 sink.listener.on_end()
@@ -359,30 +339,34 @@ class ResponsesSocket:
 
     async def _answer_without_model(self, lane: str, request: QueuedRequest, held: HeldRequest) -> bool:
         """Answer `generate: false`: the response has no output, and can be continued."""
-        body = await run_off_loop(len(request.body), partial(read_request, request.body))
-        model = body.get("model")
-        if not isinstance(model, str) or not model:
-            raise BadRequest("/model", "model is missing: name the model to use.", code="missing_required_parameter")
-        state = await self.open_state(lane, body, 0, held)
+        sink = LaneSink(self._socket, partial(self._send, lane))
+        routed = self._make_posted(request, sink, self._request.request_id)
         try:
-            snapshot = Snapshot(state.id, model, state.created, body, state.fields)
-            state.reply.take(keep_made(snapshot, (), _NO_USAGE, now()))
-            if not state.keeps and not self._memory.has(state.id):
-                raise RequestError(no_room_failure())  # it could not be continued, and has no other use
-            data = encode_stream(snapshot, (), _NO_USAGE, now(), done=False)
-            if not await state.commit():
-                data = state.mark_unstored(data)
-        finally:
-            await state.release()
-        charge_bytes(self._request.http.buffered, len(data))
-        try:
-            sink = LaneSink(self._socket, partial(self._send, lane))
-            sink.begin(200, ())
-            sink.end(data)
+            await serve_without_model(self._services.story, self._make_call(routed), sink, LaneState(self, lane, held))
             await self._wait_until_read()
         finally:
-            self._socket.release(len(data))
+            routed.http.buffered.release_to(0)
         return True
+
+    def _make_posted(self, request: QueuedRequest, sink: LaneSink, request_id: str) -> RoutedRequest:
+        """Return a request of a lane as if it had been posted."""
+        opening, outer = self._request, self._request.http
+        head = RequestHead(fields=_plain_headers(outer), method="POST", path=outer.path, raw_path=outer.raw_path)
+        http = HttpRequest(head, None, outer.buffered.budget)
+        http.set_body(request.body)
+        return RoutedRequest(
+            http,
+            sink,
+            opening.path,
+            request_id,
+            opening.key,
+            access=opening.access,
+            tenant=opening.tenant,
+            received_at=time.time(),
+        )
+
+    def _make_call(self, routed: RoutedRequest) -> Call:
+        return make_call(self._services.story.gateway.runtime, self._services.protocol, routed)
 
     async def _wait_until_read(self) -> None:
         """Wait until the client has read what was sent: its bytes count until then. Raises ClientDisconnected."""
@@ -401,6 +385,9 @@ class ResponsesSocket:
             raise RequestError(no_room_failure()) from None
         state.memory = partial(self._memory.remember, lane, held)
         return state
+
+    def remembers(self, state: KeptCall) -> bool:
+        return self._memory.has(state.id)
 
     def note_end(self, state: KeptCall) -> None:
         self._services.service.note_end(state)
@@ -446,6 +433,9 @@ class LaneState:
     async def open(self, call: Call) -> KeptCall:
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
         return await self._socket.open_state(self._lane, raw, len(call.body), self._held)
+
+    def remembers(self, state: KeptCall) -> bool:
+        return self._socket.remembers(state)
 
     def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
         state.memory = None  # others may refer to the state for longer than the connection lasts

@@ -5,10 +5,12 @@ is charged, and what its streams end with. A path that is not in the table is no
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.framing.fields import MAX_MODEL_BYTES
 from dragoman.framing.jsonread import read_json
@@ -66,6 +68,13 @@ assert CHAT.upstream is not None
 PROTOCOL: Protocol = CHAT
 CLIENT: Client = CHAT.client
 UPSTREAM: Upstream = CHAT.upstream
+
+
+@lru_cache(maxsize=len(RELAYED_PATHS))
+def find_protocol(path: str) -> Protocol:
+    """Return the protocol under whose name the requests of a path are recorded."""
+    return replace(PROTOCOL, name=path)
+
 
 TRUNCATED = Failure(Kind.TRUNCATED, "the upstream's stream ended without its terminal event")
 _TAIL_BYTES = 4096  # of a long document, where its usage stands
@@ -151,6 +160,9 @@ def read_usage(text: bytes) -> Usage | None:
 
 class LongDocument:
     """Observes a document that is too long to be held: its usage is looked for at its end."""
+
+    has_event = False
+    is_complete = True  # if its connection ends properly
 
     def __init__(self) -> None:
         self._tail = b""

@@ -8,17 +8,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from dragoman.hub.failure import BadRequest, describe_cause
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import KeptReply, ReplyState
 from dragoman.hub.request import Json, Request
+from dragoman.hub.usage import Usage
 from dragoman.net.tasks import spawn
-from dragoman.protocols.responses.encode_response import QUEUED_EVENTS, Snapshot
+from dragoman.protocols.responses.encode_response import (
+    QUEUED_EVENTS,
+    Snapshot,
+    encode_made,
+    encode_stream,
+    keep_made,
+)
 from dragoman.protocols.responses.parse import parse_with_items
 from dragoman.protocols.responses.state_items import ItemIdReader, find_item_ids, read_metadata
-from dragoman.protocols.responses.wire import ENCRYPTED
+from dragoman.protocols.responses.wire import ENCRYPTED, Item
 from dragoman.responses.context import Context, ContextItem, digest_item, mint, restore
 from dragoman.store import StoreError
 from dragoman.store.response_rows import ConversationLock, ItemRow, ResponseRow
@@ -247,6 +254,18 @@ class KeptCall:
     @property
     def snapshot(self) -> Snapshot:
         return Snapshot(self.id, str(self.raw.get("model")), self.created, self.raw, self.fields)
+
+    def make_body(self, output: Sequence[Item], usage: Usage | Raw) -> bytes:
+        """Take a response that the gateway itself makes, and return it as one body."""
+        snapshot, completed = self.snapshot, int(time.time())
+        self._take(keep_made(snapshot, output, usage, completed))
+        return encode_made(snapshot, output, usage, completed)
+
+    def make_events(self, output: Sequence[Item], usage: Usage | Raw, *, done: bool) -> bytes:
+        """Do the same with a stream of events; `done`: with [DONE] at its end."""
+        snapshot, completed = self.snapshot, int(time.time())
+        self._take(keep_made(snapshot, output, usage, completed))
+        return encode_stream(snapshot, output, usage, completed, done=done)
 
     def _take(self, reply: KeptReply) -> None:
         """Take a reply that is complete, before its last event is sent."""

@@ -69,7 +69,7 @@ async def open_replies(client: str, *, stream: bool) -> tuple[Replies, Prepared]
 )
 async def test_each_case_is_a_class(client: str, stream: bool, streamed: type, whole: type, other_whole: type) -> None:
     replies, _ = await open_replies(client, stream=stream)
-    replies.begin_answer(Headers([]), is_stream=True)
+    replies.begin_answer(200, Headers([]), is_stream=True)
     assert type(replies.open_stream(b"")) is streamed
     assert type(replies.open_document(Body(WHOLE, is_stream=False))) is whole
     assert type(replies.open_document(Body(STREAM, is_stream=True))) is other_whole
@@ -97,7 +97,7 @@ def test_an_answer_is_read_as_events_or_whole(
     stream: bool, is_stream: bool, begun: bytes, may_be_events: bool, is_events: bool
 ) -> None:
     replies, _ = run(open_replies("chat", stream=stream))
-    assert replies.begin_answer(Headers([]), is_stream=is_stream) is may_be_events
+    assert replies.begin_answer(200, Headers([]), is_stream=is_stream) is may_be_events
     assert replies.reads_events(begun) is is_events
 
 

@@ -59,7 +59,7 @@ async def begin(protocol: str = "chat", key: bytes = b"", keep_alive_s: float = 
     rig = WriterRig(protocol, BODIES[protocol], keep_alive_s)
     prepared = await prepare_for(rig.call, make_provider("up", (protocol,), key=key))
     rig.replies.begin_turn(Ask(prepared.route, prepared.provider, 1), prepared)
-    rig.replies.begin_answer(Headers([(b"x-vendor", b"1")]), is_stream=True)
+    rig.replies.begin_answer(200, Headers([(b"x-vendor", b"1")]), is_stream=True)
     return Passing(rig, expect(PassedStream, rig.replies.open_stream(b"")))
 
 

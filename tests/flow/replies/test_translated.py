@@ -33,7 +33,7 @@ async def open_document() -> tuple[MemoryWire, TranslatedDocument]:
     replies = DocumentReplies(call, make_document_writer(make_sink(wire), call), make_watch)
     prepared = await prepare_for(call, make_provider())
     replies.begin_turn(Ask(prepared.route, prepared.provider, 1), prepared)
-    replies.begin_answer(Headers([]), is_stream=True)
+    replies.begin_answer(200, Headers([]), is_stream=True)
     return wire, expect(TranslatedDocument, replies.open_stream(b""))
 
 

@@ -2,12 +2,15 @@
 
 import pytest
 
-from dragoman.flow.steps.choose_routes import choose_routes, find_routes
-from dragoman.flow.steps.read_body import read_body
-from dragoman.hub.failure import UNKNOWN_MODEL, BadRequest, RequestError
+from dragoman.flow.steps.choose_routes import choose_relayed_routes, choose_routes, find_routes
+from dragoman.flow.steps.read_body import read_body, read_relayed_body
+from dragoman.hub.failure import UNKNOWN_MODEL, BadRequest, Kind, RequestError
+from dragoman.providers.provider import Endpoint
 from dragoman.responses.context import Context
 from dragoman.responses.kept_call import KeptCall, Terms
-from flow.steps.story_rig import StoryRig, new_call
+from flow.in_memory import make_provider, make_world, send_nothing
+from flow.relayed import new_relayed_call
+from flow.steps.story_rig import MODELS, StoryRig, new_call
 
 BOTH = b'{"model":"both","messages":[{"role":"user","content":"Hi"}]}'
 
@@ -43,3 +46,30 @@ async def test_a_model_that_does_not_exist_is_refused() -> None:
     with pytest.raises(RequestError) as refused:
         await choose_routes(call, rig.gateway.runtime)
     assert refused.value.failure.code == UNKNOWN_MODEL
+
+
+SERVING = Endpoint("http://up.invalid", ("chat",), send_nothing, relays=frozenset(("embeddings", "moderations")))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "routes"),
+    [
+        ("embeddings", b'{"model":"both"}', ["up/m"]),
+        ("moderations", b'{"input":"x"}', ["up/omni-moderation-latest"]),
+        ("moderations", b'{"model":"both"}', ["up/m"]),
+    ],
+)
+async def test_a_relayed_call_gets_the_targets_that_serve_its_path(path: str, body: bytes, routes: list[str]) -> None:
+    world = make_world(make_provider(endpoint=SERVING), make_provider("other"), models=MODELS)
+    call = new_relayed_call(path, body)
+    await read_relayed_body(call, world)
+    await choose_relayed_routes(call, world)
+    assert [str(route) for route in call.routes] == routes
+
+
+async def test_a_path_that_no_provider_opts_into_is_refused_with_the_setting_that_allows_it() -> None:
+    world, call = make_world(make_provider(), models=MODELS), new_relayed_call("embeddings", b'{"model":"m"}')
+    await read_relayed_body(call, world)
+    with pytest.raises(RequestError, match='paths = \\["embeddings"\\]') as refused:
+        await choose_relayed_routes(call, world)
+    assert (refused.value.failure.kind, refused.value.failure.code) == (Kind.NOT_FOUND, "path_not_served")

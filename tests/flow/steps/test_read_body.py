@@ -5,10 +5,13 @@ import gzip
 import pytest
 
 from dragoman.config.settings import Server
-from dragoman.flow.steps.read_body import read_body
+from dragoman.flow.steps.read_body import read_body, read_relayed_body
 from dragoman.hub.failure import Kind, RequestError
+from dragoman.net.headers import Header
 from flow.in_memory import CHAT, make_world
+from flow.relayed import new_relayed_call
 from flow.steps.story_rig import new_call
+from flow.test_form_upload import FORM, TYPE
 
 PACKED = [(b"content-encoding", b"gzip")]
 
@@ -40,3 +43,22 @@ async def test_what_cannot_be_unpacked_or_holds_too_much_is_refused(body: bytes,
     with pytest.raises(RequestError) as refused:
         await read_body(call, make_world(server=Server(max_body_mb=0.001, max_body_values=100)))
     assert refused.value.failure.kind is kind
+
+
+async def test_a_relayed_form_is_read_as_far_as_its_model() -> None:
+    body = FORM % b"sound"
+    headers = [(b"content-type", TYPE), (b"content-length", b"%d" % len(body))]
+    call = new_relayed_call("audio/transcriptions", body, headers)
+    with call:
+        await read_relayed_body(call, make_world())
+        assert (call.model, call.stream, call.body, call.form is None) == ("whisper", False, b"", False)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "complaint"),
+    [("embeddings", [], "takes JSON, not a form"), ("audio/transcriptions", PACKED, "leave out content-encoding")],
+)
+async def test_a_form_that_cannot_be_taken_is_refused(path: str, fields: list[Header], complaint: str) -> None:
+    call = new_relayed_call(path, FORM % b"", [(b"content-type", TYPE), *fields])
+    with call, pytest.raises(RequestError, match=complaint):
+        await read_relayed_body(call, make_world())

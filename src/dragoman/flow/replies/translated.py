@@ -122,6 +122,7 @@ class TranslatedReply(Translation, ABC):
             has_stopped = self._source is not None and self._source.decoder.progress.has_stopped
             text = None if has_stopped else self.encoding.text_to_continue
             self.encoding.interrupt(self.used_so_far())
+            self.keep_waiting()
             return Interrupted(self.failure, text)
         unfinished = None if self._request is None else find_unfinished(self._request, self)
         return unfinished or Completed(self.watch.failure)
@@ -152,6 +153,10 @@ class TranslatedReply(Translation, ABC):
     def wait_for(self, awaited: Awaited) -> None:
         """Note that the reply goes on, once something else has happened."""
         self.origin.call.record.awaits = awaited
+        self.keep_waiting()
+
+    def keep_waiting(self) -> None:
+        """Keep a client that reads a stream alive until another turn goes on; a document has no sign of life."""
 
     def _take_document(self, events: Sequence[Event]) -> bytes:
         assert self._body is not None
@@ -251,8 +256,7 @@ class TranslatedStream(TranslatedReply):
     def end_with(self, end: Event) -> None:
         self._writer.keep_for_end(self.encoding.feed([end]))
 
-    def wait_for(self, awaited: Awaited) -> None:
-        super().wait_for(awaited)
+    def keep_waiting(self) -> None:
         self._writer.resume_keep_alives()
 
     async def finish(self) -> None:

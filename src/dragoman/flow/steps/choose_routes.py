@@ -1,9 +1,15 @@
 """Choose the targets of a call, and fix the configuration that it is answered with."""
 
+from typing import TYPE_CHECKING
+
 from dragoman.flow.call import Call
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.runtime import Runtime, find_targets
-from dragoman.hub.failure import BadRequest
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.routing import Route
+
+if TYPE_CHECKING:  # imported when such a request comes
+    from dragoman.flow.relay import RelayedCall
 
 
 async def choose_routes(call: Call, runtime: Runtime) -> None:
@@ -22,6 +28,37 @@ async def find_routes(call: Call, runtime: Runtime) -> None:
         runtime = _record(call, runtime, call.record.recording)
     call.runtime = runtime
     call.routes = await find_targets(runtime, call.model, call.fallback_model)
+
+
+async def choose_relayed_routes(call: "RelayedCall", runtime: Runtime) -> None:
+    """Give a relayed call the targets of its model that serve its path. Raises RequestError if there are none.
+
+    A request without a model may go to any provider that serves the path.
+    """
+    if call.record.recording is not None:
+        runtime = _record(call, runtime, call.record.recording)
+    call.runtime, path = runtime, call.relayed_path.name
+    serving = [name for name, provider in runtime.providers.items() if path in provider.endpoint.relays]
+    try:
+        routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model)
+    except RequestError:
+        if call.names_model or not serving:
+            raise
+        routes = ()
+    call.routes = tuple(route for route in routes if route.provider in serving)
+    if not call.routes and not call.names_model:
+        call.routes = tuple(Route(name, call.model) for name in serving)
+    if not call.routes:
+        raise RequestError(_describe_unserved(call.model, path, routes))
+
+
+def _describe_unserved(model: str, path: str, routes: tuple[Route, ...]) -> Failure:
+    names = ", ".join(repr(route.provider) for route in routes) or "any provider"
+    message = (
+        f"The model {model!r} is not served at /v1/{path} by {names}. "
+        f'To allow it, add to the section of a provider that has this path: paths = ["{path}"]'
+    )
+    return Failure(Kind.NOT_FOUND, message, code="path_not_served", at="/model")
 
 
 def _record(call: Call, runtime: Runtime, recording: Recording) -> Runtime:

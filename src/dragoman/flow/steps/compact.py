@@ -12,7 +12,6 @@ from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.headers import JSON, Header
 from dragoman.net.http_request import make_post
 from dragoman.net.sink import CollectorSink, ReplySink
-from dragoman.protocols.responses.encode_response import Snapshot, encode_made, encode_stream, keep_made
 from dragoman.protocols.responses.state_items import (
     TRIGGER,
     Compaction,
@@ -24,7 +23,6 @@ from dragoman.protocols.responses.state_items import (
 from dragoman.protocols.responses.wire import Item
 from dragoman.responses.context import mint, owner_digest
 from dragoman.responses.kept_call import KeptCall
-from dragoman.responses.service import now
 
 OWN_HEADERS = b"x-dragoman-"
 
@@ -66,18 +64,19 @@ async def _answer_trigger(gateway: Gateway, call: Call, state: KeptCall, sink: R
     state.context = state.context.without_type(TRIGGER)
     summary = await _summarise(gateway, call, state)
     call.record.stream = call.stream
-    snapshot = Snapshot(state.id, call.model, state.created, state.raw, state.fields)
-    output, usage, time = [summary.item], summary.usage, now()
-    state.reply.take(keep_made(snapshot, output, usage, time))
-    is_kept = await state.commit()
+    if call.stream:
+        done = gateway.runtime.config.server.responses_done
+        data = state.make_events((summary.item,), summary.usage, done=done)
+    else:
+        data = state.make_body((summary.item,), summary.usage)
+    if not await state.commit():
+        data = state.mark_unstored(data)
     headers = [*id_headers(call.client, call.id, []), *summary.headers]
     if call.stream:
-        data = encode_stream(snapshot, output, usage, time, done=gateway.runtime.config.server.responses_done)
         sink.begin(200, [(b"content-type", call.stream_type), *headers])
-        sink.end(data if is_kept else state.mark_unstored(data))
+        sink.end(data)
     else:
-        data = encode_made(snapshot, output, usage, time)
-        sink.respond(200, [JSON, *headers], data if is_kept else state.mark_unstored(data))
+        sink.respond(200, [JSON, *headers], data)
 
 
 async def _answer_path(gateway: Gateway, call: Call, state: KeptCall, sink: ReplySink) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Protocol
 
+from dragoman.flow.call import Call
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.request_record import ObserverQueue, RequestRecord
 from dragoman.hub.failure import RequestError
@@ -19,21 +20,12 @@ class LiveView(Protocol):
     def find_cause(self, fault: BaseException, sink: ReplySink) -> BaseException | None: ...
 
 
-class ObservedCall(Protocol):
-    """A call of any kind."""
-
-    @property
-    def http(self) -> HttpRequest: ...
-    @property
-    def record(self) -> RequestRecord: ...
-
-
-def observe(gateway: Gateway, call: ObservedCall, sink: ReplySink, live: LiveView | None) -> "Observation":
+def observe(gateway: Gateway, call: Call, sink: ReplySink, live: LiveView | None) -> "Observation":
     """Return a context in which a call is recorded; its end makes the outcome, which observers get."""
     return Observation(gateway, call, sink, gateway.observers, live)
 
 
-def observe_without_row(gateway: Gateway, call: ObservedCall, sink: ReplySink) -> "Observation":
+def observe_without_row(gateway: Gateway, call: Call, sink: ReplySink) -> "Observation":
     """Return a context in which a call is captured like any other, and not reported: it uses no tokens."""
     return Observation(gateway, call, sink, None, None)
 
@@ -46,7 +38,7 @@ class Observation:
     def __init__(
         self,
         gateway: Gateway,
-        call: ObservedCall,
+        call: Call,
         sink: ReplySink,
         observers: ObserverQueue | None,  # None: its outcome is not observed
         live: LiveView | None,

@@ -1,17 +1,19 @@
 """Read the body of a call, decompress it, and find what routing needs of it."""
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dragoman.config.settings import Server
 from dragoman.flow.call import Call
-from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.runtime import Runtime
 from dragoman.framing.jsonscan import exceeds_value_count
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.encoding import decompress
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
-from dragoman.net.http_request import HttpRequest
 from dragoman.net.tasks import LARGE_BYTES, run_off_loop
+
+if TYPE_CHECKING:  # imported when such a request comes
+    from dragoman.flow.relay import RelayedCall
 
 
 async def read_body(call: Call, runtime: Runtime) -> None:
@@ -20,7 +22,7 @@ async def read_body(call: Call, runtime: Runtime) -> None:
     After the body's last byte, a client that leaves is only noted until `allow_leaving`.
     """
     server = runtime.config.server
-    body, most = await read_whole(call.http, call.record, server), server.max_body_values
+    body, most = await _read_whole(call, server), server.max_body_values
     if len(body) > most and await run_off_loop(len(body), partial(exceeds_value_count, body, most)):
         message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
         raise RequestError(Failure(Kind.TOO_LARGE, message))
@@ -33,8 +35,16 @@ async def read_body(call: Call, runtime: Runtime) -> None:
         await run_off_loop(len(body), partial(call.take_body, body, parse))
 
 
-async def read_whole(request: HttpRequest, record: RequestRecord, server: Server) -> bytes:
-    """Return the whole body of a request; raises RequestError, or as `HttpRequest.body` does."""
+async def read_relayed_body(call: "RelayedCall", runtime: Runtime) -> None:
+    """Give a relayed call its body, a form as far as its model; raises as `read_body` does."""
+    if call.is_form:
+        await call.begin_form()
+    else:
+        call.take_json(await _read_whole(call, runtime.config.server))
+
+
+async def _read_whole(call: Call, server: Server) -> bytes:
+    request, recording = call.http, call.record.recording
     body = request.arrived_body
     if body is None:
         body = await request.body()
@@ -44,8 +54,8 @@ async def read_whole(request: HttpRequest, record: RequestRecord, server: Server
         limit = server.max_body_bytes
         body = await run_off_loop(limit, partial(_unpack, encoding, body, limit))
         request.buffered.hold(len(body))
-    if record.recording is not None:
-        record.recording.note_body(body)
+    if recording is not None:
+        recording.note_body(body)
     return body
 
 

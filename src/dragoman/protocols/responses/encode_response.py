@@ -157,20 +157,22 @@ def _complete_text(text: Json) -> Json:
     return {"format": {"type": "text"}, **text} if isinstance(text, dict) else text
 
 
-def keep_made(snapshot: Snapshot, items: Sequence[Item], usage: Raw | None, completed: int) -> KeptReply:
+def keep_made(snapshot: Snapshot, items: Sequence[Item], usage: Usage | Raw, completed: int) -> KeptReply:
     """Return what is stored of a response that the gateway makes itself."""
     kept = tuple(KeptItem(str(item["id"]), msgspec.json.encode(item)) for item in items)
     head = snapshot.stored_head("completed", usage, completed=completed)
     return KeptReply("completed", head, snapshot.settings, kept)
 
 
-def encode_made(snapshot: Snapshot, items: Sequence[Item], usage: Raw | None, completed: int) -> bytes:
+def encode_made(snapshot: Snapshot, items: Sequence[Item], usage: Usage | Raw, completed: int) -> bytes:
     """Return the response object of one that the gateway makes itself."""
     output = [Raw(msgspec.json.encode(item)) for item in items]
     return bytes(snapshot.response("completed", output, usage, completed=completed))
 
 
-def encode_stream(snapshot: Snapshot, items: Sequence[Item], usage: Raw | None, completed: int, *, done: bool) -> bytes:
+def encode_stream(
+    snapshot: Snapshot, items: Sequence[Item], usage: Usage | Raw, completed: int, *, done: bool
+) -> bytes:
     """Return the same as a stream of events; `done`: with [DONE] at its end."""
     begun = snapshot.response("in_progress")
     events: list[tuple[str, Item]] = [
