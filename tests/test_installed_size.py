@@ -71,7 +71,7 @@ NOT_LOADED = (  # each costs up to a megabyte, in every gateway
         "dragoman.providers.kiro.provider",
         "dragoman.providers.codex.provider",
     ),
-    *("dragoman.flow.relay", "dragoman.http.websocket", "dragoman.flow.capture.recording_runtime"),
+    *("dragoman.flow.relay", "dragoman.http.websocket", "dragoman.flow.capture.lookups"),
     *("dragoman.http.api.requests", "dragoman.http.api.config", "dragoman.http.api.providers"),
     *("dragoman.admin.diagnosis", "dragoman.admin.replay", "dragoman.admin.clients", "dragoman.admin.sign_in"),
     *("dragoman.store.postgres", "dragoman.telemetry.exporter", "dragoman.admin.toml_edit"),
