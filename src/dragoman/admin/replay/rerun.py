@@ -37,7 +37,7 @@ from dragoman.flow.capture.format import (
 )
 from dragoman.flow.capture.lookups import LookedUpMemory, Lookups, ReplayingLookups
 from dragoman.flow.capture.masking import encode_headers, mask_capture
-from dragoman.flow.capture.writer import Counts, Job, RequestCapture
+from dragoman.flow.capture.writer import Job, RequestCapture
 from dragoman.flow.gateway import Gateway
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.errors import ClientDisconnected
@@ -90,16 +90,16 @@ async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     lookups = ReplayingLookups(capture)
     gateway = Gateway(make_runtime(capture, upstream, lookups), LookedUpMemory(LostCalls(None), lookups))
     gateway.now, gateway.new_id = lookups.now, lookups.new_id
-    collector = _Collector()
-    gateway.captures = RequestCapture(sink=collector)
+    recorded: list[Job] = []
+    gateway.captures = RequestCapture(keep=recorded.append)
     keyring = _Keyring(capture.settings)
     handler = make_handler(gateway, keyring, lookups, capture.request_id)
     request = HttpRequest(_make_head(capture), None, ByteBudget(UNLIMITED_BYTES))
     request.set_body(capture.request.body)
     await _serve(handler, request, capture)
-    if collector.job is None:
+    if not recorded:
         raise AdminError(f"{capture.request.method} {capture.request.path} calls no model, so it cannot be replayed.")
-    return mask_capture(collector.job.make_capture(), collector.job.secrets)
+    return mask_capture(recorded[-1].make_capture(), recorded[-1].secrets)
 
 
 async def _serve(handler: Handler, request: HttpRequest, capture: Capture) -> None:
@@ -132,21 +132,6 @@ class _Keyring(Keyring):
     def find_valid(self, digest: bytes) -> KeyId | None:
         key = super().find_valid(digest)
         return key if key is None or self._owner else STORED_KEY
-
-
-class _Collector:
-    """Keeps the recording instead of writing it to a file."""
-
-    counts = Counts(0, 0)
-
-    def __init__(self) -> None:
-        self.job: Job | None = None
-
-    def put(self, job: Job) -> None:
-        self.job = job
-
-    def close(self) -> None:
-        return
 
 
 def _make_head(capture: Capture) -> RequestHead:
