@@ -12,7 +12,7 @@ from dragoman.config.providers import local_settings
 from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE, Capture, UpstreamRequest, UpstreamResponse
 from dragoman.flow.capture.masking import encode_headers
 from dragoman.flow.capture.recording_provider import ERROR_NAMES
-from dragoman.net.bodies import BodySink, read_chunks, stream_chunks
+from dragoman.net.bodies import ResponseInChunks
 from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.errors import TimeoutPhase
 from dragoman.net.headers import JSON, Header, Headers
@@ -53,8 +53,10 @@ class RecordedUpstream:
         return RecordedResponse(response, headers, began)
 
 
-class RecordedResponse:
+class RecordedResponse(ResponseInChunks):
     """A recorded response; its times count from `began`, by the loop's clock."""
+
+    where = "the recorded upstream"
 
     def __init__(self, response: UpstreamResponse, headers: list[Header], began: float) -> None:
         self.status = response.status
@@ -78,15 +80,6 @@ class RecordedResponse:
         if self._response.end == WHOLE:
             return b""
         raise make_error(self._response.end)
-
-    def take_whole(self) -> bytes | None:
-        return None  # read by chunks
-
-    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
-        return await stream_chunks(self.chunk, sink, timeout_s)
-
-    async def read(self, limit: int, timeout_s: float) -> bytes:
-        return await read_chunks(self, limit, timeout_s, "the recorded upstream")
 
     def close(self) -> None:
         self._is_closed = True

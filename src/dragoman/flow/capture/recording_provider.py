@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE
 from dragoman.flow.capture.recording import Recording, UpstreamExchange
 from dragoman.framing.known_secrets import list_secrets
-from dragoman.net.bodies import BodySink, read_chunks
+from dragoman.net.bodies import BodySink, ResponseInChunks
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -74,13 +74,14 @@ class ProviderRecorder:
         return RecordingResponse(response, exchange, recording)
 
 
-class RecordingResponse:
-    """An upstream response whose chunks are noted as they are read."""
+class RecordingResponse(ResponseInChunks):
+    """An upstream response whose chunks are noted as they are read; also of one that is read whole."""
 
     def __init__(self, response: IncomingResponse, exchange: UpstreamExchange, recording: Recording) -> None:
         self._response = response
         self._exchange = exchange
         self._recording = recording
+        self.where = exchange.route
 
     @property
     def status(self) -> int:
@@ -102,9 +103,6 @@ class RecordingResponse:
             self._note_end(WHOLE)
         return data
 
-    def take_whole(self) -> bytes | None:
-        return None  # read by chunks
-
     async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
         def note_and_pass_on(data: bytes) -> float | None:
             self._recording.note_upstream_chunk(self._exchange, data)
@@ -118,10 +116,6 @@ class RecordingResponse:
         if complete:
             self._note_end(WHOLE)
         return complete
-
-    async def read(self, limit: int, timeout_s: float) -> bytes:
-        """Read the body chunk by chunk, so that the time of each is noted."""
-        return await read_chunks(self, limit, timeout_s, self._exchange.route)
 
     def close(self) -> None:
         self._note_end(CLOSED)
