@@ -72,7 +72,7 @@ NOT_LOADED = (  # each costs up to a megabyte, in every gateway
         "dragoman.providers.codex.provider",
     ),
     *("dragoman.flow.relay", "dragoman.flow.replies.relayed", "dragoman.flow.form_upload"),
-    *("dragoman.http.websocket", "dragoman.flow.capture.recording_runtime"),
+    *("dragoman.http.websocket", "dragoman.flow.capture.lookups"),
     *("dragoman.http.api.requests", "dragoman.http.api.captures", "dragoman.http.api.config"),
     *("dragoman.http.api.providers", "dragoman.http.api.sign_in", "dragoman.http.api.openapi"),
     *("dragoman.admin.diagnosis", "dragoman.admin.replay", "dragoman.admin.clients", "dragoman.admin.sign_in"),

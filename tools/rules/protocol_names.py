@@ -30,7 +30,6 @@ EXEMPT = {
     "cli/chat.py": "the command is itself a client, of Messages",
     "admin/sign_in.py": "vendors that one signs in to, Kiro among them",
     "cli/login.py": "vendors that one signs in to, Kiro among them",
-    "admin/replay/runtime.py": STATE,
     "hub/ports.py": "OpenTelemetry's name for a request to a model is chat",
     "observers/metrics.py": "OpenTelemetry's names of vendors",
     "prices/__init__.py": "names of vendors and models",

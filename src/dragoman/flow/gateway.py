@@ -48,6 +48,9 @@ class Gateway:
         self.refused = 0
         self._answering: set[ActiveCall] = set()
         self._clock = asyncio.get_running_loop().time
+        # What replies say of the time, and their ids; a replay has its own.
+        self.now: Callable[[], float] = time.time
+        self.new_id: Callable[[str], str] = _mint
 
     def adopt(self, runtime: Runtime) -> None:
         """Use this configuration from the next request on."""
@@ -61,11 +64,12 @@ class Gateway:
         if len(routes) > 1:
             routes = available_targets(routes, runtime.providers)
         if recording is not None:
-            from dragoman.flow.capture.recording_runtime import RecordingMemory, record_state
+            from dragoman.flow.capture.lookups import LookedUpMemory, RecordingLookups
 
+            lookups = RecordingLookups(recording)
             if call.state is not None:
-                record_state(call.state, recording)
-            recording.routes, memory = routes, RecordingMemory(memory, recording)
+                lookups.note_state(call.state)
+            recording.routes, memory = routes, LookedUpMemory(memory, lookups)
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
         sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
@@ -141,7 +145,8 @@ class Gateway:
         state = None if call.state is None else call.state.reply
         started = int(call.caller.received_at) if state is None else state.created
         request, kind = call.request(), call.stream_type
-        return ReplyContext(request, call.model, started, _mint, time.time, done, kind, state, call.input_tokens)
+        new_id, now = self.new_id, self.now
+        return ReplyContext(request, call.model, started, new_id, now, done, kind, state, call.input_tokens)
 
     def _note_guard_trip(self, what: str) -> None:
         self.guard_trips += 1

@@ -1,7 +1,7 @@
 """What a call uses of its surroundings, as small interfaces.
 
-The gateway's own classes implement them, and so do those that record a request's surroundings for a capture and those
-that replay them. The choice among several credentials is another one: `accounts.pool.CredentialChooser`.
+The gateway's own classes implement them, and so do those that look everything up for a capture or in one
+(`flow/capture/lookups.py`). The choice among several credentials is another one: `accounts.pool.CredentialChooser`.
 """
 
 import math
@@ -11,8 +11,9 @@ from typing import Protocol
 from dragoman.accounts.lost_calls import LostCall
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ReplyState
-from dragoman.hub.request import Inline, Json, Request
+from dragoman.hub.request import Inline, Request
 from dragoman.providers.provider import ModelInfo
+from dragoman.responses.kept_call import RecordedState
 
 
 class ModelCatalogue(Protocol):
@@ -74,7 +75,7 @@ class CallState(Protocol):
     def parse(self, ledger: Ledger) -> Request:
         """Return the whole request, with what it refers to; raises RequestError."""
 
-    def record(self) -> dict[str, Json]:
+    def record(self) -> RecordedState:
         """Return what a replay needs to make the same state without the store."""
 
     def locate(self, path: str) -> str:

@@ -20,7 +20,6 @@ from dragoman.flow.request_record import find_client_request_id
 from dragoman.flow.response_headers import id_headers, request_id_headers
 from dragoman.flow.serve import Services, count, relay, serve
 from dragoman.flow.steps.parked_runs import ParkedRuns, find_worker
-from dragoman.flow.steps.restore_state import RestoreState
 from dragoman.framing.redaction import redact_path
 from dragoman.http.api.table import AdminApi
 from dragoman.http.api.wire import PREFIX as API
@@ -59,6 +58,7 @@ from dragoman.protocols.relayed_paths import CLIENT as RELAYED_CLIENT
 from dragoman.protocols.relayed_paths import RELAYED_PATHS, RelayedPath
 
 if TYPE_CHECKING:
+    from dragoman.flow.capture.lookups import Lookups
     from dragoman.http.console.site import Console
     from dragoman.http.worker_group import WorkerGroup
 
@@ -96,6 +96,7 @@ class RequestHandler:
         self._drawn = secrets.token_hex(8)
         self._counted = itertools.count(1)
         self.make_request_id: Callable[[], str] = self._count_request
+        self.now: Callable[[], float] = time.time
         self.console: Console | None = None
         self._group: WorkerGroup | None = None
         self.routes = RouteTable(self._table())
@@ -243,7 +244,7 @@ class RequestHandler:
             return self._refuse_path(request, sink, path, request_id)
         access = self._keyring.access(key)
         check_role(found.route, access)
-        tenant, now = self._keyring.tenant(key), time.time()
+        tenant, now = self._keyring.tenant(key), self.now()
         routed = RoutedRequest(
             request, sink, path, request_id, key, found.rest, access, via_console, False, tenant, now
         )
@@ -391,13 +392,13 @@ class RequestHandler:
         return use_api_errors(client) if path.startswith(OF_CONSOLE) else client
 
 
-def replay_site(gateway: Gateway, keyring: Keyring, restore: RestoreState, request_id: str) -> RequestHandler:
+def replay_site(gateway: Gateway, keyring: Keyring, lookups: "Lookups", request_id: str) -> RequestHandler:
     """Return the handler of a replayed request, which has this id: only clients on this machine, and no metrics."""
 
     async def scrape() -> bytes:
         return b""
 
-    responses = ReplayedResponses(restore)
+    responses = ReplayedResponses(lookups)
     handler = RequestHandler(gateway, keyring, HostCheck("127.0.0.1", ()), scrape, responses=responses)
-    handler.make_request_id = lambda: request_id
+    handler.make_request_id, handler.now = lambda: request_id, gateway.now
     return handler

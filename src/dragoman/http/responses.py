@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.serve import Services, serve_lane
-from dragoman.flow.steps.restore_state import ReplayedState, RestoreState, StoredState
+from dragoman.flow.steps.restore_state import ReplayedState, StoredState
 from dragoman.flow.upstream import Keeper, NoteStatus, relay_resource
 from dragoman.framing.url_paths import quote_name
 from dragoman.http.background import BackgroundApi
@@ -28,6 +28,7 @@ from dragoman.responses.service import ResponseService, includes_opaque, read_pa
 from dragoman.store.response_rows import ResponseRow
 
 if TYPE_CHECKING:
+    from dragoman.flow.capture.lookups import Lookups
     from dragoman.http.websocket import ResponsesSocket
 
 
@@ -172,8 +173,8 @@ class ReplayedResponses:
 
     protocol = NAME
 
-    def __init__(self, restore: RestoreState) -> None:
-        self.state = self.counted_state = ReplayedState(restore)
+    def __init__(self, lookups: "Lookups") -> None:
+        self.state = self.counted_state = ReplayedState(lookups)
 
 
 def refuse_state() -> Iterator[Route]:

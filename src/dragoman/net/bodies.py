@@ -6,6 +6,7 @@ body is read chunk by chunk into a sink, or as a whole.
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from io import BytesIO
@@ -243,3 +244,24 @@ async def read_chunks(
             paused_at = size
             await asyncio.sleep(0)
     return rest.getvalue() or first
+
+
+class ResponseInChunks(ABC):
+    """A response that is always read chunk by chunk. `where` names it in errors."""
+
+    __slots__ = ()
+    where = "the upstream"
+
+    @abstractmethod
+    async def chunk(self, timeout_s: float) -> bytes: ...
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def take_whole(self) -> bytes | None:
+        return None
+
+    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
+        return await stream_chunks(self.chunk, sink, timeout_s)
+
+    async def read(self, limit: int, timeout_s: float) -> bytes:
+        return await read_chunks(self, limit, timeout_s, self.where)

@@ -33,7 +33,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.request import Custom, Request, Shape
 from dragoman.hub.usage import Usage
-from dragoman.net.bodies import BodySink, read_chunks, stream_chunks
+from dragoman.net.bodies import ResponseInChunks
 from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest, UpstreamTimeout
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.providers.echo_request import (
@@ -252,10 +252,11 @@ _LINES = (b"content-type", b"application/x-ndjson")
 Piece = tuple[float, bytes]  # seconds to wait, then the bytes
 
 
-class EchoResponse:
+class EchoResponse(ResponseInChunks):
     """A response whose pieces come with delays; it is used like one from the network."""
 
     __slots__ = ("_closed", "_due", "_next", "_pieces", "headers", "status")
+    where = "echo"
 
     def __init__(self, status: int, headers: list[Header], pieces: Iterator[Piece]) -> None:
         self.status = status
@@ -279,15 +280,6 @@ class EchoResponse:
         await asyncio.sleep(max(0.0, self._due - now))
         piece, self._next = self._next, None
         return piece
-
-    def take_whole(self) -> bytes | None:
-        return None  # read by chunks
-
-    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
-        return await stream_chunks(self.chunk, sink, timeout_s)
-
-    async def read(self, limit: int, timeout_s: float) -> bytes:
-        return await read_chunks(self, limit, timeout_s, "echo")
 
     def close(self) -> None:
         self._closed = True

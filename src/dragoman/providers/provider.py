@@ -21,7 +21,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Stage
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Request
-from dragoman.net.bodies import BodySink, stream_chunks
+from dragoman.net.bodies import ResponseInChunks
 from dragoman.net.client import DialOptions, LatestFields, OutgoingRequest, Upload, join_fields
 from dragoman.net.client import IncomingResponse as IncomingResponse
 from dragoman.net.client import SendRequest as SendRequest
@@ -305,7 +305,7 @@ def is_bad_token(failure: Failure) -> bool:
     return failure.code in BAD_TOKEN_CODES or BAD_TOKEN.search(failure.message) is not None
 
 
-class FixedResponse:
+class FixedResponse(ResponseInChunks):
     """An IncomingResponse whose bytes pass through a stage."""
 
     def __init__(self, response: IncomingResponse, stage: Stage[bytes, bytes]) -> None:
@@ -332,12 +332,6 @@ class FixedResponse:
             if out:
                 return out
         return b""
-
-    def take_whole(self) -> bytes | None:
-        return None  # read by chunks
-
-    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
-        return await stream_chunks(self.chunk, sink, timeout_s)
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
         body = await self._response.read(limit, timeout_s)

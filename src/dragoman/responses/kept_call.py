@@ -24,7 +24,7 @@ from dragoman.protocols.responses.encode_response import (
     keep_made,
 )
 from dragoman.protocols.responses.parse import parse_with_items
-from dragoman.protocols.responses.state_items import ItemIdReader, find_item_ids, read_metadata
+from dragoman.protocols.responses.state_items import ItemIdReader, find_item_ids, read_metadata, read_request
 from dragoman.protocols.responses.wire import ENCRYPTED, Item
 from dragoman.responses.context import Context, ContextItem, digest_item, mint, restore
 from dragoman.store import StoreError
@@ -92,6 +92,23 @@ class Terms(Struct, frozen=True):
     keeps: bool
     retention_s: int
     why_not: str = ""  # why nothing is kept although the client wants it
+
+
+class RecordedState(Struct, kw_only=True):
+    """What a replay needs to make the same state without the store. The names are part of the format of captures."""
+
+    earlier: list[dict[str, Json]]
+    items: list[dict[str, Json]]
+    found: list[int]  # places of the items that came from the store
+    previous: str | None
+    conversation: str | None
+    keeper: str
+    keeps: bool
+    why_not: str
+    is_remembered: bool
+    in_background: bool
+    created: int
+    owner: str = ""
 
 
 class KeptCall:
@@ -175,21 +192,21 @@ class KeptCall:
             ledger.note_dropped("/store", self._terms.why_not)
         return parse_with_items(self.raw, self.context.whole, kept=self._holds, ledger=ledger)
 
-    def record(self) -> dict[str, Json]:
-        return {
-            "earlier": [one.item for one in self.context.earlier],
-            "items": [one.item for one in self.context.items],
-            "found": [place for place, one in enumerate(self.context.items) if one.row is not None],
-            "previous": self.context.previous,
-            "conversation": self.context.conversation,
-            "keeper": self.context.keeper,
-            "keeps": self.keeps,
-            "why_not": self.why_not_kept,
-            "is_remembered": self.memory is not None,
-            "in_background": self.in_background,
-            "created": self.created,
-            "owner": self.owner,
-        }
+    def record(self) -> RecordedState:
+        return RecordedState(
+            earlier=[one.item for one in self.context.earlier],
+            items=[one.item for one in self.context.items],
+            found=[place for place, one in enumerate(self.context.items) if one.row is not None],
+            previous=self.context.previous,
+            conversation=self.context.conversation,
+            keeper=self.context.keeper,
+            keeps=self.keeps,
+            why_not=self.why_not_kept,
+            is_remembered=self.memory is not None,
+            in_background=self.in_background,
+            created=self.created,
+            owner=self.owner,
+        )
 
     def locate(self, path: str) -> str:
         """Return the pointer into the client's own body."""
@@ -326,3 +343,23 @@ class KeptCall:
 def _output_row(id: str, body: bytes, hidden: str | None) -> ItemRow:
     digest = digest_item(msgspec.json.decode(body, type=dict[str, Json]))
     return ItemRow(digest, id, body, None if hidden is None else hidden.encode())
+
+
+def restore_call(recorded: RecordedState, body: bytes) -> KeptCall:
+    """Return the state that was recorded with a captured request; nothing of it is stored or remembered."""
+    row = ItemRow(b"", "", b"")
+    context = Context(
+        tuple(ContextItem(item, row) for item in recorded.earlier),
+        tuple(ContextItem(item, row if at in recorded.found else None) for at, item in enumerate(recorded.items)),
+        recorded.previous,
+        recorded.conversation,
+        recorded.keeper,
+    )
+    terms = Terms(recorded.owner, keeps=recorded.keeps, retention_s=0, why_not=recorded.why_not)
+    raw = read_request(body)
+    if recorded.in_background:
+        raw["background"] = True  # as the client requested it, unlike the process that ran the response
+    state = KeptCall(None, terms, raw, context, len(body))
+    state.in_background, state.created = recorded.in_background, recorded.created
+    state.memory = (lambda id, items: None) if recorded.is_remembered else None
+    return state

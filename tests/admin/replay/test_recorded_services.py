@@ -1,4 +1,4 @@
-"""The recorded upstream, as the client of a replay and as a server on a port; the recorded results of tools."""
+"""The recorded upstream, as the client of a replay and as a server on a port."""
 
 import asyncio
 import urllib.error
@@ -6,33 +6,20 @@ import urllib.request
 from pathlib import Path
 from typing import get_args
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.admin.replay.recorded_services import (
-    RecordedUpstream,
-    config_for_upstream,
-    encode_headers,
-    make_error,
-    replay_plans,
-)
+from dragoman.admin.replay.recorded_services import RecordedUpstream, config_for_upstream, make_error
 from dragoman.cli.replay import serve_upstream
 from dragoman.config import load
 from dragoman.config.providers import KINDS, PROTOCOLS_BY_KIND
 from dragoman.config.settings import ProtocolName
 from dragoman.flow.capture.files import read_capture
-from dragoman.flow.capture.format import Capture, Chunk, Lookup, LookupName, ToolRun, UpstreamResponse
-from dragoman.hub.server_tools import Page, SearchFound, SearchResult, ToolFailure, ToolOutcome
+from dragoman.flow.capture.format import Capture, Chunk, UpstreamResponse
 from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout
-from dragoman.tools.addresses import DomainRules
-from dragoman.tools.backends import ToolPlan
-from dragoman.tools.web_search import SearchQuery
-from flow.in_memory import make_provider, run
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "captures" / "kiro-cut-call.json"
 POST = OutgoingRequest("POST", "http://upstream", ())
-PAGE = Page("https://a.example/", "One", "Text", retrieved_at="2026-11-16T00:00:00+00:00")
 
 
 def fixture() -> Capture:
@@ -121,69 +108,3 @@ def test_the_configuration_for_it_is_valid(tmp_path: Path, kind: str) -> None:
         toml = config_for_upstream(replace(fixture(), upstream_requests=(request,)), 1234)
         (tmp_path / "dragoman.toml").write_text(toml)
         assert "replayed" in load(None, {}, tmp_path, tmp_path).providers, protocol
-
-
-def test_the_header_names_and_values_are_bytes() -> None:
-    assert encode_headers((("a", "b"),)) == [(b"a", b"b")]
-
-
-def make_results(url: str) -> SearchFound:
-    return SearchFound((SearchResult(url, "One"),))
-
-
-def make_tool_lookup(tool: str, given: str, outcome: ToolOutcome | None) -> Lookup:
-    run = ToolRun(tool, "index", given, outcome, 0.0, 0.01)
-    return Lookup("up", LookupName.TOOL_RUN.value, {"value": msgspec.to_builtins(run)})
-
-
-def capture(*lookups: Lookup) -> Capture:
-    whole = read_capture(FIXTURE.read_bytes())
-    backends = {"up": {"web_search": "index", "web_fetch": "library"}}
-    settings = replace(whole.settings, tools={"web_search": {"results": 3}}, tool_backends=backends)
-    return replace(whole, lookups=lookups, settings=settings)
-
-
-def plan_of(*lookups: Lookup) -> ToolPlan:
-    return replay_plans(capture(*lookups), {"up": make_provider()})["up"]
-
-
-def test_a_run_is_found_by_its_input_and_used_once() -> None:
-    plan = plan_of(
-        make_tool_lookup("web_search", "a", make_results("https://a.example/")),
-        make_tool_lookup("web_search", "b", make_results("https://b.example/")),
-    )
-    assert plan.search is not None
-    assert plan.search_settings.results == 3
-
-    async def search(text: str) -> object:
-        assert plan.search is not None
-        return await plan.search.search(SearchQuery(text, 3), 1.0)
-
-    assert run(search("b")) == make_results("https://b.example/")
-    assert run(search("a")) == make_results("https://a.example/")
-    assert isinstance(run(search("a")), ToolFailure)
-
-
-def test_a_page_is_returned_with_its_time() -> None:
-    plan = plan_of(make_tool_lookup("web_fetch", PAGE.url, PAGE))
-    assert plan.fetch is not None
-    assert run(plan.fetch.fetch(PAGE.url, DomainRules())) == PAGE
-
-
-def test_a_run_that_was_given_up_never_ends() -> None:
-    plan = plan_of(make_tool_lookup("web_search", "a", None))
-
-    async def scenario() -> bool:
-        assert plan.search is not None
-        try:
-            async with asyncio.timeout(0.05):
-                await plan.search.search(SearchQuery("a", 3), 1.0)
-        except TimeoutError:
-            return True
-        return False
-
-    assert run(scenario())
-
-
-def test_a_capture_from_before_server_tools_has_none() -> None:
-    assert replay_plans(read_capture(FIXTURE.read_bytes()), {"up": make_provider()}) == {}

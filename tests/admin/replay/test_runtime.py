@@ -1,4 +1,4 @@
-"""The surroundings of a captured request return what it looked up then."""
+"""The surroundings of a captured request are made of what the capture says about them."""
 
 from pathlib import Path
 
@@ -6,11 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.admin.replay.recorded_services import RecordedUpstream
-from dragoman.admin.replay.runtime import Lookups, UnsupportedCapture, make_runtime
-from dragoman.config.problems import ConfigError
+from dragoman.admin.replay.runtime import UnsupportedCapture, make_plans, make_runtime
 from dragoman.flow.capture.files import read_capture as read
-from dragoman.flow.capture.format import Capture, Lookup, LookupName
-from dragoman.hub.failure import RequestError
+from dragoman.flow.capture.format import Capture
+from dragoman.flow.capture.lookups import ReplayingLookups
+from dragoman.flow.runtime import Runtime
+from flow.in_memory import make_provider
+from narrowing import present
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "captures" / "kiro-cut-call.json"
 
@@ -19,33 +21,39 @@ def fixture(**changes: object) -> Capture:
     return replace(read(FIXTURE.read_bytes()), **changes)
 
 
-def lookups(*values: dict[str, object]) -> Lookups:
-    found = tuple(Lookup("up", LookupName.RENEW.value, value) for value in values)
-    return Lookups(fixture(lookups=found))
+def make(capture: Capture) -> Runtime:
+    return make_runtime(capture, RecordedUpstream(capture.upstream_requests, 0.0), ReplayingLookups(capture))
 
 
-def test_values_are_returned_in_order_and_the_last_one_again() -> None:
-    replayed = lookups({"value": 1}, {"value": 2})
-    assert [replayed.next("up", LookupName.RENEW) for _ in range(3)] == [1, 2, 2]
-    assert replayed.has("up", LookupName.RENEW)
-    assert not replayed.has("other", LookupName.RENEW)
-
-
-def test_errors_are_raised_again_and_an_unknown_lookup_is_one() -> None:
-    with pytest.raises(ConfigError, match="no key"):
-        lookups({"misconfigured": ["no key"]}).next("up", LookupName.RENEW)
-    with pytest.raises(RequestError, match="does not contain"):
-        lookups().next("up", LookupName.RENEW)
-
-
-def test_the_runtime_has_the_providers_of_the_capture() -> None:
+async def test_the_runtime_has_the_providers_of_the_capture() -> None:
     capture = fixture()
-    runtime = make_runtime(capture, RecordedUpstream(capture.upstream_requests, 0.0), Lookups(capture))
-    assert set(capture.settings.providers) <= set(runtime.providers)
+    assert set(capture.settings.providers) <= set(make(capture).providers)
 
 
-def test_a_provider_of_an_unknown_kind_is_named() -> None:
+async def test_a_provider_of_an_unknown_kind_is_named() -> None:
     settings = replace(fixture().settings, providers={"up": {"stanza": {"kind": "gone"}}})
-    capture = fixture(settings=settings)
     with pytest.raises(UnsupportedCapture, match="gone"):
-        make_runtime(capture, RecordedUpstream((), 0.0), Lookups(capture))
+        make(fixture(settings=settings))
+
+
+async def test_a_provider_that_was_not_used_has_the_models_that_were_known() -> None:
+    settings = replace(fixture().settings, known_models={"": ("alias",), "other": ("a", "b")})
+    runtime = make(fixture(settings=settings))
+    assert [model.id for model in runtime.catalogues["other"].list_known()] == ["a", "b"]
+    assert runtime.catalogues["other"].complete
+    assert "" not in runtime.providers
+
+
+def test_tools_have_the_names_and_settings_of_the_capture() -> None:
+    backends = {"up": {"web_search": "index", "beside functions: web_fetch": "library"}, "gone": {}}
+    settings = replace(fixture().settings, tools={"web_search": {"results": 3}}, tool_backends=backends)
+    plans = make_plans(fixture(settings=settings), {"up": make_provider()})
+    assert set(plans) == {"up"}
+    assert (present(plans["up"].search).name, plans["up"].fetch) == ("index", None)
+    assert plans["up"].search_settings.results == 3
+    instead = present(plans["up"].beside_functions)
+    assert (instead.search, present(instead.fetch).name) == (None, "library")
+
+
+def test_a_capture_from_before_server_tools_has_none() -> None:
+    assert make_plans(fixture(), {"up": make_provider()}) == {}

@@ -1,15 +1,12 @@
-"""A recorded provider returns what the real one returns, and notes that with what it sent and received."""
+"""A recorded provider behaves as the real one does, and notes what it sent and received."""
 
 import asyncio
 from contextlib import suppress
 
 import pytest
-from msgspec.structs import replace
 
-from dragoman.config.problems import ConfigError, Problem
-from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE, LookupName
-from dragoman.flow.capture.recording_provider import credential_name, describe_error, record_provider
-from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE
+from dragoman.flow.capture.recording_provider import describe_error, record_provider
 from dragoman.net.bodies import BodySink, read_chunks
 from dragoman.net.client import (
     ConnectionLost,
@@ -20,8 +17,8 @@ from dragoman.net.client import (
     UpstreamTimeout,
 )
 from dragoman.net.headers import Header, Headers
-from dragoman.providers.provider import Address, Auth, Catalogue, Endpoint, ReplyRules, RequestRules, UnsignedRequest
-from flow.capture.recordings import look_up, make_recording
+from dragoman.providers.provider import Auth, Endpoint, UnsignedRequest
+from flow.capture.recordings import make_recording
 from flow.in_memory import URL, make_pooled, make_provider, run
 
 UNSIGNED = UnsignedRequest("chat", "POST", f"{URL}/chat/completions", ((b"x", b"y"),), body=b"{}")
@@ -137,84 +134,18 @@ def test_errors_keep_the_names_that_captures_use_for_them() -> None:
     assert describe_error(UpstreamTimeout("first", "slow")) == "TimedOut first: slow"
 
 
-def test_lookups_are_noted_under_the_name_of_the_credential() -> None:
-    provider = make_provider("up", key=KEY)
-    assert credential_name(provider) == "up"
-    assert [credential_name(member) for member in make_pooled(provider, 2).members] == ["up#0", "up#1"]
-
-
-async def test_what_a_provider_returns_is_noted() -> None:
-    async def find_protocols(model: str) -> tuple[str, ...]:
-        return ("messages",)
-
-    async def options(model: str) -> object:
-        return {"profile": model}
-
-    async def renew() -> bool:
-        return True
-
-    async def find_address(path: str) -> Address:
-        return Address(f"https://moved.example{path}", ((b"x-target", b"Chat"),))
-
+async def test_a_request_is_noted_with_its_route_and_its_credential_is_a_secret() -> None:
     async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         return ((b"authorization", b"Bearer " + KEY),)
 
-    def interpret(failure: Failure) -> Failure:
-        return replace(failure, retry_after=7.0)
-
     recording = make_recording()
-    provider = record_provider(
-        make_provider(
-            endpoint=replace(make_sender(Pieces()), find_protocols=find_protocols, find_address=find_address),
-            auth=Auth(authorize, renew=renew),
-            catalogue=Catalogue(context_window=lambda model: 1000),
-            requests=RequestRules(options=options),
-            replies=ReplyRules(interpret_failure=interpret),
-        ),
-        recording,
-    )
-    assert await provider.protocols_for("m") == ("messages",)
-    assert await provider.requests.options("m") == {"profile": "m"}
-    assert provider.endpoint.find_address is not None
-    assert (await provider.endpoint.find_address("/chat")).url == "https://moved.example/chat"
-    assert await provider.auth.authorize(UNSIGNED) == ((b"authorization", b"Bearer " + KEY),)
-    assert provider.auth.renew is not None
-    assert await provider.auth.renew()
-    assert provider.replies.interpret_failure(Failure(Kind.RATE_LIMITED, "slow")).retry_after == 7.0
-    assert (provider.catalogue.context_window("m"), provider.catalogue.context_window("m")) == (1000, 1000)
-    expected: dict[LookupName, object] = {
-        LookupName.PROTOCOLS: ["messages"],
-        LookupName.OPTIONS: {"profile": "m"},
-        LookupName.ADDRESS: {"url": "https://moved.example/chat", "headers": [["x-target", "Chat"]]},
-        LookupName.AUTHORIZE: [["authorization", f"Bearer {KEY.decode()}"]],
-        LookupName.RENEW: True,
-        LookupName.RETRY_AFTER: 7.0,
-        LookupName.CONTEXT_WINDOW: 1000,
-    }
-    for name, value in expected.items():
-        assert look_up(recording, "up", name) == [{"value": value}]
+    plain = make_provider("up", endpoint=make_sender(Pieces()), auth=Auth(authorize))
+    for provider in (plain, *make_pooled(plain, 2).members):
+        recorded = record_provider(provider, recording)
+        assert await recorded.requests.options("m") is None
+        assert await recorded.auth.authorize(UNSIGNED) == ((b"authorization", b"Bearer " + KEY),)
+        await recorded.send(OUT, 1.0)
+    assert [(noted.route, noted.protocol) for noted in recording.make_capture().upstream_requests] == [
+        ("up/m", "chat")
+    ] * 3
     assert KEY in recording.secrets
-
-
-def test_what_a_provider_does_not_have_is_not_recorded_either() -> None:
-    provider = record_provider(make_provider(), make_recording())
-    endpoint, auth = provider.endpoint, provider.auth
-    assert (endpoint.find_protocols, endpoint.find_address, auth.renew) == (None, None, None)
-
-
-async def test_a_credential_that_cannot_be_had_is_noted_with_the_reason() -> None:
-    async def refuse(request: UnsignedRequest) -> tuple[Header, ...]:
-        if request.protocol == "chat":
-            raise RequestError(Failure(Kind.CREDENTIAL, "signed out"))
-        raise ConfigError([Problem("configuration", None, "api_key", "it is empty")])
-
-    recording = make_recording()
-    provider = record_provider(make_provider(auth=Auth(refuse)), recording)
-    with pytest.raises(RequestError):
-        await provider.auth.authorize(UNSIGNED)
-    with pytest.raises(ConfigError):
-        await provider.auth.authorize(replace(UNSIGNED, protocol="messages"))
-    refused, misconfigured = look_up(recording, "up", LookupName.AUTHORIZE)
-    assert isinstance(refused, dict)
-    assert "signed out" in str(refused["refused"])
-    assert misconfigured == {"misconfigured": ["it is empty"]}

@@ -8,28 +8,16 @@ from dragoman.flow.call import Compacts
 from dragoman.flow.serve import serve
 from dragoman.flow.steps.restore_state import ReplayedState
 from dragoman.hub.failure import Kind, RequestError
-from dragoman.hub.request import Json
 from dragoman.net.sink import CollectorSink
-from dragoman.responses.context import Context, ContextItem
-from dragoman.responses.kept_call import KeptCall, Terms
+from flow.capture.recordings import make_replaying, replay_state
 from flow.steps.story_rig import StoryRig, new_call
 
-BODY = b'{"model":"m","input":[{"type":"message","role":"user","content":"Hi"}]}'
-
-
-def state_of(keeper: str = "") -> ReplayedState:
-    def restore(body: bytes) -> KeptCall:
-        raw: dict[str, Json] = json.loads(body)
-        items = raw["input"]
-        assert isinstance(items, list)
-        context = Context((), tuple(ContextItem(item, None) for item in items), None, None, keeper)
-        return KeptCall(None, Terms("t", keeps=False, retention_s=0), raw, context, len(body))
-
-    return ReplayedState(restore)
+HELLO: dict[str, object] = {"type": "message", "role": "user", "content": "Hi"}
+BODY = json.dumps({"model": "m", "input": [HELLO]}).encode()
 
 
 async def test_the_path_answers_with_the_users_messages_and_one_compaction() -> None:
-    rig, sink = StoryRig(state_of()), CollectorSink()
+    rig, sink = StoryRig(ReplayedState(replay_state(HELLO))), CollectorSink()
     await serve(rig.services, new_call("responses", BODY, compacts=Compacts.BY_PATH), sink)
     found = json.loads(sink.body)
     assert found["object"] == "response.compaction"
@@ -38,13 +26,13 @@ async def test_the_path_answers_with_the_users_messages_and_one_compaction() -> 
 
 
 async def test_what_a_provider_keeps_is_not_compacted_here() -> None:
-    rig = StoryRig(state_of("up"))
+    rig = StoryRig(ReplayedState(replay_state(HELLO, keeper="up")))
     with pytest.raises(RequestError, match="cannot be compacted here"):
         await serve(rig.services, new_call("responses", BODY, compacts=Compacts.BY_PATH), CollectorSink())
 
 
 async def test_a_capture_without_its_context_is_not_compacted() -> None:
-    rig = StoryRig(ReplayedState(lambda body: None))
+    rig = StoryRig(ReplayedState(make_replaying()))
     with pytest.raises(RequestError) as refused:
         await serve(rig.services, new_call("responses", BODY, compacts=Compacts.BY_PATH), CollectorSink())
     assert refused.value.failure.kind is Kind.BUG

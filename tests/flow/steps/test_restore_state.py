@@ -10,19 +10,13 @@ from dragoman.flow.steps.read_body import read_body
 from dragoman.flow.steps.restore_state import ReplayedState, restore_state
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.sink import CollectorSink
-from dragoman.responses.context import Context
-from dragoman.responses.kept_call import KeptCall, Terms
+from dragoman.responses.kept_call import KeptCall
+from flow.capture.recordings import replay_state
 from flow.in_memory import make_world
 from flow.steps.story_rig import new_call
 
 HELLO: dict[str, object] = {"type": "message", "role": "user", "content": "Hi"}
 TRIGGER: dict[str, object] = {"type": "compaction_trigger"}
-
-
-def restore(body: bytes) -> KeptCall:
-    return KeptCall(
-        None, Terms("t", keeps=True, retention_s=0), json.loads(body), Context((), (), None, None), len(body)
-    )
 
 
 async def make_read_call(*items: dict[str, object]) -> Call:
@@ -33,7 +27,7 @@ async def make_read_call(*items: dict[str, object]) -> Call:
 
 async def test_a_call_of_another_protocol_has_no_state() -> None:
     call = new_call("chat")
-    async with restore_state(ReplayedState(restore), call, CollectorSink()) as state:
+    async with restore_state(ReplayedState(replay_state()), call, CollectorSink()) as state:
         assert (state, call.state) == (None, None)
     async with restore_state(None, call, CollectorSink()) as state:
         assert state is None
@@ -49,7 +43,7 @@ async def test_a_call_has_its_state_until_it_ends(fault: Exception | None) -> No
             closed.append(is_answered)
 
     with nullcontext() if fault is None else pytest.raises(type(fault)):
-        async with restore_state(Source(restore), call, CollectorSink()) as state:
+        async with restore_state(Source(replay_state(keeps=True)), call, CollectorSink()) as state:
             assert call.state is state is not None
             assert call.compacts is None
             if fault is not None:
@@ -59,6 +53,6 @@ async def test_a_call_has_its_state_until_it_ends(fault: Exception | None) -> No
 
 async def test_a_call_that_ends_with_a_trigger_is_compacted_and_not_answered() -> None:
     call = await make_read_call(HELLO, TRIGGER)
-    async with restore_state(ReplayedState(restore), call, CollectorSink()) as state:
+    async with restore_state(ReplayedState(replay_state()), call, CollectorSink()) as state:
         assert state is not None
         assert (call.compacts, call.state) == (Compacts.BY_TRIGGER, None)

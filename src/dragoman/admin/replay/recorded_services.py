@@ -1,54 +1,23 @@
-"""Replay what a captured request received: the upstream's responses and the results of server tools, at their pace.
+"""Replay the upstream of a captured request at its pace.
 
 `RecordedUpstream` takes the place of the HTTP client when a request is run again; `UpstreamServer` answers requests.
 """
 
 import asyncio
 import itertools
-from collections.abc import Mapping
 from email.utils import formatdate, parsedate_to_datetime
 from urllib.parse import urlsplit
 
-import msgspec
-from msgspec.structs import replace
-
 from dragoman.config.providers import local_settings
-from dragoman.config.settings import Tools, WebFetch, WebSearch
-from dragoman.flow.capture.format import (
-    BESIDE_FUNCTIONS,
-    CANCELLED,
-    CLOSED,
-    WHOLE,
-    Capture,
-    LookupName,
-    ToolRun,
-    UpstreamRequest,
-    UpstreamResponse,
-    find_values,
-)
+from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE, Capture, UpstreamRequest, UpstreamResponse
+from dragoman.flow.capture.masking import encode_headers
 from dragoman.flow.capture.recording_provider import ERROR_NAMES
-from dragoman.hub.server_tools import (
-    FETCH,
-    SEARCH,
-    FetchOutcome,
-    Page,
-    SearchFound,
-    SearchOutcome,
-    ToolErrorCode,
-    ToolFailure,
-    ToolOutcome,
-    ToolText,
-)
-from dragoman.net.bodies import BodySink, read_chunks, stream_chunks
+from dragoman.net.bodies import ResponseInChunks
 from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.errors import TimeoutPhase
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
-from dragoman.providers.provider import Provider
-from dragoman.tools.addresses import DomainRules
-from dragoman.tools.backends import McpServers, ToolPlan, make_plan
-from dragoman.tools.web_search import SearchQuery
 
 HOST = "127.0.0.1"
 PHASES: dict[str, TimeoutPhase] = {"connect": "connect", "first": "first", "idle": "idle"}
@@ -84,8 +53,10 @@ class RecordedUpstream:
         return RecordedResponse(response, headers, began)
 
 
-class RecordedResponse:
+class RecordedResponse(ResponseInChunks):
     """A recorded response; its times count from `began`, by the loop's clock."""
+
+    where = "the recorded upstream"
 
     def __init__(self, response: UpstreamResponse, headers: list[Header], began: float) -> None:
         self.status = response.status
@@ -109,15 +80,6 @@ class RecordedResponse:
         if self._response.end == WHOLE:
             return b""
         raise make_error(self._response.end)
-
-    def take_whole(self) -> bytes | None:
-        return None  # read by chunks
-
-    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
-        return await stream_chunks(self.chunk, sink, timeout_s)
-
-    async def read(self, limit: int, timeout_s: float) -> bytes:
-        return await read_chunks(self, limit, timeout_s, "the recorded upstream")
 
     def close(self) -> None:
         self._is_closed = True
@@ -167,10 +129,6 @@ def make_error(text: str) -> Exception:
     return error(message or "the request was cancelled", sent=True, received=False)
 
 
-def encode_headers(headers: tuple[tuple[str, str], ...]) -> list[Header]:
-    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-
-
 def _shift_retry_after(header: Header, age_s: float) -> Header:
     """Move a date to retry at, so that it is as far in the future as it was."""
     name, value = header
@@ -205,78 +163,3 @@ async def _send_response(sink: ReplySink, response: UpstreamResponse, began: flo
 
 async def _sleep_until(time: float) -> None:
     await asyncio.sleep(max(0.0, time - asyncio.get_running_loop().time()))
-
-
-class RecordedRuns:
-    """The runs of one provider's tools. Searches run at the same time, so that a run is found by its input."""
-
-    def __init__(self, provider: str, capture: Capture) -> None:
-        self._runs = msgspec.convert(find_values(capture, LookupName.TOOL_RUN, provider), list[ToolRun])
-        self._texts = msgspec.convert(find_values(capture, LookupName.TOOL_TEXT, provider), list[ToolText | None])
-
-    async def describe(self, is_first_round: bool) -> ToolText | None:
-        return self._texts.pop(0) if self._texts else None
-
-    async def run(self, tool: str, given: str) -> ToolOutcome:
-        for index, run in enumerate(self._runs):
-            if (run.tool, run.input) == (tool, given):
-                del self._runs[index]
-                return await _repeat(run)
-        return ToolFailure(ToolErrorCode.UNAVAILABLE, f"The capture has no run of {tool} with the input {given!r}.")
-
-
-async def _repeat(run: ToolRun) -> ToolOutcome:
-    if run.outcome is None:
-        await asyncio.get_running_loop().create_future()  # never done: it is given up again
-    assert run.outcome is not None
-    await asyncio.sleep(run.duration_s)
-    return run.outcome
-
-
-class ReplayedSearch:
-    def __init__(self, name: str, runs: RecordedRuns) -> None:
-        self.name = name
-        self._runs = runs
-
-    async def search(self, query: SearchQuery, timeout_s: float) -> SearchOutcome:
-        outcome = await self._runs.run(SEARCH, query.text)
-        assert not isinstance(outcome, Page)
-        return outcome
-
-
-class ReplayedFetch:
-    def __init__(self, name: str, runs: RecordedRuns) -> None:
-        self.name = name
-        self._runs = runs
-
-    async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome:
-        outcome = await self._runs.run(FETCH, url)
-        assert not isinstance(outcome, SearchFound)
-        return outcome
-
-
-def replay_plans(capture: Capture, providers: Mapping[str, Provider]) -> dict[str, ToolPlan]:
-    """Return the plans of the captured request; none for a capture of a version that ran no tools."""
-    settings = capture.settings
-    search = msgspec.convert(settings.tools.get(SEARCH) or {}, WebSearch)
-    fetch = msgspec.convert(settings.tools.get(FETCH) or {}, WebFetch)
-    plans: dict[str, ToolPlan] = {}
-    for name, backends in settings.tool_backends.items():
-        if name not in providers:
-            continue
-        runs, tools, native = RecordedRuns(name, capture), Tools(search, fetch), providers[name].requests.hosted_tools
-        plan = _replay_plan(backends, runs, native, tools)
-        others = {key.removeprefix(BESIDE_FUNCTIONS): backend for key, backend in backends.items() if _is_other(key)}
-        instead = _replay_plan(others, runs, frozenset(), tools) if others else None
-        plans[name] = replace(plan, beside_functions=instead)
-    return plans
-
-
-def _is_other(key: str) -> bool:
-    return key.startswith(BESIDE_FUNCTIONS)
-
-
-def _replay_plan(backends: Mapping[str, str], runs: RecordedRuns, native: frozenset[str], settings: Tools) -> ToolPlan:
-    search = ReplayedSearch(backends[SEARCH], runs) if SEARCH in backends else None
-    fetch = ReplayedFetch(backends[FETCH], runs) if FETCH in backends else None
-    return replace(make_plan(search, fetch, native, settings, McpServers()), describe_search=runs.describe)

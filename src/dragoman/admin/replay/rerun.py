@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple, Unpack
 from urllib.parse import unquote
@@ -20,12 +19,12 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.keys import Access, KeyId, Keyring
+from dragoman.accounts.lost_calls import LostCalls
 from dragoman.admin import AdminError
-from dragoman.admin.replay.recorded_services import RecordedUpstream, encode_headers
-from dragoman.admin.replay.runtime import Lookups, ReplayedMemory, make_runtime, restore_state
+from dragoman.admin.replay.recorded_services import RecordedUpstream
+from dragoman.admin.replay.runtime import make_runtime
 from dragoman.config.secret import Secret
 from dragoman.config.settings import parse_thinking
-from dragoman.flow.call import Call
 from dragoman.flow.capture.files import to_json
 from dragoman.flow.capture.format import (
     CLIENT_LEFT,
@@ -36,17 +35,16 @@ from dragoman.flow.capture.format import (
     TimedEvent,
     UpstreamRequest,
 )
-from dragoman.flow.capture.masking import mask_capture
-from dragoman.flow.capture.writer import Counts, Job, RequestCapture
+from dragoman.flow.capture.lookups import LookedUpMemory, Lookups, ReplayingLookups
+from dragoman.flow.capture.masking import encode_headers, mask_capture
+from dragoman.flow.capture.writer import Job, RequestCapture
 from dragoman.flow.gateway import Gateway
-from dragoman.hub.ports import ReplyContext
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.request_head import RequestHead
 from dragoman.net.sink import CollectorSink, ReplySink
 from dragoman.net.tasks import spawn
-from dragoman.responses.kept_call import KeptCall
 
 HOST = "127.0.0.1"
 RUN_HEADER = "x-dragoman-run"
@@ -60,7 +58,7 @@ REPLACED_HEADERS = frozenset(
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 Handler = Callable[[HttpRequest, ReplySink], Coroutine[object, object, None]]
-MakeHandler = Callable[[Gateway, Keyring, Callable[[bytes], KeptCall | None], str], Handler]
+MakeHandler = Callable[[Gateway, Keyring, Lookups, str], Handler]
 FIXTURES = Path("tests/fixtures/captures")
 FIXTURE_SUFFIX = ".json"
 MACHINE_ID = re.compile(r"[0-9a-f]{64}")
@@ -91,19 +89,19 @@ def _was_given_another_reply(capture: Capture) -> bool:
 
 async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     upstream = RecordedUpstream(capture.upstream_requests, time.time() - capture.started_at)
-    lookups = Lookups(capture)
-    gateway = _Gateway(make_runtime(capture, upstream, lookups), ReplayedMemory(lookups))
-    gateway.created = int(capture.started_at)
-    collector = _Collector()
-    gateway.captures = RequestCapture(sink=collector)
+    lookups = ReplayingLookups(capture)
+    gateway = Gateway(make_runtime(capture, upstream, lookups), LookedUpMemory(LostCalls(None), lookups))
+    gateway.now, gateway.new_id = lookups.now, lookups.new_id
+    recorded: list[Job] = []
+    gateway.captures = RequestCapture(keep=recorded.append)
     keyring = _Keyring(capture.settings)
-    handler = make_handler(gateway, keyring, partial(restore_state, lookups), capture.request_id)
+    handler = make_handler(gateway, keyring, lookups, capture.request_id)
     request = HttpRequest(_make_head(capture), None, ByteBudget(UNLIMITED_BYTES))
     request.set_body(capture.request.body)
     await _serve(handler, request, capture)
-    if collector.job is None:
+    if not recorded:
         raise AdminError(f"{capture.request.method} {capture.request.path} calls no model, so it cannot be replayed.")
-    return mask_capture(collector.job.make_capture(), collector.job.secrets)
+    return mask_capture(recorded[-1].make_capture(), recorded[-1].secrets)
 
 
 async def _serve(handler: Handler, request: HttpRequest, capture: Capture) -> None:
@@ -119,25 +117,6 @@ async def _serve(handler: Handler, request: HttpRequest, capture: Capture) -> No
         asyncio.get_running_loop().call_later(capture.duration_ms / 1000, interrupt)
     with suppress(asyncio.CancelledError, ClientDisconnected):
         await serving
-
-
-class _Gateway(Gateway):
-    """A gateway whose clock shows the time of the capture, and whose ids are counted."""
-
-    created = 0
-    ids_made = 0
-
-    def _reply_context(self, call: Call) -> ReplyContext:
-        context = super()._reply_context(call)
-        created = self.created if context.state is None else context.state.created
-        return replace(context, created=created, now=self._now, new_id=self._make_id)
-
-    def _make_id(self, prefix: str) -> str:
-        self.ids_made += 1
-        return f"{prefix}{self.ids_made:024x}"
-
-    def _now(self) -> float:
-        return self.created + asyncio.get_running_loop().time()
 
 
 class _Keyring(Keyring):
@@ -157,34 +136,15 @@ class _Keyring(Keyring):
         return key if key is None or self._owner else STORED_KEY
 
 
-class _Collector:
-    """Keeps the recording instead of writing it to a file."""
-
-    counts = Counts(0, 0)
-
-    def __init__(self) -> None:
-        self.job: Job | None = None
-
-    def put(self, job: Job) -> None:
-        self.job = job
-
-    def close(self) -> None:
-        return
-
-
 def _make_head(capture: Capture) -> RequestHead:
     request = capture.request
-    head = RequestHead()
-    head.method = request.method
-    head.raw_path = request.path.encode("latin-1")
-    head.path = unquote(request.path)
-    head.query = "&".join(pair for pair in request.query.split("&") if not pair.startswith("key="))
-    head.fields = [
-        *encode_headers(tuple(field for field in request.headers if field[0] not in REPLACED_HEADERS)),
-        (b"host", HOST.encode()),
-        (b"authorization", b"Bearer " + KEY.encode()),
-    ]
-    return head
+    kept = (field for field in request.headers if field[0] not in REPLACED_HEADERS)
+    query = "&".join(pair for pair in request.query.split("&") if not pair.startswith("key="))
+    own = ((b"host", HOST.encode()), (b"authorization", b"Bearer " + KEY.encode()))
+    path, raw_path = unquote(request.path), request.path.encode("latin-1")
+    return RequestHead(
+        fields=[*encode_headers(kept), *own], method=request.method, path=path, raw_path=raw_path, query=query
+    )
 
 
 class _SimulatedClock(selectors.DefaultSelector):

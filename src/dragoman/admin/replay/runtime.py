@@ -1,18 +1,16 @@
-"""Rebuild the surroundings of a captured request: what it looked up then is returned again."""
+"""Rebuild the surroundings of a captured request: real ones, of which everything is looked up in the capture."""
 
+import asyncio
 import glob
-import math
-from collections import defaultdict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.accounts.lost_calls import LostCall
-from dragoman.accounts.pool import Choice, Member, Pool
+from dragoman.accounts.pool import Member, Pool
 from dragoman.admin import AdminError
-from dragoman.admin.replay.recorded_services import RecordedUpstream, encode_headers, replay_plans
-from dragoman.config.problems import ConfigError, Problem
+from dragoman.admin.replay.recorded_services import RecordedUpstream
 from dragoman.config.providers import SECTION_TYPES
 from dragoman.config.settings import (
     Config,
@@ -24,22 +22,27 @@ from dragoman.config.settings import (
     Retry,
     Server,
     StoreSettings,
+    Tools,
+    WebFetch,
+    WebSearch,
 )
-from dragoman.flow.capture.format import NO_PROVIDER, Capture, LookupName
+from dragoman.flow.capture.format import BESIDE_FUNCTIONS, NO_PROVIDER, Capture
+from dragoman.flow.capture.lookups import ADDRESS, MEDIA, ReplayingLookups, look_up_through
+from dragoman.flow.capture.masking import encode_headers
 from dragoman.flow.runtime import Runtime
-from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.hub.request import Inline, Json
+from dragoman.hub.request import Json
+from dragoman.hub.server_tools import FETCH, SEARCH, ToolText
 from dragoman.net.client import DialOptions
-from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
-from dragoman.protocols.responses.state_items import read_request
 from dragoman.providers import KINDS
 from dragoman.providers.learned_quirks import LearnedQuirks
-from dragoman.providers.provider import Address, Auth, Catalogue, Endpoint, ModelInfo, Provider, UnsignedRequest
-from dragoman.providers.section import make_member
-from dragoman.responses.context import Context, ContextItem
-from dragoman.responses.kept_call import KeptCall, Terms
-from dragoman.store.response_rows import ItemRow
+from dragoman.providers.models import CachedCatalogue
+from dragoman.providers.provider import Provider
+from dragoman.providers.section import USER_AGENT, make_member
+from dragoman.tools.backends import McpServers, ToolPlan, UnusableFetch, UnusableSearch, make_plan
+from dragoman.tools.guarded_fetch import LinkedMediaFetcher
+
+LISTED = "openai-compatible"
 
 
 class UnsupportedCapture(AdminError):
@@ -54,173 +57,39 @@ class _Described(msgspec.Struct):
     masked: tuple[str, ...] = ()  # the forms that the secrets of headers and proxies have in the capture
 
 
-class _FoundAddress(msgspec.Struct):
-    url: str
-    headers: tuple[tuple[str, str], ...]
-
-
-class Lookups:
-    """What the captured request looked up, in order; the last value of each lookup holds for later ones."""
-
-    def __init__(self, capture: Capture) -> None:
-        self._values: dict[tuple[str, str], deque[Json]] = defaultdict(deque)
-        for lookup in capture.lookups:
-            self._values[lookup.provider, lookup.name].append(lookup.value)
-
-    def next(self, provider: str, name: LookupName) -> Json:
-        """Return the next value; raises RequestError or ConfigError as the captured lookup did."""
-        values = self._values[provider, name.value]
-        if not values:
-            where = f"provider {provider!r}" if provider else "its surroundings"
-            message = f"This version looks up {name.value!r} in {where}, which the capture does not contain."
-            raise RequestError(Failure(Kind.BUG, message))
-        value = values.popleft() if len(values) > 1 else values[0]
-        assert isinstance(value, dict)
-        if "refused" in value:
-            raise RequestError(msgspec.convert(value["refused"], Failure))
-        if "misconfigured" in value:
-            raise ConfigError([Problem("configuration", None, provider, str(why)) for why in value["misconfigured"]])
-        return value["value"]
-
-    def has(self, provider: str, name: LookupName) -> bool:
-        return bool(self._values[provider, name.value])
-
-
-class ReplayedFetcher:
-    """A media fetcher that returns what was fetched for the captured request."""
-
-    def __init__(self, lookups: Lookups) -> None:
-        self._lookups = lookups
-
-    async def fetch_all(self, urls: Sequence[str]) -> dict[str, Inline]:
-        return msgspec.convert(self._lookups.next(NO_PROVIDER, LookupName.MEDIA), dict[str, Inline])
-
-
-class ReplayedMemory:
-    """A memory of cut calls that returns what the captured request recalled, and keeps nothing."""
-
-    def __init__(self, lookups: Lookups) -> None:
-        self._lookups = lookups
-
-    async def remember(self, tenant: str, digest: bytes, lost: tuple[LostCall, ...]) -> None:
-        return
-
-    async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
-        if not self._lookups.has(NO_PROVIDER, LookupName.CUT_CALLS):
-            return ()
-        return msgspec.convert(self._lookups.next(NO_PROVIDER, LookupName.CUT_CALLS), tuple[LostCall, ...])
-
-
-class ReplayedChooser:
-    """Chooses the credentials that were chosen for the captured request."""
-
-    def __init__(self, provider: str, lookups: Lookups) -> None:
-        self._provider = provider
-        self._lookups = lookups
-
-    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
-        member = msgspec.convert(self._lookups.next(self._provider, LookupName.CREDENTIAL), int | None)
-        return None if member is None else Choice(member)
-
-    def find_soonest_free(self, model: str, now: float) -> int:
-        return msgspec.convert(self._lookups.next(self._provider, LookupName.SOONEST_CREDENTIAL), int)
-
-
-class ReplayedCatalogue:
-    """A model catalogue with the models of the capture."""
-
-    complete = True
-
-    def __init__(self, provider: Provider, lookups: Lookups) -> None:
-        self._name = provider.name
-        self._models = provider.catalogue.models + provider.catalogue.fallback_models
-        self._lookups = lookups
-
-    def list_known(self) -> tuple[ModelInfo, ...]:
-        return self._models
-
-    async def wait_for_list(self, at_most_s: float = math.inf) -> tuple[ModelInfo, ...]:
-        return self._models
-
-    def max_output(self, model: str) -> int | None:
-        if not self._lookups.has(self._name, LookupName.MAX_OUTPUT):
-            return None
-        return msgspec.convert(self._lookups.next(self._name, LookupName.MAX_OUTPUT), int | None)
-
-    def list_problem(self) -> str:
-        if not self._lookups.has(self._name, LookupName.LIST_PROBLEM):
-            return ""
-        return msgspec.convert(self._lookups.next(self._name, LookupName.LIST_PROBLEM), str)
-
-
-class _RecordedState(msgspec.Struct):
-    earlier: list[dict[str, Json]]
-    items: list[dict[str, Json]]
-    found: frozenset[int]  # places of the items that came from the store
-    previous: str | None
-    conversation: str | None
-    keeper: str
-    keeps: bool
-    why_not: str
-    is_remembered: bool
-    in_background: bool
-    created: int
-    owner: str = ""
-
-
-def restore_state(lookups: Lookups, body: bytes) -> KeptCall | None:
-    """Return the state of the captured request; None if it had none.
-
-    Raises RequestError if the request referred to something that was not there.
-    """
-    if not lookups.has(NO_PROVIDER, LookupName.STATE):
-        return None
-    recorded = msgspec.convert(lookups.next(NO_PROVIDER, LookupName.STATE), _RecordedState)
-    row = ItemRow(b"", "", b"")
-    context = Context(
-        tuple(ContextItem(item, row) for item in recorded.earlier),
-        tuple(ContextItem(item, row if at in recorded.found else None) for at, item in enumerate(recorded.items)),
-        recorded.previous,
-        recorded.conversation,
-        recorded.keeper,
-    )
-    terms = Terms(recorded.owner, keeps=recorded.keeps, retention_s=0, why_not=recorded.why_not)
-    raw = read_request(body)
-    if recorded.in_background:
-        raw["background"] = True  # as the client requested it, unlike the process that ran the response
-    state = KeptCall(None, terms, raw, context, len(body))
-    state.in_background, state.created = recorded.in_background, recorded.created
-    state.memory = _forget if recorded.is_remembered else None
-    state.committed = False if lookups.has(NO_PROVIDER, LookupName.NOT_STORED) else None
-    return state
-
-
-def _forget(id: str, items: tuple[ContextItem, ...]) -> None:
-    """Keep nothing: the connection of a replayed request has no further request."""
-
-
-def make_runtime(capture: Capture, upstream: RecordedUpstream, lookups: Lookups) -> Runtime:
+def make_runtime(capture: Capture, upstream: RecordedUpstream, lookups: ReplayingLookups) -> Runtime:
     """Return the surroundings of the captured request; raises UnsupportedCapture."""
-    providers = {
-        name: _make_provider(name, description, capture, upstream, lookups)
-        for name, description in capture.settings.providers.items()
-    }
-    for name, ids in capture.settings.known_models.items():
-        if name:
-            providers.setdefault(name, _make_listed_provider(name, ids, upstream))
-    catalogues = {name: ReplayedCatalogue(provider, lookups) for name, provider in providers.items()}
+    settings = capture.settings
+    make = partial(_make_provider, capture, upstream, lookups)
+    used = {name: make(name, description) for name, description in settings.providers.items()}
+    known = {name: ids for name, ids in settings.known_models.items() if name and name not in used}
+    listed = {name: make(name, _describe_listed(name, ids)) for name, ids in known.items()}
     config = _make_config(capture)
-    fetcher = ReplayedFetcher(lookups) if lookups.has(NO_PROVIDER, LookupName.MEDIA) else None
-    return Runtime(
+    fetcher = LinkedMediaFetcher(upstream.send, config.fetch, USER_AGENT)
+    runtime = Runtime(
         config,
-        providers,
-        catalogues,
+        used,
+        {name: _make_catalogue(provider) for name, provider in {**used, **listed}.items()},
         PROTOCOLS,
-        fetcher,
+        fetcher if lookups.has(NO_PROVIDER, MEDIA) else None,
         msgspec.structs.asdict(config.effort),
-        LearnedQuirks(capture.settings.quirks),
-        replay_plans(capture, providers),
+        LearnedQuirks(settings.quirks),
+        make_plans(capture, used),
     )
+    runtime = look_up_through(runtime, lookups)
+    return replace(runtime, providers={**runtime.providers, **listed})
+
+
+def _describe_listed(name: str, ids: tuple[str, ...]) -> Json:
+    """Describe a provider of which only the names of its models are known."""
+    section = {"name": name, "kind": LISTED, "protocols": tuple(PROTOCOLS)[:1], "models": ids, "keeps_responses": False}
+    return {"stanza": section}
+
+
+def _make_catalogue(provider: Provider) -> CachedCatalogue:
+    catalogue = CachedCatalogue(provider, asyncio.get_running_loop().time)
+    catalogue.complete = True
+    return catalogue
 
 
 def _make_config(capture: Capture) -> Config:
@@ -248,7 +117,7 @@ def _make_config(capture: Capture) -> Config:
 
 
 def _make_provider(
-    name: str, description: Json, capture: Capture, upstream: RecordedUpstream, lookups: Lookups
+    capture: Capture, upstream: RecordedUpstream, lookups: ReplayingLookups, name: str, description: Json
 ) -> Provider:
     described = msgspec.convert(description, _Described)
     kind = str(described.section.get("kind"))
@@ -262,95 +131,34 @@ def _make_provider(
         current.endpoint,
         send=upstream.send,
         url=described.endpoint,
-        headers=tuple(encode_headers(described.fields)),
+        headers=encode_headers(described.fields),
         dial=DialOptions(),
     )
     catalogue = replace(
         current.catalogue,
         rename=lambda model: renamed if model == requested else model,
+        context_window=lambda model: None,
         has_list=False,
         list_models=None,
     )
     auth = replace(current.auth, secrets=tuple(form.encode("latin-1") for form in described.masked))
     provider = replace(current, endpoint=endpoint, auth=auth, catalogue=catalogue)
     if not described.credentials:
-        return ReplayedProvider(name, provider, lookups).make()
+        return _drop_unknown_address(provider, lookups)
     count = len(described.credentials)
-    account = replace(
-        provider.account,
-        pool=Pool(tuple(Member(str(slot), str(slot)) for slot in range(count))),
-        chooser=ReplayedChooser(name, lookups),
-    )
+    account = replace(provider.account, pool=Pool(tuple(Member(str(slot), str(slot)) for slot in range(count))))
     members = tuple(
-        replace(
-            ReplayedProvider(f"{name}#{slot}", provider, lookups).make(),
-            account=replace(account, slot=slot, label=label),
-        )
+        _drop_unknown_address(replace(provider, account=replace(account, slot=slot, label=label)), lookups)
         for slot, label in enumerate(described.credentials)
     )
     return replace(members[0], members=members)
 
 
-class ReplayedProvider:
-    """The functions of a provider that return what they returned to the captured request.
-
-    `key` is the name of the provider's lookups, with the index of the credential if there are several.
-    """
-
-    def __init__(self, key: str, provider: Provider, lookups: Lookups) -> None:
-        self._key = key
-        self._provider = provider
-        self._lookups = lookups
-
-    def make(self) -> Provider:
-        provider = self._provider
-        finds_protocols = provider.endpoint.find_protocols is not None
-        finds_address = self._lookups.has(self._key, LookupName.ADDRESS)  # not in captures of earlier versions
-        renews = provider.auth.renew is not None
-        return replace(
-            provider,
-            endpoint=replace(
-                provider.endpoint,
-                find_protocols=self._find_protocols if finds_protocols else None,
-                find_address=self._find_address if finds_address else None,
-            ),
-            auth=replace(provider.auth, authorize=self._authorize, renew=self._renew if renews else None),
-            catalogue=replace(provider.catalogue, context_window=self._context_window),
-            requests=replace(provider.requests, options=self._options),
-            replies=replace(provider.replies, interpret_failure=self._interpret_failure),
-        )
-
-    async def _authorize(self, request: UnsignedRequest) -> tuple[Header, ...]:
-        headers = msgspec.convert(self._lookups.next(self._key, LookupName.AUTHORIZE), tuple[tuple[str, str], ...])
-        return tuple(encode_headers(headers))
-
-    async def _find_address(self, path: str) -> Address:
-        found = msgspec.convert(self._lookups.next(self._key, LookupName.ADDRESS), _FoundAddress)
-        return Address(found.url, tuple(encode_headers(found.headers)))
-
-    async def _options(self, model: str) -> object:
-        value = self._lookups.next(self._key, LookupName.OPTIONS)
-        upstreams = (PROTOCOLS[protocol].upstream for protocol in self._provider.endpoint.protocols)
-        types = [upstream.options_type for upstream in upstreams if upstream is not None]
-        return value if value is None or types[0] is None else msgspec.convert(value, types[0]())
-
-    async def _find_protocols(self, model: str) -> tuple[str, ...]:
-        return msgspec.convert(self._lookups.next(self._key, LookupName.PROTOCOLS), tuple[str, ...])
-
-    async def _renew(self) -> bool:
-        return bool(self._lookups.next(self._key, LookupName.RENEW))
-
-    def _interpret_failure(self, failure: Failure) -> Failure:
-        interpreted = self._provider.replies.interpret_failure(failure)
-        if not self._lookups.has(self._key, LookupName.RETRY_AFTER):
-            return interpreted
-        retry_after = msgspec.convert(self._lookups.next(self._key, LookupName.RETRY_AFTER), float | None)
-        return replace(interpreted, retry_after=retry_after)
-
-    def _context_window(self, model: str) -> int | None:
-        if not self._lookups.has(self._key, LookupName.CONTEXT_WINDOW):
-            return None
-        return msgspec.convert(self._lookups.next(self._key, LookupName.CONTEXT_WINDOW), int | None)
+def _drop_unknown_address(provider: Provider, lookups: ReplayingLookups) -> Provider:
+    """Send to the endpoint's URL if no address was looked up, in a capture of an earlier version."""
+    if lookups.has(provider, ADDRESS):
+        return provider
+    return replace(provider, endpoint=replace(provider.endpoint, find_address=None))
 
 
 def _make_section(kind: str, values: dict[str, Json]) -> ProviderConfig:
@@ -360,17 +168,29 @@ def _make_section(kind: str, values: dict[str, Json]) -> ProviderConfig:
     return model(**{field.name: msgspec.convert(values[field.name], field.type) for field in fields})
 
 
-def _make_listed_provider(name: str, ids: tuple[str, ...], upstream: RecordedUpstream) -> Provider:
-    """Return a provider of which only the names of its models are known."""
-
-    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
-        return ()
-
-    return Provider(
-        name=name,
-        kind="unknown",
-        issuer=name,
-        endpoint=Endpoint(url="", protocols=tuple(PROTOCOLS)[:1], send=upstream.send),
-        auth=Auth(authorize),
-        catalogue=Catalogue(models=tuple(ModelInfo(id) for id in ids), has_list=False),
+def make_plans(capture: Capture, providers: Mapping[str, Provider]) -> dict[str, ToolPlan]:
+    """Return the plans of the captured request; none for a capture of a version that ran no tools."""
+    settings = capture.settings
+    tools = Tools(
+        msgspec.convert(settings.tools.get(SEARCH) or {}, WebSearch),
+        msgspec.convert(settings.tools.get(FETCH) or {}, WebFetch),
     )
+    plans: dict[str, ToolPlan] = {}
+    for name, backends in settings.tool_backends.items():
+        if name in providers:
+            others = {key.removeprefix(BESIDE_FUNCTIONS): backends[key] for key in backends.keys() - {SEARCH, FETCH}}
+            plan = _make_plan(backends, providers[name].requests.hosted_tools, tools)
+            instead = _make_plan(others, frozenset(), tools) if others else None
+            plans[name] = replace(plan, beside_functions=instead)
+    return plans
+
+
+def _make_plan(backends: Mapping[str, str], native: frozenset[str], settings: Tools) -> ToolPlan:
+    """Return a plan whose backends are only names: what they return is looked up."""
+    search = UnusableSearch(backends[SEARCH]) if SEARCH in backends else None
+    fetch = UnusableFetch(backends[FETCH]) if FETCH in backends else None
+    return replace(make_plan(search, fetch, native, settings, McpServers()), describe_search=_know_no_text)
+
+
+async def _know_no_text(is_first_round: bool) -> ToolText | None:
+    return None

@@ -145,6 +145,10 @@ def to_text(headers: Iterable[Header]) -> Fields:
     return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
 
 
+def encode_headers(fields: Iterable[Field]) -> tuple[Header, ...]:
+    return tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in fields)
+
+
 def hide_values(headers: Iterable[Header], names: set[bytes]) -> Iterator[Header]:
     for name, value in headers:
         yield name, (MASK.encode() if name in names else value)

@@ -5,7 +5,6 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -42,29 +41,16 @@ class Job(Struct, frozen=True):
     size: int
 
 
-class CaptureSink(Protocol):
-    """Takes finished recordings: the writer, or what keeps the recording of a replay."""
-
-    @property
-    def counts(self) -> Counts:
-        """How many captures were written and dropped."""
-
-    def put(self, job: Job) -> None:
-        """Take a recording. Must not block."""
-
-    def close(self) -> None:
-        """Finish what was taken. May block."""
-
-
 class RequestCapture:
     """Records the requests that the configuration wants captured.
 
     A request that is not captured costs one comparison; one that is captured is never delayed.
     """
 
-    def __init__(self, memory_bytes: int = MEMORY_BYTES, sink: CaptureSink | None = None) -> None:
+    def __init__(self, memory_bytes: int = MEMORY_BYTES, keep: Callable[[Job], None] | None = None) -> None:
         self._budget = MemoryBudget(memory_bytes)
-        self._sink = CaptureWriter(self._budget) if sink is None else sink
+        self._writer = CaptureWriter(self._budget)
+        self._keep = self._writer.put if keep is None else keep  # takes each recording that has ended; must not block
         self._directory: tuple[Debug, CaptureDirectory] | None = None
         self.live_left = 0  # how many more requests are recorded because the console watches them
 
@@ -82,7 +68,7 @@ class RequestCapture:
             self._budget.release(recording.size)
             return
         secrets = frozenset(recording.secrets)
-        self._sink.put(Job(recording.make_capture, secrets, self._find_directory(debug), recording.size))
+        self._keep(Job(recording.make_capture, secrets, self._find_directory(debug), recording.size))
 
     def remove_old(self, debug: Debug) -> None:
         """Remove captures that are too old, even if nothing is captured now. Blocks on the disk."""
@@ -97,7 +83,7 @@ class RequestCapture:
 
     @property
     def counts(self) -> Counts:
-        return self._sink.counts
+        return self._writer.counts
 
     @property
     def memory_left(self) -> int:
@@ -106,7 +92,7 @@ class RequestCapture:
 
     def close(self) -> None:
         """Write the recordings that wait. Blocks for up to twice STOP_TIMEOUT_S."""
-        self._sink.close()
+        self._writer.close()
 
 
 class CaptureWriter:

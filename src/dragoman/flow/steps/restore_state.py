@@ -1,25 +1,23 @@
 """Restore what a call refers to in the server's state, and end its use of it however the call ends."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Protocol
-
-import msgspec
+from typing import TYPE_CHECKING, Protocol
 
 from dragoman.flow.call import Call, Compacts
-from dragoman.flow.capture.format import NO_PROVIDER, LookupName
+from dragoman.flow.capture.format import NO_PROVIDER
 from dragoman.hub.failure import RequestError
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.sink import Phase, ReplySink
 from dragoman.net.tasks import run_off_loop, spawn
 from dragoman.protocols.responses.state_items import read_request
 from dragoman.protocols.responses.wire import NAME
-from dragoman.responses.kept_call import KeptCall
+from dragoman.responses.kept_call import KeptCall, restore_call
 from dragoman.responses.service import ResponseService, check_trigger
 
-RestoreState = Callable[[bytes], KeptCall | None]  # of a captured request, by its body; None if it had no state
+if TYPE_CHECKING:  # few requests are captured
+    from dragoman.flow.capture.lookups import Lookups
 
 
 class StateSource(Protocol):
@@ -118,20 +116,30 @@ class StoredState:
         if is_answered:
             self._service.note_end(state)
         if is_answered and call.record.recording is not None and state.committed is False:
-            call.record.recording.note_lookup(NO_PROVIDER, LookupName.NOT_STORED, lambda: {"value": True})
+            from dragoman.flow.capture.lookups import NOT_STORED, RecordingLookups
+
+            RecordingLookups(call.record.recording).note(NO_PROVIDER, NOT_STORED, True)
 
 
 class ReplayedState:
     """The state that was recorded with a captured request."""
 
-    def __init__(self, restore: RestoreState) -> None:
-        self._restore = restore
+    def __init__(self, lookups: "Lookups") -> None:
+        self._lookups = lookups
 
     def concerns(self, call: Call) -> bool:
         return call.protocol.name == NAME
 
     async def open(self, call: Call) -> KeptCall | None:
-        return self._restore(call.body)
+        from dragoman.flow.capture.lookups import NOT_STORED, STATE
+
+        recorded = self._lookups.wrap(NO_PROVIDER, STATE, lambda: None)()
+        if recorded is None:
+            return None
+        state = restore_call(recorded, call.body)
+        if self._lookups.wrap(NO_PROVIDER, NOT_STORED, lambda: False)():
+            state.committed = False
+        return state
 
     def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
         return
@@ -140,12 +148,13 @@ class ReplayedState:
 def note_state(call: Call, state: KeptCall) -> None:
     """Note in the capture of a call what it refers to, where the gateway does not see it."""
     if call.record.recording is not None:
-        from dragoman.flow.capture.recording_runtime import record_state  # few requests are captured
+        from dragoman.flow.capture.lookups import RecordingLookups
 
-        record_state(state, call.record.recording)
+        RecordingLookups(call.record.recording).note_state(state)
 
 
 def _record_refusal(call: Call, refused: RequestError) -> None:
     if call.record.recording is not None:
-        failure = {"refused": msgspec.to_builtins(refused.failure)}
-        call.record.recording.note_lookup(NO_PROVIDER, LookupName.STATE, lambda: failure)
+        from dragoman.flow.capture.lookups import STATE, RecordingLookups
+
+        RecordingLookups(call.record.recording).note_refusal(NO_PROVIDER, STATE, refused.failure)
