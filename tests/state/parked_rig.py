@@ -12,6 +12,7 @@ from bench.resume.clients import unchunk
 from bench.resume.replies import without_signs
 
 from asking import find_path, make_body
+from dragoman.responses.parked_run import RunIndex
 from fakes.upstream import Answer, FakeUpstream, Gate, ReceivedRequest
 from gateway import Running
 from raw_http import Answered, ask, request_bytes
@@ -124,19 +125,21 @@ class Parking:
         return run, unchunk(rest)[0]
 
     def _has_clients(self, run: str) -> bool:
-        found = self.gateway.app.site.parked_runs._index._runs.get(run)
+        found = self.gateway.app.site.parked_runs._index.find(run)
         return found is not None and found.clients > 0
 
     def calls(self, upstream: str) -> int:
         return len(self.upstreams[upstream].calls)
 
     def wait_left(self, count: int = 1) -> None:
-        """Wait until the gateway knows that so many clients have left."""
+        """Wait until the gateway knows that this many clients have left."""
         wait_until(lambda: self.count_clients().count(0) >= count)
 
     def count_clients(self) -> list[int]:
         """Return how many clients each run has now."""
-        return [run.clients for run in list(self.gateway.app.site.parked_runs._index._runs.values())]
+        index = self.gateway.app.site.parked_runs._index
+        assert isinstance(index, RunIndex)
+        return [run.clients for run in list(index._runs.values())]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ The gateway's own classes implement them, and so do those that look everything u
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from dragoman.accounts.lost_calls import LostCall
@@ -34,6 +34,19 @@ class ModelCatalogue(Protocol):
 
     def list_problem(self) -> str:
         """Return why the list could not be read; empty if it could, or if there is none."""
+
+
+class OtherWorkers(Protocol):
+    """The other processes of the gateway: news for all of them, and questions that they answer."""
+
+    number: int  # of this process, from 0
+    count: int  # of all
+
+    def answer(self, name: str, answer: Callable[[dict[str, str]], Awaitable[bytes]]) -> None:
+        """Answer what others ask under this name."""
+
+    async def ask_all(self, name: str, question: dict[str, str]) -> dict[int, bytes]:
+        """Return the answers of all others that answer in time."""
 
 
 class MediaFetcher(Protocol):

@@ -305,8 +305,42 @@ class ParkedSink(DetachedSink):
         self._note_growth(self._run, self._run.size - before)
 
 
+class RunMemory(Protocol):
+    """The runs that clients may come back to. It is searched in many requests: nothing here waits."""
+
+    @property
+    def size(self) -> int:
+        """The bytes that all runs occupy."""
+
+    def __len__(self) -> int: ...
+
+    def find(self, id: str) -> Run | None:
+        """Return the run with this id."""
+
+    def find_keyed(self, owner: str, path: str, key: bytes) -> Run | None:
+        """Return the run of an owner that has this idempotency key."""
+
+    def find_lost(self, owner: str, digest: bytes) -> Run | None:
+        """Return the oldest run of the same request whose client left before the end."""
+
+    def add(self, run: Run) -> None:
+        """Let requests find a run from now on."""
+
+    def note_growth(self, run: Run, size: int) -> None:
+        """Count what was added to a run; forget it if there is no room."""
+
+    def note_end(self, run: Run) -> None:
+        """Let a run that has ended make room for others."""
+
+    def note_left(self, run: Run) -> None:
+        """Stop counting a run that was removed, once no client gets it any more."""
+
+    def remove(self, run: Run) -> None:
+        """Remove a run; whoever gets it now gets the rest, and it counts until then."""
+
+
 class RunIndex:
-    """Finds runs. If they need too much memory, the oldest that have ended are removed first."""
+    """A RunMemory in this process. If runs need too much memory, the oldest that have ended are removed first."""
 
     def __init__(self, max_owner_bytes: int = MAX_OWNER_BYTES, max_bytes: int = MAX_BYTES) -> None:
         self._max_owner_bytes = max_owner_bytes

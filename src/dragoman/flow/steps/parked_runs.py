@@ -7,10 +7,9 @@ its client opens a run of its own.
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
-from typing import Protocol
 from zlib import crc32
 
 from msgspec import Struct
@@ -18,6 +17,7 @@ from msgspec import Struct
 from dragoman.config.settings import ResponsesSettings
 from dragoman.flow.answer import SHUTTING_DOWN
 from dragoman.flow.call import Call
+from dragoman.flow.ports import OtherWorkers
 from dragoman.flow.reply_bounds import charge_bytes
 from dragoman.flow.response_writer import APART_S
 from dragoman.hub.failure import Failure, Kind, RequestError
@@ -28,7 +28,7 @@ from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import Phase, ReplySink
 from dragoman.net.tasks import run_off_loop
 from dragoman.protocols import REPLY_CHOICES
-from dragoman.responses.parked_run import MAX_RUN_BYTES, NOT_COUNTED, OnDisconnect, ParkedSink, Run, RunIndex
+from dragoman.responses.parked_run import MAX_RUN_BYTES, NOT_COUNTED, OnDisconnect, ParkedSink, Run, RunIndex, RunMemory
 
 PARK, RESUME, LAST_EVENT = b"x-dragoman-park", b"x-dragoman-resume", b"last-event-id"
 KEY, RETRY_COUNT = b"idempotency-key", b"x-stainless-retry-count"
@@ -81,15 +81,6 @@ def find_worker(request: HttpRequest, tenant: str, count: int) -> int | None:
     return crc32(b"%b\0%b\0%b" % (tenant.encode(), request.path.encode(errors="surrogatepass"), key)) % count
 
 
-class OtherWorkers(Protocol):
-    """The other workers of the gateway."""
-
-    number: int
-
-    def answer(self, name: str, answer: Callable[[dict[str, str]], Awaitable[bytes]]) -> None: ...
-    async def ask_all(self, name: str, question: dict[str, str]) -> dict[int, bytes]: ...
-
-
 class JoinedRun(Struct, frozen=True):
     """The run whose reply a request gets, and where it begins to read it."""
 
@@ -109,10 +100,10 @@ class Search(Struct, frozen=True):
 class ParkedRuns:
     """The runs of this process that a client may come back to."""
 
-    def __init__(self, settings: Callable[[], ResponsesSettings]) -> None:
+    def __init__(self, settings: Callable[[], ResponsesSettings], index: RunMemory | None = None) -> None:
         self.worker = 0  # the number of this process among the workers of the gateway
         self._settings = settings
-        self._index = RunIndex()
+        self._index: RunMemory = index or RunIndex()
         self.joined = Counter({BY_KEY: 0, BY_RETRY: 0, BY_CURSOR: 0})
 
     @property

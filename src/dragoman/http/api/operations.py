@@ -13,6 +13,7 @@ from msgspec import Struct
 from dragoman.accounts.keys import Keyring
 from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.flow.gateway import Gateway
+from dragoman.flow.ports import OtherWorkers
 from dragoman.http.api.wire import PAGE, Operation, convert_errors, invalid_cursor, make_cursor
 from dragoman.http.routes import RoutedRequest
 from dragoman.hub.failure import RequestError
@@ -23,7 +24,7 @@ from dragoman.store.audit import AuditRow
 if TYPE_CHECKING:
     from dragoman.admin.configuration import ConfigReader
     from dragoman.admin.provider_state import ProviderAccount
-    from dragoman.http.worker_group import Question, WorkerGroup
+    from dragoman.http.worker_group import Question
 
 LATEST = 2**62
 STORE_TIMEOUT_S = 10.0
@@ -141,9 +142,9 @@ class EveryWorker:
         self._gateway = gateway
         self._keyring = keyring
         self._process = process
-        self._group: WorkerGroup | None = None
+        self._group: OtherWorkers | None = None
 
-    def join_group(self, group: "WorkerGroup") -> None:
+    def join_group(self, group: OtherWorkers) -> None:
         """Repeat here what an operator does in another worker, and there what is done here."""
         self._group = group
         group.answer(RELOAD, self._reload)

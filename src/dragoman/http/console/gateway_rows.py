@@ -9,17 +9,14 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
+from dragoman.flow.ports import OtherWorkers
 from dragoman.http.console.live_requests import ENDED_ROWS, MANY, SLOW_TICK_S, TICK_S, Change, LiveRequests, Row, RowLog
 from dragoman.http.console.stored_hour import StoredHour
 from dragoman.net.tasks import spawn
-
-if TYPE_CHECKING:
-    from dragoman.http.worker_group import WorkerGroup
 
 QUESTION = "rows"
 EVERY_KEY = "*"
@@ -125,7 +122,7 @@ class Watcher:
 class GatewayRows:
     """The logs of all workers, kept up to date while a tab is open."""
 
-    def __init__(self, live: LiveRequests, group: "WorkerGroup | None") -> None:
+    def __init__(self, live: LiveRequests, group: OtherWorkers | None) -> None:
         self._live = live
         self._group = group
         self.is_stopping = False
