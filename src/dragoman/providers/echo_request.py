@@ -26,8 +26,8 @@ from dragoman.hub.request import (
     Thinking,
     ToolCall,
     ToolResult,
-    split_pointer,
 )
+from dragoman.passes.adapt_tools import find_reference
 
 _CALL = re.compile(r"\bcall\s+([^\s{]+)[ \t]*(.*)", re.IGNORECASE)
 
@@ -194,7 +194,7 @@ def _make_example(schema: Json, root: Json, depth: int) -> Json:
         return choices[0]
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        return _make_example(_resolve_reference(reference, root), root, depth + 1)
+        return _make_example(find_reference(reference, root), root, depth + 1)
     merged = _merge_schemas(schema, root, depth)
     return _example_of_type(merged, root, depth)
 
@@ -207,7 +207,7 @@ def _merge_schemas(schema: Mapping[str, Json], root: Json, depth: int) -> Mappin
     out = dict(schema)
     for part in parts:
         if isinstance(part, Mapping) and isinstance(part.get("$ref"), str):
-            part = _resolve_reference(str(part["$ref"]), root)
+            part = find_reference(part["$ref"], root)
         if isinstance(part, Mapping) and depth < MAX_DEPTH:
             taken = _merge_schemas(part, root, depth + 1)
             properties = {**_mapping(out, "properties"), **_mapping(taken, "properties")}
@@ -258,14 +258,6 @@ def _example_number(schema: Mapping[str, Json], *, whole: bool) -> int | float:
     elif isinstance(below, int | float):
         value = min(0, below - 1)
     return -int(-value // 1) if whole else value
-
-
-def _resolve_reference(reference: str, root: Json) -> Json:
-    """Return what a local reference points to."""
-    place = root
-    for name in split_pointer(reference.removeprefix("#")):
-        place = place.get(name) if isinstance(place, Mapping) else None
-    return place
 
 
 def _list(schema: Mapping[str, Json], key: str) -> list[Json]:
