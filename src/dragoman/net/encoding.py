@@ -79,34 +79,6 @@ class Deflate:
             raise InvalidEncoding("the deflate body is cut short")
 
 
-class Brotli:
-    """RFC 7932."""
-
-    def __init__(self) -> None:
-        import brotli
-
-        self._brotli = brotli
-        self._stream = brotli.Decompressor()
-
-    def feed(self, data: bytes, room: int) -> bytes:
-        pieces = []
-        try:
-            while data or not self._stream.can_accept_more_data():
-                piece: bytes = self._stream.process(data, output_buffer_limit=PIECE)
-                data = b""
-                room -= len(piece)
-                if room < 0:
-                    raise SizeLimitExceeded("the br body expands beyond the limit")
-                pieces.append(piece)
-        except self._brotli.error as error:
-            raise InvalidEncoding("the body is not br") from error
-        return b"".join(pieces)
-
-    def finish(self) -> None:
-        if not self._stream.is_finished():
-            raise InvalidEncoding("the br body is cut short")
-
-
 class Zstd:
     """RFC 8878, up to MAX_FRAMES frames."""
 
@@ -150,7 +122,6 @@ CODINGS: dict[bytes, Callable[[], Decoder]] = {
     b"gzip": Gzip,
     b"x-gzip": Gzip,
     b"deflate": Deflate,
-    b"br": Brotli,
     b"zstd": Zstd,
 }
 
@@ -163,7 +134,7 @@ def make_decoders(encoding: bytes) -> tuple[Decoder, ...]:
         raise InvalidEncoding("too many content encodings")
     unknown = [name for name in names if name not in CODINGS]
     if unknown:
-        raise InvalidEncoding(f"unknown content encoding {unknown[0][:40]!r}")
+        raise InvalidEncoding(f"unknown content encoding {unknown[0][:40]!r}; gzip, deflate and zstd are known")
     return tuple(CODINGS[name]() for name in reversed(names))
 
 
