@@ -93,7 +93,7 @@ async def find_valid_key(keyring: Keyring, name_or_id: str) -> KeyRow:
     """Return the key that is not revoked and has this id, or else this name."""
     rows = [row for row in await keyring.list() if row.revoked_at is None and name_or_id in (row.id, row.name)]
     if not rows:
-        raise _not_found(name_or_id)
+        raise NotFound(f'There is no valid key "{name_or_id}". `dragoman keys list` shows all.')
     return next((row for row in rows if row.id == name_or_id), rows[0])
 
 
@@ -103,10 +103,6 @@ async def _explain_unknown(keyring: Keyring, name_or_id: str) -> AdminError:
     except NotFound as unknown:
         return unknown
     return VersionMismatch(f'The key "{row.name}" was changed since you read it; it has version {row.version} now.')
-
-
-def _not_found(name_or_id: str) -> NotFound:
-    return NotFound(f'There is no valid key "{name_or_id}". `dragoman keys list` shows all.')
 
 
 async def find_key(config: Config, secret: Secret) -> KeyRow | None:

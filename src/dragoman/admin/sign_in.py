@@ -134,7 +134,12 @@ async def sign_in_kiro(config: Config, options: KiroOptions, file: Path | None, 
         if options.social:
             table = await _kiro_in_browser(line, section.auth_endpoint, region, options.social, user)
         else:
-            table = await _kiro_by_code(line, section.auth_endpoint, region, options.start_url, user)
+            login = kiro_login.DeviceLogin(
+                line, section.auth_endpoint or oidc_host(region), options.start_url or BUILDER_ID_START
+            )
+            client, prompt = await login.begin()
+            user.show_prompt(Prompt(prompt.link, prompt.user_code))
+            table = await login.wait(client, prompt, user.show_remaining)
         return {**table, "region": region}
 
     return await _sign_in(section, sign_in, _choose_file(file, "kiro.json"))
@@ -172,15 +177,6 @@ async def sign_in_copilot(config: Config, client_id: str | None, file: Path | No
         return {section.domain: await login.wait(prompt, user.show_remaining)}
 
     return await _sign_in(section, sign_in, _choose_file(file, "copilot.json"))
-
-
-async def _kiro_by_code(
-    line: ServiceClient, root: str | None, region: str, start_url: str | None, user: Conversation
-) -> Table:
-    login = kiro_login.DeviceLogin(line, root or oidc_host(region), start_url or BUILDER_ID_START)
-    client, prompt = await login.begin()
-    user.show_prompt(Prompt(prompt.link, prompt.user_code))
-    return await login.wait(client, prompt, user.show_remaining)
 
 
 async def _kiro_in_browser(

@@ -290,7 +290,7 @@ def group_totals(parts: Iterable[UsageSum], by: str, names: Mapping[str, str]) -
     """Return the totals: days in their order, any other group by size. `names` are the names of keys by their ids."""
     groups: dict[str, Total] = {}
     for part in parts:
-        day = _day(part)
+        day = datetime.fromtimestamp(part.slot * SLOT_MS / 1000).date()
         group = day.isoformat() if by == "day" else part.group
         if group not in groups:
             groups[group] = Total(_name(group, by, names), group if by == "key" else "")
@@ -325,10 +325,6 @@ def as_record(totals: list[Total], by: str, span: UsageSpan) -> dict[str, object
         "rows": rows,
         "total": whole,
     }
-
-
-def _day(part: UsageSum) -> date:
-    return datetime.fromtimestamp(part.slot * SLOT_MS / 1000).date()
 
 
 def _format_time(ms: int) -> str:

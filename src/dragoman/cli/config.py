@@ -39,7 +39,11 @@ def init(here: bool, yes: bool, config_file: str | None) -> None:
     path = new_file_path(source, in_directory=here)
     if path.exists():
         raise AdminError(f"{path} exists already. Edit it, or add to it with `dragoman providers add`.")
-    found = _read_without_file(source)
+    # What a gateway without a file would use.
+    nowhere = {**source.environ, "XDG_CONFIG_HOME": os.devnull}
+    nowhere.pop("DRAGOMAN_CONFIG", None)
+    elsewhere = ConfigSource(None, nowhere, Path(os.devnull), source.home)
+    found = asyncio.run(elsewhere.read_with_local_servers())
     choices = [choice for choice in find_choices(found) if yes or _confirm_choice(choice)]
     if not yes:
         choices += _ask_for_vendors({choice.name for choice in choices})
@@ -49,14 +53,6 @@ def init(here: bool, yes: bool, config_file: str | None) -> None:
     for warning in config_source(str(path)).read().warnings:
         print_note(f"Warning: {warning}")
     print_note("Next: `dragoman serve`, or `dragoman launch claude`.")
-
-
-def _read_without_file(source: ConfigSource) -> Config:
-    """Return what a gateway without a file would use."""
-    nowhere = {**source.environ, "XDG_CONFIG_HOME": os.devnull}
-    nowhere.pop("DRAGOMAN_CONFIG", None)
-    elsewhere = ConfigSource(None, nowhere, Path(os.devnull), source.home)
-    return asyncio.run(elsewhere.read_with_local_servers())
 
 
 def _confirm_choice(choice: Choice) -> bool:
