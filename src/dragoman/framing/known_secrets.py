@@ -82,7 +82,14 @@ def redact_known(text: bytes, secrets: Secrets) -> bytes:
         if text.find(secret) >= 0:  # on Python 3.11, `in` makes an exception first, and takes three times as long
             text = text.replace(secret, MASK_BYTES)
     if secrets and text.find(MARK_BYTES) >= 0:
-        return _hide_escaped(text, secrets)
+        spans = make_finder(secrets).spans(text.decode("latin-1"))
+        if not spans:
+            return text
+        pieces, at = [], 0
+        for start, end in spans:
+            pieces += [text[at:start], MASK_BYTES]
+            at = end
+        return b"".join([*pieces, text[at:]])
     return text
 
 
@@ -91,17 +98,6 @@ def redact_known_in_fields(fields: list[tuple[bytes, bytes]], secrets: Secrets) 
     if redact_known(values, secrets) is values:
         return fields
     return [(name, redact_known(value, secrets)) for name, value in fields]
-
-
-def _hide_escaped(text: bytes, secrets: Secrets) -> bytes:
-    spans = make_finder(secrets).spans(text.decode("latin-1"))
-    if not spans:
-        return text
-    pieces, at = [], 0
-    for start, end in spans:
-        pieces += [text[at:start], MASK_BYTES]
-        at = end
-    return b"".join([*pieces, text[at:]])
 
 
 class StreamRedactor:

@@ -116,7 +116,11 @@ class _Server:
             case "ollama":
                 await self._read_ollama(listed)
             case "lmstudio":
-                await self._read_lm_studio()
+                found = await self._get("/api/v0/models", _StudioModels) or _StudioModels()
+                for model in found.data:
+                    self.windows[model.id] = Window(
+                        read_count(model.loaded_context_length), read_count(model.max_context_length)
+                    )
             case "llamacpp":
                 await self._read_llama_cpp(listed)
             case _:
@@ -135,13 +139,6 @@ class _Server:
             self.windows[id] = Window(running, _read_maximum(shown.model_info))
 
         await asyncio.gather(*(read_model(model.id) for model in listed[:MAX_MODELS]))
-
-    async def _read_lm_studio(self) -> None:
-        found = await self._get("/api/v0/models", _StudioModels) or _StudioModels()
-        for model in found.data:
-            self.windows[model.id] = Window(
-                read_count(model.loaded_context_length), read_count(model.max_context_length)
-            )
 
     async def _read_llama_cpp(self, listed: tuple[ModelInfo, ...]) -> None:
         if len(listed) != 1:  # with several models, the properties are not those of each

@@ -101,7 +101,11 @@ def write_reply(request: Request, make_id: Callable[[str], str]) -> tuple[Event,
     builder = _ReplyBuilder(request.max_tokens)
     thought = 0
     if requests_thinking(request):
-        _write_thinking(builder, request, last)
+        thoughts = f"The user said: {last}"
+        signature = base64.b64encode(hashlib.sha256(thoughts.encode()).digest()).decode()
+        hidden = request.reasoning is not None and request.reasoning.show == "omitted"
+        opaque = Opaque(ISSUER, Form.SIGNATURE, signature, request.model)
+        builder.add_block(ThinkingBlock(), "" if hidden else thoughts, opaque)
         thought = builder.spent
     calls = requested_calls(request, last)
     sequence = None
@@ -121,14 +125,6 @@ def write_reply(request: Request, make_id: Callable[[str], str]) -> tuple[Event,
         UsageReported(usage),
         end,
     )
-
-
-def _write_thinking(builder: _ReplyBuilder, request: Request, last: str) -> None:
-    thoughts = f"The user said: {last}"
-    signature = base64.b64encode(hashlib.sha256(thoughts.encode()).digest()).decode()
-    hidden = request.reasoning is not None and request.reasoning.show == "omitted"
-    opaque = Opaque(ISSUER, Form.SIGNATURE, signature, request.model)
-    builder.add_block(ThinkingBlock(), "" if hidden else thoughts, opaque)
 
 
 def _answer_text(request: Request, last: str) -> str:

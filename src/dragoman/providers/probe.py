@@ -162,7 +162,9 @@ class _Probe:
         if (await self._test(TOOLS)).found == "supported":
             for trial in ABOUT_TOOLS:
                 await self._test(trial)
-            await self._stream_a_call()
+            choice: object = NAMED if "no_required" in {trait.quirk for trait in self.traits} else "required"
+            reply = await self._client.stream(self._add_cap({**LOOK_UP, "tool_choice": choice}))
+            self.traits += judge_calls(reply)
         await self._stream()
 
     async def _test(self, trial: Trial) -> Trait:
@@ -218,11 +220,6 @@ class _Probe:
         self.traits += judge_stream(reply)
         if reply.finish_reason is not None:
             await self._test_interruption()
-
-    async def _stream_a_call(self) -> None:
-        choice: object = NAMED if "no_required" in {trait.quirk for trait in self.traits} else "required"
-        reply = await self._client.stream(self._add_cap({**LOOK_UP, "tool_choice": choice}))
-        self.traits += judge_calls(reply)
 
     async def _test_interruption(self) -> None:
         """Test whether the server truncates a stream when another request comes, and ends it as if complete."""

@@ -10,7 +10,7 @@ from msgspec import Struct
 from dragoman.framing.error_text import clean_message
 from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.sse import Frame, SseFramer
-from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.failure import Kind
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.protocols.chat.errors import find_error, read_error, read_failure
@@ -158,11 +158,7 @@ class ProbeClient:
                 response.close()
         except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
             return ProbeReply("unclear", clean_message(str(fault)))
-        return _read_failure(failure)
-
-
-def _read_failure(failure: Failure) -> ProbeReply:
-    return ProbeReply("rejected" if failure.kind in REFUSALS else "unclear", failure.message)
+        return ProbeReply("rejected" if failure.kind in REFUSALS else "unclear", failure.message)
 
 
 async def _read_body(response: IncomingResponse) -> bytes | ProbeReply:
