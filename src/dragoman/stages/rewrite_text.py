@@ -243,7 +243,10 @@ class CodeMarks:
                 continue
             self._end_run()
             if token == "\n":
-                self._end_line()
+                if self._closing:
+                    self._fence = ""
+                self._closing = self._opening = self._line_has_text = False
+                self._span = 0
             else:
                 self._add_words(token)
 
@@ -251,12 +254,6 @@ class CodeMarks:
         if (not self._line_has_text or self._closing) and text and not text.isspace():
             self._line_has_text = True
             self._closing = False
-
-    def _end_line(self) -> None:
-        if self._closing:
-            self._fence = ""
-        self._closing = self._opening = self._line_has_text = False
-        self._span = 0
 
     def _end_run(self) -> None:
         """Interpret the last run of marks, which is complete now."""

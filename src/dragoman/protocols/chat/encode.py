@@ -192,7 +192,10 @@ class Encoder:
             case Closed(block=block):
                 return self._close(block)
             case OpaqueAdded(block=block, opaque=opaque):
-                return self._seal(block, opaque)
+                detail = encode_opaque(self._details, opaque, "".join(self._blocks[block].texts or ()))
+                self._details += 1
+                self._signature = opaque
+                return (self._chunk({"reasoning_details": [detail]}),)
             case CitationAdded(block=block, citation=citation):
                 self._losses.citation(block, citation)
                 if citation.url:
@@ -263,12 +266,6 @@ class Encoder:
             return (block_state.prefix + b'"{}"' + block_state.suffix,)
         self._has_visible_text |= isinstance(block_state.what, TextBlock | RefusalBlock) and block_state.length > 0
         return ()
-
-    def _seal(self, block: int, opaque: Opaque) -> Sequence[bytes]:
-        detail = encode_opaque(self._details, opaque, "".join(self._blocks[block].texts or ()))
-        self._details += 1
-        self._signature = opaque
-        return (self._chunk({"reasoning_details": [detail]}),)
 
     def encode_end(self, event: Ended, *, is_last: bool = True) -> Sequence[bytes]:
         """Return the end of the choice, and of the stream if it is the last one."""

@@ -177,10 +177,11 @@ class _Cleaner:
                 if key == "oneOf" and not _are_disjoint(value):
                     self._note(_ONE_OF)
                 clean["anyOf"] = [self.clean(each) for each in value]
-            case "exclusiveMinimum" | "exclusiveMaximum", int() | float() if _is_integer(schema):
+            case "exclusiveMinimum" | "exclusiveMaximum", int() | float() if _types(schema) - {"null"} == {"integer"}:
                 _write_bound(key, value, schema, clean)
             case "format", _:
-                return self._keep_if(key, value, _is_number(schema), clean)
+                kinds = _types(schema) - {"null"}
+                return self._keep_if(key, value, bool(kinds) and kinds <= _NUMBERS, clean)
             case "enum", list():
                 return self._keep_if(key, value, {*map(type, value)} <= _ENUMERABLE, clean)
             case "const", _:
@@ -306,20 +307,17 @@ class _Merger:
             if key not in self.schema:
                 self.schema[key] = value
             elif key == "required" and isinstance(present, list) and isinstance(value, list):
-                self._add_required(present, value)
+                if self._required is None:
+                    self._required = _freeze_all(present)
+                    self.schema["required"] = present = [*present]
+                for name in value:
+                    if (frozen := _freeze(name)) not in self._required:
+                        self._required.add(frozen)
+                        present.append(name)
             elif key in ("properties", *DEFINITIONS) and isinstance(present, dict) and isinstance(value, dict):
                 self._add_named(key, present, value)
             elif present != value:
                 self.has_conflict = True
-
-    def _add_required(self, present: list[object], names: list[object]) -> None:
-        if self._required is None:
-            self._required = _freeze_all(present)
-            self.schema["required"] = present = [*present]
-        for name in names:
-            if (frozen := _freeze(name)) not in self._required:
-                self._required.add(frozen)
-                present.append(name)
 
     def _add_named(self, key: str, present: dict[str, object], schemas: dict[str, object]) -> None:
         if key not in self._named:
@@ -364,15 +362,6 @@ def _types(schema: Schema) -> set[str]:
     value = schema.get("type")
     names = value if isinstance(value, list) else [value]
     return {name.lower() for name in names if isinstance(name, str)}
-
-
-def _is_integer(schema: Schema) -> bool:
-    return _types(schema) - {"null"} == {"integer"}
-
-
-def _is_number(schema: Schema) -> bool:
-    kinds = _types(schema) - {"null"}
-    return bool(kinds) and kinds <= _NUMBERS
 
 
 def _is_enumerable(value: object) -> bool:

@@ -157,17 +157,14 @@ class _NativePlan:
         candidates = self._claude_candidates(is_requested, effort) if self._claude else self._gpt_candidates(effort)
         fields = next((fields for fields in candidates if self._schema.accepts(fields)), None)
         if fields is None:
-            return self._plan_unsupported(is_requested)
+            if is_requested is not False:
+                return None
+            self._ledger.note_approximated(
+                self._reasoning.switch_at or self._reasoning.at, "this model's thinking cannot be disabled"
+            )
+            return {}
         self._note_differences(is_requested, fields)
         return fields
-
-    def _plan_unsupported(self, is_requested: bool | None) -> Fields | None:
-        if is_requested is not False:
-            return None
-        self._ledger.note_approximated(
-            self._reasoning.switch_at or self._reasoning.at, "this model's thinking cannot be disabled"
-        )
-        return {}
 
     def _choose_effort(self, is_requested: bool | None) -> str | None:
         reasoning = self._reasoning

@@ -1,14 +1,14 @@
 """Decode the messages of a Kiro reply, streamed or whole, into hub events."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from dragoman.framing import eventstream, jsonscan
-from dragoman.framing.eventstream import EventStreamFramer, HeaderValue, Message
+from dragoman.framing.eventstream import EventStreamFramer, Message
 from dragoman.framing.jsonread import read_json
 from dragoman.framing.jsonscan import ObjectScanner
 from dragoman.framing.sse import Broken
@@ -174,7 +174,10 @@ class Decoder:
         headers = item.headers
         kind = headers.get(":message-type")
         if kind == "exception" or kind == "error":
-            return self._read_exception(headers, item.payload)
+            fault = read_fault(item.payload)
+            named = headers.get(":exception-type") or headers.get(":error-code") or fault.type or ""
+            message = fault.text or str(headers.get(":error-message") or "")
+            return self._fail(build_failure(message, fault.reason, str(named)))
         name = headers.get(":event-type")
         return self._read_event(str(name) if name else _guess_event_name(item.payload), item.payload)
 
@@ -325,12 +328,6 @@ class Decoder:
         why = item.why if isinstance(item, Broken) else "not a message"
         kind = Kind.TRUNCATED if why in _CUT else Kind.CORRUPT
         return self._fail(Failure(kind, f"the upstream's stream cannot be read: {why}"))
-
-    def _read_exception(self, headers: Mapping[str, HeaderValue], payload: bytes) -> Sequence[Event]:
-        fault = read_fault(payload)
-        named = headers.get(":exception-type") or headers.get(":error-code") or fault.type or ""
-        message = fault.text or str(headers.get(":error-message") or "")
-        return self._fail(build_failure(message, fault.reason, str(named)))
 
     def _read_fault_event(self, payload: bytes) -> Sequence[Event]:
         fault = read_fault(payload)

@@ -72,21 +72,18 @@ class _PartialCall:
         if not piece:
             return
         if self._pieces and piece.lstrip().startswith("{"):
-            self._begin_version()
+            # Note that a version may begin here; it does if the upstream has ended the one before.
+            text = "".join(self._pieces) if self._has_ended or len(self._pieces) == 1 else ""
+            if text == EMPTY:  # some calls begin with an empty object before their pieces
+                self._pieces = []
+            elif self._has_ended:
+                self._earlier.append(text)
+                self._pieces, self._starts = [], []
+            elif len(self._starts) < MAX_EARLY_CHECKS:
+                self._starts.append(sum(map(len, self._pieces)))
         self._pieces.append(piece)
         self._length += len(piece)
         self._has_ended = False
-
-    def _begin_version(self) -> None:
-        """Note that a version may begin here; it does if the upstream has ended the one before."""
-        text = "".join(self._pieces) if self._has_ended or len(self._pieces) == 1 else ""
-        if text == EMPTY:  # some calls begin with an empty object before their pieces
-            self._pieces = []
-        elif self._has_ended:
-            self._earlier.append(text)
-            self._pieces, self._starts = [], []
-        elif len(self._starts) < MAX_EARLY_CHECKS:
-            self._starts.append(sum(map(len, self._pieces)))
 
     def stop(self) -> Call | None:
         """Note that the upstream ended the call; return it if it is complete.
@@ -228,14 +225,11 @@ class Calls:
             else:
                 calls += self._release(whole)
         for repeated in self._repeated.values():
-            self._check_repeated(repeated)
+            # Note a version that says something else than the call which was released before it came.
+            late, sent = repeated.complete(), self._released[repeated.id]
+            if late is not None and (late.name != sent.name or _say_more([late.arguments], sent.arguments)):
+                self._ledger.note_dropped(f"/toolUses/{late.id}", OTHER_VERSION)
         return calls, tuple(truncated)
-
-    def _check_repeated(self, repeated: _PartialCall) -> None:
-        """Note a version that says something else than the call which was released before it came."""
-        late, sent = repeated.complete(), self._released[repeated.id]
-        if late is not None and (late.name != sent.name or _say_more([late.arguments], sent.arguments)):
-            self._ledger.note_dropped(f"/toolUses/{late.id}", OTHER_VERSION)
 
     def _current_id(self, name: str | None) -> str:
         """Return the id for a piece without one: the last call's, or a new one if the piece begins another call."""

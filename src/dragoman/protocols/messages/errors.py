@@ -166,7 +166,7 @@ def _choose_kind(fault: Fault, status: int | None) -> Kind:
     message = fault.message or ""
     kind = _BY_TYPE.get(fault.type or "") or _BY_TYPE.get(_fault_code(fault) or "")
     if kind is None:
-        kind = _kind_of_status(status)
+        kind = Kind.UPSTREAM if status is None else kind_for_status(status)
     if kind is Kind.BAD_REQUEST:
         if fault.code == "context_length_exceeded" or _CONTEXT.search(message):
             return Kind.CONTEXT_TOO_LONG
@@ -174,7 +174,3 @@ def _choose_kind(fault: Fault, status: int | None) -> Kind:
     if kind is Kind.FORBIDDEN and _BAD_TOKEN.search(message):
         return Kind.CREDENTIAL
     return kind
-
-
-def _kind_of_status(status: int | None) -> Kind:
-    return Kind.UPSTREAM if status is None else kind_for_status(status)

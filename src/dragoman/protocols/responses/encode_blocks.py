@@ -146,7 +146,9 @@ class OpenItem:
             if what.raw:
                 item["content"] = parts
             if self.opaque is not None:
-                item["encrypted_content"] = _encode_opaque(self.opaque, text)
+                # The value for `encrypted_content`: OpenAI's own as it is, others in an envelope with the signed text.
+                is_own = self.opaque.issuer == VENDOR and self.opaque.form is Form.ENCRYPTED
+                item["encrypted_content"] = self.opaque.payload if is_own else encode_envelope(self.opaque, text)
             return item
         if type(what) is CallBlock:
             item = {
@@ -171,12 +173,6 @@ class OpenItem:
         text = "".join(self.text)
         parts: list[Json] = [self.part(text)] if self.events.part and self.head is not None else []
         return self.item(status, text, parts)
-
-
-def _encode_opaque(opaque: Opaque, text: str) -> str:
-    """Return the value for `encrypted_content`: OpenAI's own as it is, others in an envelope with the signed text."""
-    is_own = opaque.issuer == VENDOR and opaque.form is Form.ENCRYPTED
-    return opaque.payload if is_own else encode_envelope(opaque, text)
 
 
 def encode_annotation(citation: Citation, length: int) -> Item | None:

@@ -75,7 +75,12 @@ def parse(body: bytes, ledger: Ledger) -> Request:
     try:
         raw = read_body(body)
         fields = Fields(raw)
-        _refuse_server_state(fields)
+        for key in _SERVER_STATE:
+            _refuse_state(fields, key)
+        if fields.flag("background", False):
+            raise BadRequest(
+                fields.pointer("background"), "background must be false: this gateway runs no background responses."
+            )
         return _parse_request(fields, raw, ledger)
     except BadField as bad:
         raise BadRequest(bad.at, bad.message) from bad
@@ -145,15 +150,6 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
     )
     _keep_unread(ext, fields, reasoning, text, cache, stream)
     return request
-
-
-def _refuse_server_state(fields: Fields) -> None:
-    for key in _SERVER_STATE:
-        _refuse_state(fields, key)
-    if fields.flag("background", False):
-        raise BadRequest(
-            fields.pointer("background"), "background must be false: this gateway runs no background responses."
-        )
 
 
 def _refuse_state(fields: Fields, key: str) -> None:
