@@ -141,7 +141,8 @@ def ask_for_rest(request: Request, text: str, call: TruncatedCall) -> Request:
 
 def complete_arguments(request: Request, call: TruncatedCall, reply: Reply) -> str | None:
     """Return the whole arguments of the cut call, given what its upstream answered; None if they are not there."""
-    schema = _schema_of(request, call.name)
+    tools = (tool for tool in request.tools if isinstance(tool, Function) and tool.name == call.name)
+    schema = next((tool.parameters for tool in tools), None)
     for piece in reply.pieces:
         is_same_tool = isinstance(piece.what, CallBlock) and piece.what.name == call.name
         if is_same_tool and satisfies(piece.text, schema):
@@ -181,11 +182,6 @@ def _describe_anew(prepared: Translated, request: Request, body: bytes) -> Unsig
     described = dict(describe(lambda: request, Headers([]), Attempt(id))) if describe is not None else {}
     own = tuple((name, described.get(name, value)) for name, value in unsigned.headers)
     return replace(unsigned, own=own, others=(), body=body)
-
-
-def _schema_of(request: Request, name: str) -> Json:
-    tools = (tool for tool in request.tools if isinstance(tool, Function) and tool.name == name)
-    return next((tool.parameters for tool in tools), None)
 
 
 FENCE = re.compile(r"\A\s*+```[a-zA-Z]*+\n?+(.*?)\n?```\s*+\Z", re.DOTALL)

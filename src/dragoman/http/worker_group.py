@@ -179,7 +179,10 @@ class WorkerGroup:
             return
         request_id = (request.headers.get(REQUEST_ID) or b"").decode("latin-1")
         sender = Sender(KeyId(key.decode("latin-1")), request.headers.get(VIA_CONSOLE) is not None, request_id)
-        request.headers = _restore_headers(request.headers)
+        # The fields that the client sent.
+        kept = ((name, value) for name, value in request.headers if name not in REPLACED_FIELDS)
+        restored = ((name.removeprefix(CARRIED), value) for name, value in kept)
+        request.headers = Headers([(name, value) for name, value in restored if not name.startswith(OWN)])
         await self._answer_forwarded(request, sink, sender)
 
     async def _answer_question(self, request: HttpRequest, sink: ReplySink) -> None:
@@ -227,13 +230,6 @@ def _describe_request(request: RoutedRequest, body: _ForwardedBody, secret: byte
     if http.query:
         target += "?" + quote(http.query, safe=_PATH_CHARACTERS, encoding="latin-1")
     return OutgoingRequest(http.method, f"http://worker{target}", (*own, *fields), upload=body)
-
-
-def _restore_headers(headers: Headers) -> Headers:
-    """Return the fields that the client sent."""
-    kept = ((name, value) for name, value in headers if name not in REPLACED_FIELDS)
-    restored = ((name.removeprefix(CARRIED), value) for name, value in kept)
-    return Headers([(name, value) for name, value in restored if not name.startswith(OWN)])
 
 
 async def _relay(response: HttpResponse, request: HttpRequest, sink: ReplySink) -> None:

@@ -8,7 +8,6 @@ import ssl
 from asyncio.sslproto import _SSLProtocolTransport
 from functools import lru_cache
 from typing import TypeVar
-from urllib.parse import SplitResult
 
 import msgspec
 
@@ -97,18 +96,14 @@ def _parse_url(url: str) -> ParsedUrl:
     path = parts.path or "/"
     if parts.query:
         path += "?" + parts.query
-    return ParsedUrl(parts.scheme, parts.hostname, _port_of(parts), path)
-
-
-_find_parsed_url = lru_cache(maxsize=512)(_parse_url)
-
-
-def _port_of(parts: SplitResult) -> int:
     try:
         port = parts.port
     except ValueError:
         raise ValueError("a URL's port must be a number below 65536") from None
-    return _PORTS[parts.scheme] if port is None else port
+    return ParsedUrl(parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port, path)
+
+
+_find_parsed_url = lru_cache(maxsize=512)(_parse_url)
 
 
 @lru_cache(maxsize=512)

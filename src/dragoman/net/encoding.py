@@ -95,7 +95,10 @@ class Zstd:
         try:
             while data or not (self._frame.needs_input or self._frame.eof):
                 if self._frame.eof:
-                    self._begin_frame()
+                    self._frames += 1
+                    if self._frames > MAX_FRAMES:
+                        raise InvalidEncoding("the zstd body has too many frames")
+                    self._frame = self._zstd.make_frame_decoder(ZSTD_WINDOW_LOG)
                 self._begun = True
                 piece: bytes = self._frame.decompress(data, PIECE)
                 data = self._frame.unused_data if self._frame.eof else b""
@@ -106,12 +109,6 @@ class Zstd:
         except self._zstd.ZstdError as error:
             raise InvalidEncoding("the body is not zstd, or asks for too much memory") from error
         return b"".join(pieces)
-
-    def _begin_frame(self) -> None:
-        self._frames += 1
-        if self._frames > MAX_FRAMES:
-            raise InvalidEncoding("the zstd body has too many frames")
-        self._frame = self._zstd.make_frame_decoder(ZSTD_WINDOW_LOG)
 
     def finish(self) -> None:
         if self._begun and not self._frame.eof:
@@ -141,18 +138,14 @@ def make_decoders(encoding: bytes) -> tuple[Decoder, ...]:
 def decompress(encoding: bytes, body: bytes, limit: int) -> bytes:
     """Return the decompressed body; raises SizeLimitExceeded if any stage has more than `limit` bytes."""
     for decoder in make_decoders(encoding):
-        body = _decompress_one(decoder, body, limit)
+        out = io.BytesIO()
+        for start in range(0, len(body), STEP):
+            out.write(decoder.feed(body[start : start + STEP], limit - out.tell()))
+        decoder.finish()
+        body = out.getvalue()
     if len(body) > limit:
         raise SizeLimitExceeded("the body exceeds the limit")
     return body
-
-
-def _decompress_one(decoder: Decoder, body: bytes, limit: int) -> bytes:
-    out = io.BytesIO()
-    for start in range(0, len(body), STEP):
-        out.write(decoder.feed(body[start : start + STEP], limit - out.tell()))
-    decoder.finish()
-    return out.getvalue()
 
 
 class StreamDecompressor:

@@ -59,19 +59,15 @@ async def open_store(url: str) -> Store:
 def make_store(url: str) -> Store:
     """Return the store at this URL unopened: its first operation opens it."""
     if url.startswith(POSTGRESQL):
-        return Store(_make_postgres_database(url))
+        try:
+            from dragoman.store.postgres import PostgresDatabase  # slow to import, and most users have no PostgreSQL
+        except ModuleNotFoundError as missing:
+            if missing.name != "asyncpg":
+                raise
+            raise DriverMissing(NO_POSTGRES_DRIVER) from None
+        return Store(PostgresDatabase(url))
     if url.startswith(SQLITE):
         from dragoman.store.sqlite import SqliteDatabase  # not loaded by what needs only rows
 
         return Store(SqliteDatabase(Path(url.removeprefix(SQLITE)).expanduser()))
     raise StoreError(f"store.url: expected {SQLITE}PATH or {POSTGRESQL}USER@HOST/NAME")
-
-
-def _make_postgres_database(url: str) -> Database:
-    try:
-        from dragoman.store.postgres import PostgresDatabase  # slow to import, and most users have no PostgreSQL
-    except ModuleNotFoundError as missing:
-        if missing.name != "asyncpg":
-            raise
-        raise DriverMissing(NO_POSTGRES_DRIVER) from None
-    return PostgresDatabase(url)

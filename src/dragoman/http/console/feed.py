@@ -209,7 +209,10 @@ class InspectedFrames:
     def take(self, most: int) -> dict[str, object] | None:
         """Return what is new, up to this number of bytes; None if nothing is."""
         if self._timeline is None and not self._open():
-            return self._explain(NOT_RECORDED)
+            if self._is_explained:
+                return None
+            self._is_explained = True
+            return {"request_id": self._request_id, "entries": [], "dropped": 0, "problem": NOT_RECORDED}
         assert self._timeline is not None
         for entry in self._timeline.read():
             self._waiting.append(entry if self._with_content else hide_content(entry))
@@ -243,12 +246,6 @@ class InspectedFrames:
             "first": is_first,
             "late": isinstance(self._timeline, RingTimeline),
         }
-
-    def _explain(self, problem: str) -> dict[str, object] | None:
-        if self._is_explained:
-            return None
-        self._is_explained = True
-        return {"request_id": self._request_id, "entries": [], "dropped": 0, "problem": problem}
 
 
 class FeedStream:
@@ -284,7 +281,10 @@ class FeedStream:
         sent_at = time.monotonic()
         while True:
             started = time.monotonic()
-            await self._wait()
+            # Wait until something changed, but not longer than until the next check.
+            longest = TICK_S if self._frames is not None else CHECK_S
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._watcher.woken.wait(), longest)
             if self._watcher.must_end:
                 return
             if not await check.is_open():
@@ -302,12 +302,6 @@ class FeedStream:
     async def _count_stored(self) -> None:
         self._watcher.stored = await self._hour.read()
         self._watcher.wake_if_changed()
-
-    async def _wait(self) -> None:
-        """Wait until something changed, but not longer than until the next check."""
-        longest = TICK_S if self._frames is not None else CHECK_S
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._watcher.woken.wait(), longest)
 
     def _changes(self) -> bytes:
         """Return what changed; `hello` before it tells the reader to forget the rows that it has."""
