@@ -99,3 +99,29 @@ def describe_error_page(status: int, body: bytes) -> str:
         if text
         else f"the upstream returned HTTP {status} without a message"
     )
+
+
+# OpenAI's errors: status, error.type, error.code (None: the vendor's own code, if there was one)
+OPENAI_ERRORS: dict[Kind, tuple[int, str, str | None]] = {
+    Kind.BAD_REQUEST: (400, "invalid_request_error", None),
+    Kind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
+    Kind.REQUEST_TIMEOUT: (408, "invalid_request_error", "request_timeout"),
+    Kind.AUTH: (401, "invalid_request_error", "invalid_api_key"),
+    Kind.CREDENTIAL: (502, "server_error", "upstream_credential_refused"),
+    Kind.FORBIDDEN: (403, "permission_error", None),
+    Kind.NOT_FOUND: (404, "invalid_request_error", "model_not_found"),
+    Kind.CONFLICT: (409, "conflict_error", None),
+    Kind.QUOTA: (429, "insufficient_quota", "insufficient_quota"),
+    Kind.RATE_LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
+    Kind.OVERLOADED: (503, "server_error", None),
+    Kind.BUSY: (503, "server_error", None),
+    Kind.CONTEXT_TOO_LONG: (400, "invalid_request_error", "context_length_exceeded"),
+    Kind.REFUSED: (400, "invalid_request_error", "content_policy_violation"),
+    Kind.TIMEOUT: (504, "server_error", "timeout"),
+    Kind.TRUNCATED: (502, "server_error", "upstream_truncated"),
+    Kind.CORRUPT: (502, "server_error", "upstream_corrupt"),
+    Kind.LOST: (502, "server_error", "upstream_lost"),
+    Kind.UPSTREAM: (502, "server_error", None),
+    Kind.BUG: (500, "server_error", "internal_error"),
+    Kind.SHUTDOWN: (503, "server_error", "shutting_down"),
+}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from dragoman.framing.error_text import (
+    OPENAI_ERRORS,
     clean_message,
     format_parameter,
     kind_for_status,
@@ -61,25 +62,11 @@ _KIND_BY_WORD = {  # the vendor's code, else its type
     "failed_to_download_image": Kind.BAD_REQUEST,
 }
 
-_RENDERED: dict[Kind, tuple[int, str, str | None]] = {  # status, type, code
-    Kind.BAD_REQUEST: (400, "invalid_request_error", None),
-    Kind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
-    Kind.REQUEST_TIMEOUT: (408, "invalid_request_error", "request_timeout"),
-    Kind.AUTH: (401, "invalid_request_error", "invalid_api_key"),
-    Kind.CREDENTIAL: (502, "server_error", "upstream_credential_refused"),
+_RENDERED = OPENAI_ERRORS | {
     Kind.FORBIDDEN: (403, "permission_error", "permission_denied"),
-    Kind.NOT_FOUND: (404, "invalid_request_error", "model_not_found"),
     Kind.CONFLICT: (409, "conflict_error", "conflict"),
-    Kind.QUOTA: (429, "insufficient_quota", "insufficient_quota"),
-    Kind.RATE_LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
     Kind.OVERLOADED: (503, "server_error", "server_is_overloaded"),
     Kind.BUSY: (503, "server_error", "server_is_overloaded"),
-    Kind.CONTEXT_TOO_LONG: (400, "invalid_request_error", "context_length_exceeded"),
-    Kind.REFUSED: (400, "invalid_request_error", "content_policy_violation"),
-    Kind.TIMEOUT: (504, "server_error", "timeout"),
-    Kind.TRUNCATED: (502, "server_error", "upstream_truncated"),
-    Kind.CORRUPT: (502, "server_error", "upstream_corrupt"),
-    Kind.LOST: (502, "server_error", "upstream_lost"),
     Kind.UPSTREAM: (502, "server_error", "server_error"),
     Kind.BUG: (500, "server_error", "server_error"),
     Kind.SHUTDOWN: (503, "server_error", "server_error"),
