@@ -11,6 +11,7 @@ from msgspec import Struct
 from dragoman.accounts.credential import CredentialError
 from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -107,10 +108,7 @@ class ServiceClient(Struct, frozen=True):
         try:
             answer = await self.send(out, self.dial, head_timeout_s=TIMEOUT_S)
             self.clock.observe_date(answer.headers.get(b"date"))
-            try:
-                return ServiceResponse(answer.status, await answer.read(MAX_BYTES, TIMEOUT_S))
-            finally:
-                answer.close()
+            return ServiceResponse(answer.status, await read_and_close(answer, MAX_BYTES, TIMEOUT_S))
         except UpstreamTimeout as late:
             raise CredentialError(str(late), Kind.TIMEOUT) from late
         except (ConnectionLost, SizeLimitExceeded) as lost:

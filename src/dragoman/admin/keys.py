@@ -51,11 +51,8 @@ class VersionMismatch(AdminError):
 @asynccontextmanager
 async def open_keyring(config: Config) -> AsyncIterator[Keyring]:
     """Open the keys of the configured store."""
-    store = await open_store(config.store.url)
-    try:
+    async with await open_store(config.store.url) as store:
         yield Keyring(store)
-    finally:
-        await store.close()
 
 
 async def create_key(keyring: Keyring, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey:
@@ -203,28 +200,22 @@ class RemoteKeys(Struct, frozen=True):
 @asynccontextmanager
 async def open_remote_keys(config: Config, root: str) -> AsyncIterator[KeyAccess]:
     """Use the gateway at an address that the user named; raises AdminError if this shell has no key for it."""
-    http = HttpClient()
-    try:
+    async with HttpClient() as http:
         if config.client_key is None:
             raise AdminError(f"The owner's key of {root} is needed: set $DRAGOMAN_API_KEY.")
         yield RemoteKeys(GatewayClient(root, config.client_key.reveal(), http))
-    finally:
-        await http.close()
 
 
 @asynccontextmanager
 async def open_key_access(config: Config, root: str | None) -> AsyncIterator[KeyAccess]:
     """Use the running gateway, if the key in this shell may administer it, else the configured store."""
-    http = HttpClient()
-    try:
+    async with HttpClient() as http:
         remote = await _find_remote(config, root, http)
         if remote is not None:
             yield remote
             return
         async with open_keyring(config) as keyring:
             yield StoredKeys(keyring)
-    finally:
-        await http.close()
 
 
 async def _find_remote(config: Config, root: str | None, http: HttpClient) -> RemoteKeys | None:
@@ -290,13 +281,10 @@ async def make_console_link(config: Config, root: str, environ: Mapping[str, str
         raise AdminError(state.problem or f"The console is off: console.enabled is false, or ${CONSOLE_VARIABLE} is 0.")
     if not is_loopback(config.server.host):
         raise AdminError("Open the console at the address of your reverse proxy, and sign in there with a key.")
-    store = await open_store(config.store.url)
-    try:
+    async with await open_store(config.store.url) as store:
         keyring = Keyring(store, config.client_key)
         await keyring.refresh()
         token = await ConsoleSessions(store, keyring).make_link()
-    finally:
-        await store.close()
     if token is None:
         raise AdminError(NO_OWNER.format(root=root))
     return console_address(root, token)

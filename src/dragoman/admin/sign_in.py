@@ -200,13 +200,11 @@ def _own_file(name: str) -> Path:
 
 
 async def _sign_in(section: ProviderConfig, sign_in: SignIn, file: Path) -> SignedIn:
-    http = HttpClient()
     try:
-        table = await sign_in(http.send)
+        async with HttpClient() as http:
+            table = await sign_in(http.send)
     except LoginFailed as failed:
         raise AdminError(f"Not signed in: {failed}.") from failed
-    finally:
-        await http.close()
     save_login(file, table)
     configured = list_credentials(section)
     if _uses_file(section, file):

@@ -133,9 +133,8 @@ async def load_usage(config: Config, key: str | None, span: UsageSpan, by: str, 
 
 async def read_quotas(config: Config) -> QuotaReport:
     """Ask every provider that has plans how much of them is used."""
-    http = HttpClient()
     report = QuotaReport([], [])
-    try:
+    async with HttpClient() as http:
         for section in (single for provider in config.providers.values() for single in split_by_credential(provider)):
             try:
                 provider = KINDS[section.kind](section, http.send, os.environ) if section.kind in KINDS else None
@@ -146,8 +145,6 @@ async def read_quotas(config: Config) -> QuotaReport:
                 report.problems.append(problem)
             except ConfigError as error:
                 report.problems.append(str(error))
-    finally:
-        await http.close()
     return report
 
 
@@ -157,32 +154,27 @@ async def _ask_gateway(
     """Return the gateway's report, or None and why there is none."""
     if root is None or not key:
         return None, ""
-    http = HttpClient()
+    path = f"{PATH}?since_ms={span.since_ms}&until_ms={span.until_ms}&by={by}"
     try:
-        path = f"{PATH}?since_ms={span.since_ms}&until_ms={span.until_ms}&by={by}"
-        return msgspec.json.decode(await GatewayClient(root, key, http).get(path), type=UsageReport), ""
+        async with HttpClient() as http:
+            return msgspec.json.decode(await GatewayClient(root, key, http).get(path), type=UsageReport), ""
     except (AdminError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded, *JSON_ERRORS) as fault:
         if _is_absent(config.store.url):
             raise
         return None, redact(str(fault))
-    finally:
-        await http.close()
 
 
 async def _read_store(url: str, span: UsageSpan, by: str, opened_by: str | None) -> UsageReport | None:
     """Return None where there is no store, or where it does not have the key that the gateway accepts."""
     if _is_absent(url):
         return None
-    store = await open_store(url)
-    try:
+    async with await open_store(url) as store:
         if opened_by is not None:
             keyring = Keyring(store)
             await keyring.refresh()
             if keyring.check(opened_by.encode()) is None:
                 return None
         return await read_usage(store, span, by, limited=False)
-    finally:
-        await store.close()
 
 
 def _is_absent(url: str) -> bool:

@@ -84,11 +84,8 @@ async def _find_target(config: Config, launch: Launch, root: str, key: str, mode
             f"The gateway at {root} rejects the key. `dragoman keys create` makes a valid one; "
             "set it as $DRAGOMAN_API_KEY, or pass it with --key."
         )
-    http = HttpClient()
-    try:
+    async with HttpClient() as http:
         return await _choose_target(config, launch, GatewayClient(root, key, http), model)
-    finally:
-        await http.close()
 
 
 async def _choose_target(config: Config, launch: Launch, gateway: GatewayClient, model: str | None) -> Target:
@@ -108,14 +105,10 @@ async def _run_with_gateway(
     config: Config, launch: Launch, program: str, model: str | None, arguments: Arguments
 ) -> int:
     """Run the client while a gateway runs in this process, and return its exit code."""
-    http = HttpClient()
-    try:
-        async with _open_store(config) as store, start_gateway(config, store) as (root, key):
-            target = await _choose_target(config, launch, GatewayClient(root, key, http), model)
-            words, environ = make_command(launch, program, target, arguments, key, os.environ)
-            return await _run(words, environ)
-    finally:
-        await http.close()
+    async with HttpClient() as http, _open_store(config) as store, start_gateway(config, store) as (root, key):
+        target = await _choose_target(config, launch, GatewayClient(root, key, http), model)
+        words, environ = make_command(launch, program, target, arguments, key, os.environ)
+        return await _run(words, environ)
 
 
 @asynccontextmanager

@@ -39,6 +39,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Function, Json, Request, Role, Text, Turn
 from dragoman.hub.usage import Usage
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Attempt, UnsignedRequest
@@ -161,10 +162,7 @@ async def _collect_reply(prepared: Translated, request: Request) -> tuple[Reply,
     body = prepared.upstream.build(request, Target(model, provider.issuer, options=prepared.options), Ledger())
     unsigned = _describe_anew(prepared, request, body)
     answer = await provider.send(unsigned.add_credentials(await authorize(provider, unsigned)), TIMEOUT_S)
-    try:
-        raw = await answer.read(MAX_BYTES, TIMEOUT_S)
-    finally:
-        answer.close()
+    raw = await read_and_close(answer, MAX_BYTES, TIMEOUT_S)
     if answer.status != 200:
         return collect([]), None
     source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, Ledger()))

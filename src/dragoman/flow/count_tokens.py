@@ -14,6 +14,7 @@ from dragoman.framing.url_paths import BadName
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import TokenCounting, UpstreamCounting
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.net.sink import ReplySink
@@ -117,7 +118,4 @@ async def _request_count(
 async def _send(provider: Provider, request: UnsignedRequest) -> tuple[int, bytes]:
     credentials = await authorize(provider, request)
     answer = await provider.send(request.add_credentials(credentials), COUNT_TIMEOUT_S)
-    try:
-        return answer.status, await answer.read(MAX_COUNT_BYTES, COUNT_TIMEOUT_S)
-    finally:
-        answer.close()
+    return answer.status, await read_and_close(answer, MAX_COUNT_BYTES, COUNT_TIMEOUT_S)

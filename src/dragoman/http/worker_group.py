@@ -21,7 +21,7 @@ from dragoman.accounts.keys import KeyId
 from dragoman.flow.reply_bounds import charge_bytes
 from dragoman.http.routes import RoutedRequest, Sender
 from dragoman.hub.failure import Failure, Kind, RequestError, describe_cause
-from dragoman.net.bodies import ByteBudget, read_chunks
+from dragoman.net.bodies import ByteBudget, read_and_close, read_chunks
 from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, HttpResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.headers import Header, Headers, names_in_connection
 from dragoman.net.http_request import HttpRequest
@@ -112,10 +112,7 @@ class WorkerGroup:
         try:
             async with asyncio.timeout(ANSWER_S):
                 response = await self._client.send(out, self._dial(worker), head_timeout_s=ANSWER_S)
-                try:
-                    body = await response.read(MAX_ANSWER_BYTES, ANSWER_S)
-                finally:
-                    response.close()
+                body = await read_and_close(response, MAX_ANSWER_BYTES, ANSWER_S)
         except (ConnectionLost, UpstreamTimeout, TimeoutError) as error:
             log.debug("worker %d did not answer %s: %s", worker, name, describe_cause(error))
             return None

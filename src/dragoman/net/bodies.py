@@ -206,6 +206,19 @@ async def stream_chunks(chunk: Callable[[float], Awaitable[bytes]], sink: BodySi
     return True
 
 
+class ReadableBody(Protocol):
+    async def read(self, limit: int, timeout_s: float) -> bytes: ...
+    def close(self) -> None: ...
+
+
+async def read_and_close(response: ReadableBody, limit: int, timeout_s: float) -> bytes:
+    """Return the whole body of a response, and give up its connection if that fails."""
+    try:
+        return await response.read(limit, timeout_s)
+    finally:
+        response.close()
+
+
 async def read_chunks(
     body: ChunkSource,
     limit: int,

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.providers.provider import ModelInfo, Provider, UnsignedRequest
@@ -154,10 +155,7 @@ class _Server:
         out = request.add_credentials(await self._provider.auth.authorize(request))
         try:
             response = await endpoint.send(out, endpoint.dial, head_timeout_s=TIMEOUT_S)
-            try:
-                content = await response.read(MAX_BYTES, TIMEOUT_S)
-            finally:
-                response.close()
+            content = await read_and_close(response, MAX_BYTES, TIMEOUT_S)
             return msgspec.json.decode(content, type=type) if response.status == 200 else None
         except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, *JSON_ERRORS):
             return None

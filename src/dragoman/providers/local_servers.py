@@ -9,6 +9,7 @@ from msgspec import Struct
 from dragoman.config.discovery import HOST, LocalServer
 from dragoman.config.settings import ServerName
 from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -56,11 +57,8 @@ async def discover(ports: Mapping[str, int], *, besides: int) -> tuple[LocalServ
     others = [(name, port) for name, port in ports.items() if port != besides]
     if not others:
         return ()
-    http = HttpClient()
-    try:
+    async with HttpClient() as http:
         found = await asyncio.gather(*(_find_server(http, name, port) for name, port in others))
-    finally:
-        await http.close()
     return _make_names_unique(server for server in found if server is not None)
 
 
@@ -90,10 +88,7 @@ async def _get(http: HttpClient, url: str, timeout_s: float) -> bytes:
     try:
         async with asyncio.timeout(timeout_s):
             response = await http.send(OutgoingRequest("GET", url, ()), DIAL, head_timeout_s=timeout_s)
-            try:
-                body = await response.read(MAX_BYTES, timeout_s)
-            finally:
-                response.close()
+            body = await read_and_close(response, MAX_BYTES, timeout_s)
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, TimeoutError):
         return b""
     return body if response.status == 200 else b""

@@ -11,6 +11,7 @@ from dragoman.framing.error_text import clean_message
 from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.failure import Kind
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.protocols.chat.errors import find_error, read_error, read_failure
@@ -150,12 +151,9 @@ class ProbeClient:
             response = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=TIMEOUT_S)
             if response.status == 200:
                 return response
-            try:
-                failure = read_failure(
-                    response.status, dict(response.headers), await response.read(MAX_BYTES, TIMEOUT_S)
-                )
-            finally:
-                response.close()
+            failure = read_failure(
+                response.status, dict(response.headers), await read_and_close(response, MAX_BYTES, TIMEOUT_S)
+            )
         except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
             return ProbeReply("unclear", clean_message(str(fault)))
         return ProbeReply("rejected" if failure.kind in REFUSALS else "unclear", failure.message)
@@ -163,11 +161,9 @@ class ProbeClient:
 
 async def _read_body(response: IncomingResponse) -> bytes | ProbeReply:
     try:
-        return await response.read(MAX_BYTES, TIMEOUT_S)
+        return await read_and_close(response, MAX_BYTES, TIMEOUT_S)
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
         return ProbeReply("unclear", clean_message(str(fault)))
-    finally:
-        response.close()
 
 
 async def _read_reply(response: IncomingResponse) -> ProbeReply:

@@ -1,6 +1,7 @@
 """The store: its parts on one database, and how to open the one that a URL names."""
 
 from pathlib import Path
+from typing import Self
 
 from dragoman.store.audit import AuditLog
 from dragoman.store.client_keys import ClientKeys
@@ -39,6 +40,12 @@ class Store(ClientKeys, CutCalls, Usage, AuditLog, ConsoleSessions):
     async def open(self) -> None:
         """Connect and migrate the schema; every other operation does so too if it has not been possible yet."""
         await self.database.open()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Finish the operations that have begun, then close; no operation may be called afterwards."""

@@ -12,6 +12,7 @@ from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.config.settings import GeminiProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.net.bodies import read_and_close
 from dragoman.net.headers import Header
 from dragoman.passes.adapt_turns import drop_reasoning
 from dragoman.protocols.gemini.wire import VERTEX
@@ -171,10 +172,7 @@ async def _fetch_page(endpoint: Endpoint, authorize: Authorize, elsewhere: str |
     request = UnsignedRequest(endpoint.protocols[0], "GET", url, headers)
     out = request.add_credentials(await authorize(request))
     response = await endpoint.send(out, endpoint.dial, head_timeout_s=LIST_TIMEOUT_S)
-    try:
-        body = await response.read(MAX_LIST_BYTES, LIST_TIMEOUT_S)
-    finally:
-        response.close()
+    body = await read_and_close(response, MAX_LIST_BYTES, LIST_TIMEOUT_S)
     if response.status != 200:
         raise RequestError(Failure(Kind.UPSTREAM, f"HTTP {response.status}", status=response.status))
     return msgspec.json.decode(body, type=_Page)
