@@ -117,8 +117,8 @@ def test_the_first_stop_sequence_ends_the_reply_before_itself() -> None:
 
 
 def test_a_requested_format_is_used() -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}
-    assert text_of(read_echo(make_request(Text("hi"), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":3}'
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    assert text_of(read_echo(make_request(Text("hi"), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":0}'
     assert text_of(read_echo(make_request(Text("hi"), format=Format(Shape.JSON, "/f")))) == '{"echo":"hi"}'
     assert (
         text_of(read_echo(make_request(Text('{"n":9}'), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":9}'
@@ -292,7 +292,7 @@ def test_an_unreadable_body_is_a_bad_request() -> None:
     assert answer.status == 400
 
 
-# The smallest value that satisfies a schema
+# A value of the types that a schema requires
 
 
 @pytest.mark.parametrize(
@@ -311,16 +311,15 @@ def test_an_unreadable_body_is_a_bad_request() -> None:
             },
             {"a": 7},
         ),
-        ({"type": "array", "minItems": 2, "items": {"type": "boolean"}}, [False, False]),
+        ({"type": "array", "items": {"type": "boolean"}}, []),
         ({"type": ["null", "string"]}, None),
-        ({"anyOf": [{"type": "string", "minLength": 6}, {"type": "null"}]}, "echooo"),
-        ({"type": "integer", "exclusiveMinimum": 1.5}, 3),
-        ({"type": "number", "maximum": -2}, -2),
-        ({"type": "string", "format": "date"}, "2000-01-01"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "echo"),
+        ({"type": "integer"}, 0),
+        ({"type": "boolean"}, False),
         ({"allOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]}], "type": "object"}, {"a": None}),
     ],
 )
-def test_the_smallest_example_of_a_schema_is_found(schema: object, value: object) -> None:
+def test_an_example_of_a_schema_has_its_types(schema: object, value: object) -> None:
     assert make_example(schema) == value
 
 
