@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dragoman.accounts.keys import Keyring
 from dragoman.admin import AdminError, InvalidArgument
@@ -38,12 +38,7 @@ RELATIVE_TIME = re.compile(r"(\d{1,5})([hdw])")
 ALWAYS = "all"
 TIME_FORMATS = 'use a duration (24h, 7d, 4w), a day (2026-11-15), or "all"'
 NO_NAME = "(none)"
-COUNTS = (
-    *("requests", "failed", "client_gone", "input_tokens", "cache_read_tokens", "cache_write_tokens"),
-    *("output_tokens", "reasoning_tokens", "credits", "cost_nano_usd"),
-    *("priced", "counted", "derived", "estimated", "estimated_tokens", "duration_ms"),
-    *("web_searches", "web_fetches"),
-)
+COUNTS = UsageSum.__struct_fields__[2:-2]  # without group, slot and the counts of speed
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -215,30 +210,15 @@ def _milliseconds(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)
 
 
-class Total(Struct):
+class Total(UsageSum):
     """What the requests of one group used. Input includes what was read from and written to a cache."""
 
-    name: str
     key: str = ""  # the key's id, where the group is one
-    requests: int = 0
-    failed: int = 0
-    client_gone: int = 0
-    input_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-    credits: float = 0.0
-    cost_nano_usd: int = 0
-    priced: int = 0
-    counted: int = 0
-    derived: int = 0
-    estimated: int = 0
-    estimated_tokens: int = 0
-    duration_ms: int = 0
-    web_searches: int = 0
-    web_fetches: int = 0
-    days: dict[date, int] = {}  # tokens
+    days: dict[date, int] = field(default_factory=dict)  # tokens
+
+    @property
+    def name(self) -> str:
+        return self.group
 
     @property
     def label(self) -> str:
@@ -285,7 +265,7 @@ def group_totals(parts: Iterable[UsageSum], by: str, names: Mapping[str, str]) -
         day = datetime.fromtimestamp(part.slot * SLOT_MS / 1000).date()
         group = day.isoformat() if by == "day" else part.group
         if group not in groups:
-            groups[group] = Total(_name(group, by, names), group if by == "key" else "")
+            groups[group] = Total(_name(group, by, names), key=group if by == "key" else "")
         groups[group].add(part, {day: part.input_tokens + part.output_tokens})
     if by == "day":
         days = fill_days(day for total in groups.values() for day in total.days)
