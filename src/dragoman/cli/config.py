@@ -21,7 +21,6 @@ from dragoman.admin.settings_file import FileEdit
 from dragoman.cli.screen import count, print_note, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
 from dragoman.config import Config
-from dragoman.config.presets import Preset
 
 
 @click.group("config")
@@ -77,19 +76,15 @@ def _ask_for_vendors(taken: set[str]) -> list[Choice]:
             click.echo(f"{kind} is there already.")
             continue
         taken.add(kind)
-        choices.append(make_choice(kind, _ask_for_parameters(preset)))
-
-
-def _ask_for_parameters(preset: Preset | None) -> dict[str, str]:
-    answers: dict[str, str] = {}
-    for parameter in () if preset is None else preset.used_parameters({}):
-        set_by = next((name for name in parameter.variables if os.environ.get(name)), None)
-        if set_by is None:
-            answers[parameter.name] = click.prompt(f"  {parameter.name}", default=parameter.default)
-    for key in () if preset is None else preset.keys[:1]:
-        if not os.environ.get(key):
-            click.echo(f"  Set ${key} where the gateway starts.")
-    return answers
+        answers: dict[str, str] = {}
+        for parameter in () if preset is None else preset.used_parameters({}):
+            set_by = next((name for name in parameter.variables if os.environ.get(name)), None)
+            if set_by is None:
+                answers[parameter.name] = click.prompt(f"  {parameter.name}", default=parameter.default)
+        for key in () if preset is None else preset.keys[:1]:
+            if not os.environ.get(key):
+                click.echo(f"  Set ${key} where the gateway starts.")
+        choices.append(make_choice(kind, answers))
 
 
 @command.command("check", short_help="Check the configuration.")

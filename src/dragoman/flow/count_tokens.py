@@ -1,7 +1,6 @@
 """Count the tokens of a request: by its upstream if it can, else by an estimate that is marked as one."""
 
 import logging
-from collections.abc import Callable
 
 import msgspec
 
@@ -80,7 +79,11 @@ async def _relay_count(runtime: Runtime, call: Call, route: Route, counting: Tok
         raise NoCount("it does not count such requests")
     try:
         if other is None:
-            status, body = await _request_count(runtime, call, route, provider, counting.locate)
+            prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
+            url, query_mark, query = prepared.unsigned.url.partition("?")
+            status, body = await _send(
+                provider, msgspec.structs.replace(prepared.unsigned, url=counting.locate(url) + query_mark + query)
+            )
         else:
             status, body = await _request_translated_count(runtime, call, route, provider, other)
             tokens = other.read_count(body)
@@ -105,14 +108,6 @@ async def _request_translated_count(
     body = counting.wrap(prepared.unsigned.body, route.model, provider.requests.quirks)
     url = counting.locate(prepared.unsigned.url.partition("?")[0])
     return await _send(provider, msgspec.structs.replace(prepared.unsigned, url=url, body=body))
-
-
-async def _request_count(
-    runtime: Runtime, call: Call, route: Route, provider: Provider, locate: Callable[[str], str]
-) -> tuple[int, bytes]:
-    prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
-    url, query_mark, query = prepared.unsigned.url.partition("?")
-    return await _send(provider, msgspec.structs.replace(prepared.unsigned, url=locate(url) + query_mark + query))
 
 
 async def _send(provider: Provider, request: UnsignedRequest) -> tuple[int, bytes]:

@@ -114,7 +114,15 @@ class FeedApi:
         last_id = (request.http.headers.get(b"last-event-id") or b"").decode("latin-1")
         async with self._rows.watch(key, read_position(last_id)) as watcher:
             frames = None if inspected is None else InspectedFrames(self._live, inspected, key, reads_content)
-            about = await self._describe_gateway(request)
+            rows: tuple[KeyRow, ...] = ()
+            with suppress(StoreError):  # then keys are shown by their ids
+                rows = await self._keyring.list()
+            about = {
+                "names": {row.id: row.name for row in rows if request.sees_all or row.id == request.key},
+                "version": __version__,
+                "time": round(time.time() * 1000),
+                "sees_all": request.sees_all,
+            }
             stream = FeedStream(request.sink, watcher, frames, about, HourReader(self._store, key))
             try:
                 await stream.send_all()
@@ -124,17 +132,6 @@ class FeedApi:
             finally:
                 stream.close()
         request.sink.end()
-
-    async def _describe_gateway(self, request: RoutedRequest) -> dict[str, object]:
-        rows: tuple[KeyRow, ...] = ()
-        with suppress(StoreError):  # then keys are shown by their ids
-            rows = await self._keyring.list()
-        return {
-            "names": {row.id: row.name for row in rows if request.sees_all or row.id == request.key},
-            "version": __version__,
-            "time": round(time.time() * 1000),
-            "sees_all": request.sees_all,
-        }
 
     async def _record_look(self, request: RoutedRequest, subject: str) -> None:
         if self._audit is not None:

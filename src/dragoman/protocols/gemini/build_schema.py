@@ -185,7 +185,12 @@ class _Cleaner:
             case "enum", list():
                 return self._keep_if(key, value, {*map(type, value)} <= _ENUMERABLE, clean)
             case "const", _:
-                return _write_const(value, clean)
+                kind = _JSON_TYPES.get(type(value))
+                if kind is not None:
+                    clean.setdefault("type", kind)
+                if _is_enumerable(value):
+                    clean.setdefault("enum", [value])
+                return kind == "null" or _is_enumerable(value)
             case _:
                 return self._keep_if(key, value, key in _KEPT, clean)
         return True
@@ -376,15 +381,6 @@ def _write_bound(key: str, value: float, schema: Schema, clean: Schema) -> None:
     if isinstance(other, int | float):
         bound = max(bound, math.ceil(other)) if low else min(bound, math.floor(other))
     clean[name] = bound
-
-
-def _write_const(value: object, clean: Schema) -> bool:
-    kind = _JSON_TYPES.get(type(value))
-    if kind is not None:
-        clean.setdefault("type", kind)
-    if _is_enumerable(value):
-        clean.setdefault("enum", [value])
-    return kind == "null" or _is_enumerable(value)
 
 
 def _are_disjoint(alternatives: Iterable[object]) -> bool:
