@@ -198,24 +198,21 @@ class RemoteKeys(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_remote_keys(config: Config, root: str) -> AsyncIterator[KeyAccess]:
-    """Use the gateway at an address that the user named; raises AdminError if this shell has no key for it."""
-    async with HttpClient() as http:
-        if config.client_key is None:
-            raise AdminError(f"The owner's key of {root} is needed: set $DRAGOMAN_API_KEY.")
-        yield RemoteKeys(GatewayClient(root, config.client_key.reveal(), http))
+async def open_key_access(config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[KeyAccess]:
+    """Use the running gateway, if the key in this shell may administer it, else the configured store.
 
-
-@asynccontextmanager
-async def open_key_access(config: Config, root: str | None) -> AsyncIterator[KeyAccess]:
-    """Use the running gateway, if the key in this shell may administer it, else the configured store."""
+    A gateway that the user named is used in any case; raises AdminError if this shell has no key for it.
+    """
     async with HttpClient() as http:
-        remote = await _find_remote(config, root, http)
-        if remote is not None:
+        if named and root is not None:
+            if config.client_key is None:
+                raise AdminError(f"The owner's key of {root} is needed: set $DRAGOMAN_API_KEY.")
+            yield RemoteKeys(GatewayClient(root, config.client_key.reveal(), http))
+        elif (remote := await _find_remote(config, root, http)) is not None:
             yield remote
-            return
-        async with open_keyring(config) as keyring:
-            yield StoredKeys(keyring)
+        else:
+            async with open_keyring(config) as keyring:
+                yield StoredKeys(keyring)
 
 
 async def _find_remote(config: Config, root: str | None, http: HttpClient) -> RemoteKeys | None:
