@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes
 
 import msgspec
 
-from dragoman.framing.redaction import MARK, MARK_BYTES, SHORTEST, unescape_with_places
+from dragoman.framing.redaction import MARK, MARK_BYTES, SHORTEST, find_all, unescape_with_places
 
 MASK_BYTES = b"***"
 
@@ -148,10 +148,10 @@ class SecretFinder:
 
     def spans(self, text: str) -> list[Span]:
         """Return the spans of secrets, in order and without overlaps."""
-        found = [*_occurrences(text, self._forms)]
+        found = [*find_all(text, self._forms)]
         if MARK in text:
             plain, place = unescape_with_places(text)
-            found += [(place(start), place(end)) for start, end in _occurrences(plain, self._forms)]
+            found += [(place(start), place(end)) for start, end in find_all(plain, self._forms)]
         return _merge_overlaps(found)
 
     def partial_length(self, text: str) -> int:
@@ -167,14 +167,6 @@ class SecretFinder:
 
 def make_finder(secrets: Secrets) -> SecretFinder:
     return secrets.finder if isinstance(secrets, SecretForms) else SecretFinder(secrets)
-
-
-def _occurrences(text: str, forms: tuple[str, ...]) -> Iterator[Span]:
-    for form in forms:
-        at = text.find(form)
-        while at >= 0:
-            yield at, at + len(form)
-            at = text.find(form, at + len(form))
 
 
 def _merge_overlaps(found: list[Span]) -> list[Span]:
