@@ -166,15 +166,12 @@ class Reply(Struct, frozen=True):
     end: Ended | Failed
 
 
-class _Open:
-    __slots__ = ("citations", "logprobs", "opaque", "text", "what")
-
-    def __init__(self, what: Block) -> None:
-        self.what = what
-        self.text: list[str] = []
-        self.opaque: Opaque | None = None
-        self.citations: list[Citation] = []
-        self.logprobs: list[Raw] = []
+class _Open(Struct, eq=False):
+    what: Block
+    text: list[str] = []
+    opaque: Opaque | None = None
+    citations: list[Citation] = []
+    logprobs: list[Raw] = []
 
     def piece(self) -> Piece:
         return Piece(self.what, "".join(self.text), self.opaque, tuple(self.citations), join_arrays(self.logprobs))

@@ -7,7 +7,7 @@ items of two kinds. What a server leaves out of its deltas is taken, once, from 
 from collections.abc import Iterator, KeysView, Sequence
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from dragoman.hub.events import (
     Block,
@@ -153,16 +153,13 @@ class MessageItems:
         return (CitationAdded(part.block, citation),)
 
 
-class _OpenReasoning:
+class _OpenReasoning(Struct, eq=False):
     """A reasoning item. Summary and raw reasoning are one block each, which joins their parts."""
 
-    __slots__ = ("blocks", "current", "open", "seen")
-
-    def __init__(self) -> None:
-        self.blocks: dict[bool, int] = {}  # raw or not -> block
-        self.current: dict[bool, int] = {}  # the part that is being added to it
-        self.seen: set[tuple[bool, int]] = set()
-        self.open = True
+    blocks: dict[bool, int] = {}  # raw or not -> block
+    current: dict[bool, int] = {}  # the part that is being added to it
+    seen: set[tuple[bool, int]] = set()
+    open: bool = True
 
     def close(self) -> Events:
         if not self.open:

@@ -191,16 +191,13 @@ def encode_annotation(citation: Citation, length: int) -> Item | None:
     }
 
 
-class HostedItem:
+class HostedItem(Struct, eq=False):
     """An item of a tool that ran on the server's side. One that the vendor ran is complete from the start."""
 
-    __slots__ = ("block", "index", "item", "sealed")
-
-    def __init__(self, index: int, item: Item, block: HostedBlock) -> None:
-        self.index = index
-        self.item = item
-        self.block = block
-        self.sealed: str | None = None  # what a tool of the gateway has returned, for later turns
+    index: int
+    item: Item
+    block: HostedBlock
+    sealed: str | None = None  # what a tool of the gateway has returned, for later turns
 
     def encode_final(self, status: str) -> Item:
         return self.item if self.sealed is None else {**self.item, "encrypted_content": self.sealed}
