@@ -9,7 +9,7 @@ from dragoman.admin import AdminError, InvalidArgument, NotFound
 from dragoman.admin.configuration import base_url
 from dragoman.admin.gateway_process import GatewayProcess, find_process, list_gateways
 from dragoman.config import Config
-from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.framing.jsonread import JSON_ERRORS, parse_or
 from dragoman.net.bodies import read_and_close
 from dragoman.net.client import (
     ConnectionLost,
@@ -89,10 +89,7 @@ class GatewayClient(Struct, frozen=True):
                 f"The gateway at {self.root} rejects the key. `dragoman keys create` makes a valid one; "
                 "set it as $DRAGOMAN_API_KEY, or pass it with --key."
             )
-        try:
-            message = msgspec.json.decode(body, type=_ErrorBody).error.message
-        except JSON_ERRORS:
-            message = ""
+        message = parse_or(body, _ErrorBody, _ErrorBody()).error.message
         return f"{message or 'The gateway rejected the request.'} (HTTP {status})"
 
 

@@ -11,7 +11,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, uuid5
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -21,6 +20,7 @@ from dragoman.flow.decoding import make_estimate
 from dragoman.flow.prepare import Translated, authorize
 from dragoman.flow.request_record import Awaited
 from dragoman.flow.source import Source
+from dragoman.framing.jsonread import parse_or
 from dragoman.hub.events import (
     CallBlock,
     Closed,
@@ -208,10 +208,7 @@ def join_arguments(begun: str, rest: str, schema: Json) -> str | None:
 
 def satisfies(arguments: str, schema: Json) -> bool:
     """Whether these are the whole arguments of a call: an object that the tool's schema accepts."""
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        return False
+    value = parse_or(arguments, object, None)
     if not isinstance(value, dict):
         return False
     if not isinstance(schema, dict):

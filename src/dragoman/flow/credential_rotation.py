@@ -11,7 +11,7 @@ from dragoman.accounts.cooldowns import ALL_MODELS
 from dragoman.accounts.pool import Choice
 from dragoman.flow.call import Call
 from dragoman.flow.step import NoReply
-from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.framing.jsonread import JSON_ERRORS, decode_or
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Role, Text
 from dragoman.net.headers import Headers
@@ -263,10 +263,7 @@ def response_name(id: object) -> str | None:
 
 
 def _read_session_fields(body: bytes) -> _SessionFields:
-    try:
-        return _decoder.decode(body)
-    except JSON_ERRORS:
-        return _SessionFields()
+    return decode_or(_decoder, body, _SessionFields())
 
 
 def _id_in(conversation: object) -> object:

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Mapping
 
-import msgspec
-
+from dragoman.framing.jsonread import parse_or
 from dragoman.hub.failure import Kind
 from dragoman.hub.request import split_pointer
 
@@ -39,10 +38,7 @@ _TAG = re.compile(r"<(script|style)\b(?:.*?</\1\s*>|.*)|<[^<>]*>", re.IGNORECASE
 
 def find_error_object(body: bytes) -> dict[str, object] | None:
     """Return the JSON object that a body is, alone or in a list of one; None for any other body."""
-    try:
-        value: object = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    value = parse_or(body, object, None)
     if isinstance(value, list) and value:
         value = value[0]
     return value if isinstance(value, dict) else None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from dragoman.config.settings import ProviderConfig
+from dragoman.framing.jsonread import parse_or
 from dragoman.hub.events import (
     Block,
     CallBlock,
@@ -137,10 +138,7 @@ def _answer_text(request: Request, last: str) -> str:
 
 
 def _is_object(text: str) -> bool:
-    try:
-        return isinstance(msgspec.json.decode(text), dict)
-    except (msgspec.DecodeError, RecursionError):
-        return False
+    return isinstance(parse_or(text, object, None), dict)
 
 
 def _cut_at_stop(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from msgspec import Struct
 
+from dragoman.framing.jsonread import parse_or
 from dragoman.hub.request import (
     Audio,
     Custom,
@@ -113,11 +114,8 @@ def _arguments(tool: Offered, given: str, text: str) -> str:
     if isinstance(tool, Custom):
         return given or text
     candidate = given[: given.rfind("}") + 1]
-    try:
-        if isinstance(msgspec.json.decode(candidate), dict):
-            return candidate
-    except (msgspec.DecodeError, RecursionError):
-        pass
+    if isinstance(parse_or(candidate, object, None), dict):
+        return candidate
     return msgspec.json.encode(make_example(tool.parameters)).decode()
 
 

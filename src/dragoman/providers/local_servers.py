@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from dragoman.config.discovery import HOST, LocalServer
 from dragoman.config.settings import ServerName
-from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.framing.jsonread import parse_or
 from dragoman.net.bodies import read_and_close
 from dragoman.net.client import (
     ConnectionLost,
@@ -65,10 +65,7 @@ async def discover(ports: Mapping[str, int], *, besides: int) -> tuple[LocalServ
 async def _find_server(http: HttpClient, name: str, port: int) -> LocalServer | None:
     """Return the server on a port; None if there is none, or if it lists no model."""
     body = await _get(http, f"http://{HOST}:{port}/v1/models", LIST_TIMEOUT_S)
-    try:
-        listed = msgspec.json.decode(body, type=_Listed)
-    except JSON_ERRORS:
-        return None
+    listed = parse_or(body, _Listed, _Listed([]))
     if not listed.data or await _is_dragoman(http, port):
         return None
     name, quirks = OWNERS.get(listed.data[0].owned_by or "", (name, USUAL_SERVERS[name]))
@@ -77,10 +74,7 @@ async def _find_server(http: HttpClient, name: str, port: int) -> LocalServer | 
 
 async def _is_dragoman(http: HttpClient, port: int) -> bool:
     body = await _get(http, f"http://{HOST}:{port}/", ROOT_TIMEOUT_S)
-    try:
-        return msgspec.json.decode(body, type=_Root).message.startswith("dragoman")
-    except JSON_ERRORS:
-        return False
+    return parse_or(body, _Root, _Root()).message.startswith("dragoman")
 
 
 async def _get(http: HttpClient, url: str, timeout_s: float) -> bytes:

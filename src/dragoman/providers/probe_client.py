@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.framing.error_text import clean_message
-from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.framing.jsonread import JSON_ERRORS, parse_or
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.failure import Kind
 from dragoman.net.bodies import read_and_close
@@ -129,10 +129,7 @@ class ProbeClient:
         body = await _read_body(response)
         if isinstance(body, ProbeReply):
             return body
-        try:
-            reply = msgspec.json.decode(body, type=dict[str, object])
-        except JSON_ERRORS:
-            reply = {}
+        reply = parse_or(body, dict[str, object], {})
         # An empty reply counts, too.
         is_reply = mark in reply and not reply.get("error")
         return ProbeReply("supported") if is_reply else ProbeReply("rejected", "its response is of another protocol")

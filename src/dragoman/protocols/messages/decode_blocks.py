@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw
 
-from dragoman.framing.jsonread import read_json, replace_lone_surrogates
+from dragoman.framing.jsonread import decode_or, read_json, replace_lone_surrogates
 from dragoman.hub.events import (
     MAX_CITATIONS,
     CallBlock,
@@ -313,10 +313,7 @@ def _hosted_kind(block: ContentBlock) -> str:
 
 
 def _read_object(text: str) -> dict[str, object]:
-    try:
-        return _object.decode(text)
-    except (ValueError, RecursionError):
-        return {}
+    return decode_or(_object, text, {})
 
 
 def _read_citation(raw: Raw, length: int) -> Citation:

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from dragoman.framing.error_text import clean_message, describe_error_page, kind_for_status, retry_after
-from dragoman.framing.jsonread import replace_invalid_utf8
+from dragoman.framing.jsonread import decode_or, replace_invalid_utf8
 from dragoman.framing.sse import encode_event
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
@@ -148,10 +148,7 @@ def read_error(fault: Fault | str | None) -> Failure:
 
 
 def _read_fault(body: bytes) -> Fault:
-    try:
-        answer = _body.decode(replace_invalid_utf8(body))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return Fault()
+    answer = decode_or(_body, replace_invalid_utf8(body), _Body())
     if isinstance(answer.error, Fault):
         return answer.error
     detail = bytes(answer.detail).decode().strip('"') if is_present(answer.detail) else None

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8, replace_lone_surrogates
+from dragoman.framing.jsonread import parse_or, read_json_leniently, replace_invalid_utf8, replace_lone_surrogates
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
     Closed,
@@ -81,10 +81,7 @@ def _read_code(item: Item) -> tuple[Item, None]:
 
 def _read_mcp(item: Item) -> tuple[Item, None]:
     arguments = text_at(item, "arguments")
-    try:
-        parsed: Json = msgspec.json.decode(arguments) if arguments else {}
-    except (ValueError, RecursionError):
-        parsed = arguments
+    parsed: Json = parse_or(arguments, object, arguments) if arguments else {}
     return {"server": text_at(item, "server_label"), "name": text_at(item, "name"), "arguments": parsed}, None
 
 

@@ -14,6 +14,7 @@ from dragoman.framing.error_text import (
     retry_after,
     strip_html,
 )
+from dragoman.framing.jsonread import decode_or
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import ErrorResponse
 from dragoman.protocols.responses import wire
@@ -136,10 +137,7 @@ def read_stream_error(error: wire.Error) -> Failure:
 
 def read_error(raw: msgspec.Raw) -> wire.Error | None:
     """Return the `error` of a stream event or response; None if it is null or not an error."""
-    try:
-        return _error_decoder.decode(raw)
-    except (ValueError, RecursionError):
-        return None
+    return decode_or(_error_decoder, raw, None)
 
 
 def render_error(failure: Failure, request_id: str) -> ErrorResponse:
