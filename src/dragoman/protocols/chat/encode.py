@@ -7,6 +7,7 @@ are joined, and the ledger records which.
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.hub.answers import AnswersEncoder
@@ -47,15 +48,12 @@ _FIELDS: dict[type[Block], bytes] = {
 }
 
 
-class LossRecorder:
+class LossRecorder(Struct, eq=False):
     """Record what a Chat message cannot represent."""
 
-    __slots__ = ("_last", "_ledger", "_text_seen")
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._last = 0
-        self._text_seen = False
+    _ledger: Ledger
+    _last: int = 0
+    _text_seen: bool = False
 
     def block(self, number: int, what: Block) -> None:
         at = f"/content/{number}"

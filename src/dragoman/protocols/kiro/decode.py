@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from dragoman.framing import eventstream, jsonscan
 from dragoman.framing.eventstream import EventStreamFramer, Message
@@ -92,15 +92,12 @@ _BY_KEY = {
 }
 
 
-class KiroFramer:
+class KiroFramer(Struct, eq=False):
     """Read AWS event-stream frames, or bare JSON objects if the first bytes are text."""
 
-    __slots__ = ("_first_bytes", "_frames", "_scan")
-
-    def __init__(self) -> None:
-        self._first_bytes = b""  # kept until the format is known
-        self._frames: EventStreamFramer | None = None
-        self._scan: ObjectScanner | None = None
+    _first_bytes: bytes = b""  # kept until the format is known
+    _frames: EventStreamFramer | None = None
+    _scan: ObjectScanner | None = None
 
     def feed(self, chunk: bytes) -> list[Message | Broken]:
         if self._frames is not None:

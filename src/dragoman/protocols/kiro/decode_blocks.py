@@ -44,21 +44,18 @@ class Call(Struct, frozen=True):
     is_disputed: bool = False  # another version of its arguments said something else
 
 
-class _PartialCall:
+class _PartialCall(Struct, eq=False):
     """A call whose arguments are still coming. Kiro may send the same call again: these are its versions."""
 
-    __slots__ = ("_earlier", "_has_ended", "_length", "_next_check", "_pieces", "_starts", "_stops", "id", "name")
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        self.name = ""
-        self._pieces: list[str] = []  # of the current version
-        self._earlier: list[str] = []  # versions before it
-        self._starts: list[int] = []  # where in the current version another one may begin
-        self._length = 0  # characters of all pieces
-        self._has_ended = False  # the current version: by a stop, or because it came whole
-        self._stops = 0
-        self._next_check = 0
+    id: str
+    name: str = ""
+    _pieces: list[str] = []  # of the current version
+    _earlier: list[str] = []  # versions before it
+    _starts: list[int] = []  # where in the current version another one may begin
+    _length: int = 0  # characters of all pieces
+    _has_ended: bool = False  # the current version: by a stop, or because it came whole
+    _stops: int = 0
+    _next_check: int = 0
 
     def replace(self, arguments: str) -> None:
         """Take the whole arguments instead of what came so far; empty ones replace nothing."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from dragoman.framing.jsonread import decode_or, read_json, replace_lone_surrogates
 from dragoman.hub.events import (
@@ -49,13 +49,10 @@ _page = msgspec.json.Decoder(FetchedPage)
 _any = msgspec.json.Decoder(object)
 
 
-class _Numbers:
+class _Numbers(Struct, eq=False):
     """Block numbers in the order of opening; empty blocks take none."""
 
-    __slots__ = ("_next",)
-
-    def __init__(self) -> None:
-        self._next = 0
+    _next: int = 0
 
     def take(self) -> int:
         self._next += 1
@@ -180,15 +177,12 @@ class _Call:
         return (Closed(self._number),)
 
 
-class _HostedUse:
+class _HostedUse(Struct, eq=False):
     """A vendor-run tool that is running; its block is sent together with the result."""
 
-    __slots__ = ("_input", "_raw", "block")
-
-    def __init__(self, block: ContentBlock, raw: Raw) -> None:
-        self.block = block
-        self._raw = raw
-        self._input: list[str] = []
+    block: ContentBlock
+    _raw: Raw
+    _input: list[str] = []
 
     def change(self, change: Change) -> Sequence[Event]:
         self._input.append(change.partial_json)

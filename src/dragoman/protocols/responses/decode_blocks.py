@@ -52,14 +52,11 @@ class _OpenBlock:
         return (Closed(self.block),)
 
 
-class MessageItems:
+class MessageItems(Struct, eq=False):
     """Message items; each content part is a block, opened by its first text."""
 
-    __slots__ = ("_block_numbers", "_items")
-
-    def __init__(self, block_numbers: Iterator[int]) -> None:
-        self._block_numbers = block_numbers
-        self._items: dict[int, dict[int, _OpenBlock]] = {}  # output_index -> content_index
+    _block_numbers: Iterator[int]
+    _items: dict[int, dict[int, _OpenBlock]] = {}  # output_index -> content_index
 
     def indexes(self) -> KeysView[int]:
         return self._items.keys()
@@ -168,15 +165,12 @@ class _OpenReasoning(Struct, eq=False):
         return [Closed(number) for number in self.blocks.values()]
 
 
-class ReasoningItems:
+class ReasoningItems(Struct, eq=False):
     """Reasoning items."""
 
-    __slots__ = ("_block_numbers", "_issuer", "_items")
-
-    def __init__(self, block_numbers: Iterator[int], issuer: Issuer) -> None:
-        self._block_numbers = block_numbers
-        self._issuer = issuer
-        self._items: dict[int, _OpenReasoning] = {}
+    _block_numbers: Iterator[int]
+    _issuer: Issuer
+    _items: dict[int, _OpenReasoning] = {}
 
     def indexes(self) -> KeysView[int]:
         return self._items.keys()

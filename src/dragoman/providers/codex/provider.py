@@ -67,13 +67,10 @@ _event = msgspec.json.Decoder(_Event)
 _snapshot = msgspec.json.Decoder(_Snapshot)
 
 
-class OutputFiller:
+class OutputFiller(Struct, eq=False):
     """Fills the output of the final event, which this backend may leave empty: a client may read only that event."""
 
-    __slots__ = ("_items",)
-
-    def __init__(self) -> None:
-        self._items: dict[int, Raw] = {}
+    _items: dict[int, Raw] = {}
 
     def rewrite(self, data: bytes) -> bytes:
         if ITEM_DONE not in data and not any(end in data for end in FINAL_EVENTS):
