@@ -224,7 +224,7 @@ _decoder = msgspec.json.Decoder(_SessionFields)
 
 def find_session(call: Call, known: Callable[[str], bool]) -> str | None:
     """Return a name for the conversation; None if there is none. `known`: whether a name has been used before."""
-    body = _read_session_fields(call.body)
+    body = decode_or(_decoder, call.body, _SessionFields())
     earlier = response_name(body.previous_response_id)
     if earlier is not None and known(earlier):
         return earlier
@@ -260,10 +260,6 @@ def tenant_session(tenant: str, name: str | None) -> str | None:
 def response_name(id: object) -> str | None:
     """Return the name of a reply that its upstream stores: only that credential can continue from it."""
     return f"response {id}" if isinstance(id, str) and id else None
-
-
-def _read_session_fields(body: bytes) -> _SessionFields:
-    return decode_or(_decoder, body, _SessionFields())
 
 
 def _id_in(conversation: object) -> object:

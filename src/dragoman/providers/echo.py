@@ -131,14 +131,10 @@ def write_reply(request: Request, make_id: Callable[[str], str]) -> tuple[Event,
 def _answer_text(request: Request, last: str) -> str:
     returned = results_text(request)
     text = returned if returned is not None else last or "Nothing was said."
-    if request.format is None or request.format.shape is Shape.TEXT or _is_object(text):
+    if request.format is None or request.format.shape is Shape.TEXT or isinstance(parse_or(text, object, None), dict):
         return text
     made = make_example(request.format.schema) if request.format.shape is Shape.SCHEMA else {"echo": text}
     return msgspec.json.encode(made).decode()
-
-
-def _is_object(text: str) -> bool:
-    return isinstance(parse_or(text, object, None), dict)
 
 
 def _cut_at_stop(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:

@@ -63,7 +63,14 @@ def build_conversation(request: Request, target: Target, ledger: Ledger, instruc
 
     Raises BadRequest for a call without a result, and for media that Gemini cannot get.
     """
-    _require_results(request)
+    # Raise BadRequest for a call without a result: Gemini refuses one without naming it.
+    answered = {part.call_id for turn in request.turns for part in turn.parts if isinstance(part, ToolResult)}
+    for turn in request.turns:
+        for part in turn.parts:
+            if isinstance(part, ToolCall) and turn.role is Role.ASSISTANT and part.id not in answered:
+                raise BadRequest(
+                    part.at, f"The call {part.id!r} of {part.name!r} has no result. Send one, or remove it."
+                )
     paired = pair_results(tag_later_instructions(request, ledger), ledger)
     leading, turns = split_leading_instructions(paired.turns)
     builder = _TurnBuilder(paired, target, ledger)
@@ -77,17 +84,6 @@ def build_conversation(request: Request, target: Target, ledger: Ledger, instruc
         )
         return Conversation([], _put_first(instructions, contents))
     return Conversation(instructions, contents)
-
-
-def _require_results(request: Request) -> None:
-    """Raise BadRequest for a call without a result: Gemini refuses one without naming it."""
-    answered = {part.call_id for turn in request.turns for part in turn.parts if isinstance(part, ToolResult)}
-    for turn in request.turns:
-        for part in turn.parts:
-            if isinstance(part, ToolCall) and turn.role is Role.ASSISTANT and part.id not in answered:
-                raise BadRequest(
-                    part.at, f"The call {part.id!r} of {part.name!r} has no result. Send one, or remove it."
-                )
 
 
 def _put_first(instructions: list[Wire], contents: list[Wire]) -> list[Wire]:

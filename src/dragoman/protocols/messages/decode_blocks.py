@@ -194,7 +194,7 @@ class _HostedUse(Struct, eq=False):
     def as_object(self) -> dict[str, object]:
         raw = read_json(_object, self._raw)
         if any(self._input):
-            raw["input"] = _read_object("".join(self._input))
+            raw["input"] = decode_or(_object, "".join(self._input), {})
         return raw
 
 
@@ -304,10 +304,6 @@ class Blocks:
 
 def _hosted_kind(block: ContentBlock) -> str:
     return "mcp" if block.type == "mcp_tool_use" else HOSTED_KINDS.get(block.name, block.name)
-
-
-def _read_object(text: str) -> dict[str, object]:
-    return decode_or(_object, text, {})
 
 
 def _read_citation(raw: Raw, length: int) -> Citation:
