@@ -121,3 +121,23 @@ OPENAI_ERRORS: dict[Kind, tuple[int, str, str | None]] = {
     Kind.BUG: (500, "server_error", "internal_error"),
     Kind.SHUTDOWN: (503, "server_error", "shutting_down"),
 }
+
+# What OpenAI and its imitators write as error.code or error.type, whatever the protocol.
+OPENAI_WORDS: dict[str, Kind] = {
+    "context_length_exceeded": Kind.CONTEXT_TOO_LONG,
+    "insufficient_quota": Kind.QUOTA,
+    "billing_hard_limit_reached": Kind.QUOTA,
+    "billing_not_active": Kind.QUOTA,
+    "billing_error": Kind.QUOTA,
+    "rate_limit_exceeded": Kind.RATE_LIMITED,
+    "rate_limit_error": Kind.RATE_LIMITED,
+    "invalid_api_key": Kind.CREDENTIAL,
+    "authentication_error": Kind.CREDENTIAL,
+    "model_not_found": Kind.NOT_FOUND,
+    "content_policy_violation": Kind.REFUSED,
+    "content_filter": Kind.REFUSED,
+    "server_is_overloaded": Kind.OVERLOADED,
+    "overloaded_error": Kind.OVERLOADED,
+    "request_too_large": Kind.TOO_LARGE,
+    "timeout": Kind.TIMEOUT,
+}

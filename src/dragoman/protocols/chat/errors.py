@@ -7,6 +7,7 @@ import msgspec
 
 from dragoman.framing.error_text import (
     OPENAI_ERRORS,
+    OPENAI_WORDS,
     clean_message,
     describe_error_page,
     find_error_object,
@@ -21,28 +22,12 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import ErrorResponse
 
 # What vendors write as error.code or error.type; the status decides where neither is listed.
-_KIND_BY_WORD: dict[str, Kind] = {
-    "context_length_exceeded": Kind.CONTEXT_TOO_LONG,
+_KIND_BY_WORD = OPENAI_WORDS | {
     "exceed_context_size_error": Kind.CONTEXT_TOO_LONG,
-    "insufficient_quota": Kind.QUOTA,
-    "billing_hard_limit_reached": Kind.QUOTA,
-    "billing_not_active": Kind.QUOTA,
-    "billing_error": Kind.QUOTA,
-    "rate_limit_exceeded": Kind.RATE_LIMITED,
-    "rate_limit_error": Kind.RATE_LIMITED,
-    "invalid_api_key": Kind.CREDENTIAL,
     "account_deactivated": Kind.CREDENTIAL,
-    "authentication_error": Kind.CREDENTIAL,
     "permission_error": Kind.FORBIDDEN,
-    "model_not_found": Kind.NOT_FOUND,
     "not_found_error": Kind.NOT_FOUND,
-    "content_policy_violation": Kind.REFUSED,
-    "content_filter": Kind.REFUSED,
-    "server_is_overloaded": Kind.OVERLOADED,
     "engine_overloaded": Kind.OVERLOADED,
-    "overloaded_error": Kind.OVERLOADED,
-    "request_too_large": Kind.TOO_LARGE,
-    "timeout": Kind.TIMEOUT,
 }
 
 UNEXPLAINED = "the upstream reported an error without a message"

@@ -7,6 +7,7 @@ import msgspec
 
 from dragoman.framing.error_text import (
     OPENAI_ERRORS,
+    OPENAI_WORDS,
     clean_message,
     format_parameter,
     kind_for_status,
@@ -19,34 +20,18 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import ErrorResponse
 from dragoman.protocols.responses import wire
 
-_KIND_BY_WORD = {  # the vendor's code, else its type
-    "context_length_exceeded": Kind.CONTEXT_TOO_LONG,
-    "insufficient_quota": Kind.QUOTA,
-    "billing_hard_limit_reached": Kind.QUOTA,
-    "billing_not_active": Kind.QUOTA,
-    "billing_error": Kind.QUOTA,
+_KIND_BY_WORD = OPENAI_WORDS | {  # the vendor's code, else its type
     "usage_limit_reached": Kind.QUOTA,
     "usage_not_included": Kind.QUOTA,
-    "rate_limit_exceeded": Kind.RATE_LIMITED,
-    "rate_limit_error": Kind.RATE_LIMITED,
     "too_many_requests": Kind.RATE_LIMITED,
-    "server_is_overloaded": Kind.OVERLOADED,
     "slow_down": Kind.OVERLOADED,
-    "overloaded_error": Kind.OVERLOADED,
     "service_unavailable": Kind.OVERLOADED,
-    "invalid_api_key": Kind.CREDENTIAL,
     "token_expired": Kind.CREDENTIAL,
     "token_invalidated": Kind.CREDENTIAL,
-    "authentication_error": Kind.CREDENTIAL,
-    "model_not_found": Kind.NOT_FOUND,
-    "request_too_large": Kind.TOO_LARGE,
-    "content_filter": Kind.REFUSED,
-    "content_policy_violation": Kind.REFUSED,
     "image_content_policy_violation": Kind.REFUSED,
     "bio_policy": Kind.REFUSED,
     "cyber_policy": Kind.REFUSED,
     "misalignment_policy_violation": Kind.REFUSED,
-    "timeout": Kind.TIMEOUT,
     "request_timeout": Kind.TIMEOUT,
     "vector_store_timeout": Kind.TIMEOUT,
     "invalid_prompt": Kind.BAD_REQUEST,
