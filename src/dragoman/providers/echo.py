@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.config.settings import ProviderConfig
 from dragoman.framing.jsonread import parse_or
@@ -45,14 +46,12 @@ from dragoman.providers.echo_request import (
 from dragoman.providers.provider import (
     Auth,
     Catalogue,
-    Endpoint,
-    FirstTokenWait,
     ModelInfo,
     Provider,
     SendRequest,
     UnsignedRequest,
 )
-from dragoman.providers.section import read_dial, read_headers, read_secrets
+from dragoman.providers.section import read_endpoint, read_secrets
 
 MODELS: tuple[tuple[str, str], ...] = (
     ("echo", "Repeats the last user text word by word; says `call NAME {json}`: calls that tool"),
@@ -259,14 +258,7 @@ def make_echo(config: ProviderConfig, send: SendRequest, environ: Mapping[str, s
         name=config.name,
         kind=config.kind,
         issuer=config.name,
-        endpoint=Endpoint(
-            url="http://echo.invalid",
-            protocols=("native",),
-            send=Echo().send,
-            dial=read_dial(config, environ),
-            headers=read_headers(config, environ),
-            first_token=FirstTokenWait(config.first_token_timeout_s),
-        ),
+        endpoint=replace(read_endpoint(config, Echo().send, environ), url="http://echo.invalid", protocols=("native",)),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=Catalogue(models=models, has_list=False),
     )

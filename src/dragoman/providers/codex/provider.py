@@ -33,8 +33,6 @@ from dragoman.providers.provider import (
     Attempt,
     Auth,
     Catalogue,
-    Endpoint,
-    FirstTokenWait,
     FixedResponse,
     IncomingResponse,
     Provider,
@@ -45,7 +43,14 @@ from dragoman.providers.provider import (
     adjust_reasoning,
     is_event_stream,
 )
-from dragoman.providers.section import configured_models, read_dial, read_headers, read_secrets, read_user_agent
+from dragoman.providers.section import (
+    configured_models,
+    read_dial,
+    read_endpoint,
+    read_headers,
+    read_secrets,
+    read_user_agent,
+)
 
 ITEM_DONE = b'"response.output_item.done"'
 FINAL_EVENTS = (b'"response.completed"', b'"response.incomplete"')
@@ -121,13 +126,9 @@ def make_codex(config: ProviderConfig, send: SendRequest, environ: Mapping[str, 
         name=config.name,
         kind=config.kind,
         issuer=config.name,
-        endpoint=Endpoint(
-            url=config.endpoint or "",
-            protocols=config.protocols,
-            send=codex.wrap_send(send),
-            dial=read_dial(config, environ),
+        endpoint=replace(
+            read_endpoint(config, codex.wrap_send(send), environ),
             headers=((b"originator", config.originator.encode()), ACCEPT_STREAM, *read_headers(config, environ)),
-            first_token=FirstTokenWait(config.first_token_timeout_s),
         ),
         auth=Auth(
             codex.authorize,
