@@ -321,7 +321,7 @@ def as_markdown(results: Results) -> str:
         parts += [f"## {title}", "\n".join(lines)]
         if title == LITELLM:
             parts += remarks(results)
-    return "\n\n".join([*parts, AFTER_REQUEST, SIZE, METHOD, *(f"Note: {note}" for note in notes(results))]) + "\n"
+    return "\n\n".join([*parts, SIZE, METHOD, *(f"Note: {note}" for note in notes(results))]) + "\n"
 
 
 LITELLM = "CPU of LiteLLM as a multiple, per stream"
@@ -332,21 +332,6 @@ read and a write in the kernel, whatever is done with its bytes. nginx does noth
 connections LiteLLM takes only {nginx} times its CPU. No gateway can be further from LiteLLM than that here, so 100
 times less is possible for bursts, not for paced streams. dragoman, which decodes every event and re-encodes most of
 them, is at {dragoman}."""
-
-AFTER_REQUEST = """## After a request
-
-CPU time of each step that follows a request, in µs (`python -m bench.observer_steps`, best of 25 rounds of 2,000
-requests; batches of 1,000 rows). Commit 491dd8b is that of the figures published before. "Before" has the sums and
-indexes of the console.
-
-| step | 491dd8b | before | now |
-| --- | ---: | ---: | ---: |
-| outcome | 2.2 | 2.3 | 0.9 |
-| metrics | 1.0 | 1.1 | 1.0 |
-| log line | 1.8 | 2.0 | 1.7 |
-| usage row with its cost | 5.1 | 5.3 | 2.2 |
-| row and sums into SQLite | 2.7 | 7.2 | 4.1 |
-| together | 12.8 | 17.9 | 9.8 |"""
 
 SIZE = """## Size, idle memory and start
 

@@ -62,7 +62,7 @@ def test_postgresql_without_its_driver_says_what_to_install(tmp_path: Path) -> N
 
 
 NOT_LOADED = (  # each costs up to a megabyte, in every gateway
-    *("asyncpg", "backports.zstd", "brotli", "csv", "email.utils", "html", "importlib.resources", "jsonschema_rs"),
+    *("asyncpg", "backports.zstd", "csv", "email.utils", "html", "importlib.resources", "jsonschema_rs"),
     *(
         "genai_prices",
         "pydantic",

@@ -55,7 +55,8 @@ def find_configured_targets(
     A request for `provider/model` matches a configured name only if that spells out the provider: `*` must not hide
     every provider. In its targets, `*` stands for the model without the provider.
     """
-    outright = _parse_explicit(name, providers)
+    provider, slash, model = name.partition("/")
+    outright = Route(provider, model) if slash and model and provider in providers else None
     kept = name if outright is None else outright.model
     for route in routes:
         if route.name != name and not fnmatchcase(name, route.name):
@@ -142,11 +143,6 @@ def _read_date(id: str) -> str:
 def _rename_target(route: Route, providers: Mapping[str, HasCatalogue]) -> Route:
     provider = providers.get(route.provider)
     return route if provider is None else Route(route.provider, provider.catalogue.rename(route.model))
-
-
-def _parse_explicit(name: str, providers: Mapping[str, HasCatalogue]) -> Route | None:
-    provider, slash, model = name.partition("/")
-    return Route(provider, model) if slash and model and provider in providers else None
 
 
 def _parse_target(text: str, requested: str) -> Route:

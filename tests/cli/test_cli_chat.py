@@ -122,9 +122,12 @@ def test_json_holds_the_whole_reply(shell: Shell) -> None:
 
 
 def test_a_refused_request_shows_the_gateways_message(shell: Shell) -> None:
-    done = shell.run("chat", "-m", "echo/error-400", "hello")
+    refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":"no such field"}}'
+    with FakeUpstream([Answer(refusal, 400, "application/json")]) as upstream:
+        point_at(shell, upstream)
+        done = shell.run("chat", "-m", "up/m", "hello")
     assert (done.code, done.out) == (1, "")
-    assert done.err == "Error: echo: this model always rejects the request (HTTP 400)\n"
+    assert done.err == "Error: no such field (HTTP 400)\n"
 
 
 def test_an_unknown_model_is_named_with_similar_names(shell: Shell) -> None:
@@ -135,8 +138,13 @@ def test_an_unknown_model_is_named_with_similar_names(shell: Shell) -> None:
 
 
 def test_a_broken_reply_keeps_its_text_and_fails(shell: Shell) -> None:
-    for model in ("echo/error-mid", "echo/error-cut"):
-        done = shell.run("chat", "-m", model, "one two three four")
+    whole = write_reply("messages", "one two three four")
+    begun = whole.body[: whole.body.index(b"event: content_block_stop")]
+    failed = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
+    for body in (begun + failed, begun):
+        with FakeUpstream([replace(whole, body=body)]) as upstream:
+            point_at(shell, upstream)
+            done = shell.run("chat", "-m", "up/m", "count")
         assert done.code == 1
         assert done.out.startswith("one")
         assert "The reply ended early" in done.err
@@ -151,11 +159,17 @@ def test_a_truncated_reply_is_marked(shell: Shell) -> None:
 
 
 def test_ctrl_c_ends_it_quickly_and_quietly(shell: Shell) -> None:
-    process = shell.start("chat", "-m", "echo/error-stall", "one two three four")
-    assert process.stdout is not None
-    assert os.read(process.stdout.fileno(), 100).startswith(b"one")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE_S)  # far less than the minutes for which the upstream may stall
+    rest = threading.Event()
+    answer = write_reply("messages", "one two three four")
+    answer = replace(answer, cut=50, gate=Gate(rest, at=answer.body.index(b"wo th")))
+    with FakeUpstream([answer]) as upstream:
+        point_at(shell, upstream)
+        process = shell.start("chat", "-m", "up/m", "count")
+        assert process.stdout is not None
+        assert os.read(process.stdout.fileno(), 100).startswith(b"one")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_S)  # far less than the minutes for which the upstream may stall
+        rest.set()
     assert process.returncode == 1
     assert err == "\nInterrupted.\n"
 

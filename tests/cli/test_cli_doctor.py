@@ -13,7 +13,8 @@ from time import time
 import msgspec
 import pytest
 
-from fakes.upstream import FakeUpstream
+from fakes.upstream import Answer, FakeUpstream
+from gateway import provider_section
 from scraping import scrape, total
 from shell import Shell
 from waiting import wait_until
@@ -139,18 +140,21 @@ def test_a_running_gateway_is_recognised(shell: Shell) -> None:
 
 
 def test_fallbacks_of_the_running_gateway_are_explained(shell: Shell) -> None:
-    route = '[[models]]\nname = "both"\nto = ["spare/error-403", "spare/echo"]\n'
-    shell.write("routes.toml", f'[providers.spare]\nkind = "echo"\n{route}')
-    with shell.serve("--config", "routes.toml") as served:
-        body = msgspec.json.encode({"model": "both", "messages": [{"role": "user", "content": "Hi"}]})
-        headers = {"authorization": f"Bearer {served.key}"}
-        request = urllib.request.Request(f"{served.url}/v1/chat/completions", body, headers)
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            assert answer.headers["x-dragoman-route"] == "spare/echo"
-        wait_until(lambda: total(scrape(served.url), "dragoman_fallbacks_total") > 0)
-        report = run_doctor(shell)
+    route = '[[models]]\nname = "both"\nto = ["up/m", "spare/echo"]\n'
+    refusal = b'{"error":{"message":"not for you","type":"permission_error"}}'
+    with FakeUpstream([Answer(refusal, 403, "application/json")]) as upstream:
+        section = provider_section("chat", upstream.url)
+        shell.write("routes.toml", f'{section}[providers.spare]\nkind = "echo"\n{route}')
+        with shell.serve("--config", "routes.toml") as served:
+            body = msgspec.json.encode({"model": "both", "messages": [{"role": "user", "content": "Hi"}]})
+            headers = {"authorization": f"Bearer {served.key}"}
+            request = urllib.request.Request(f"{served.url}/v1/chat/completions", body, headers)
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                assert answer.headers["x-dragoman-route"] == "spare/echo"
+            wait_until(lambda: total(scrape(served.url), "dragoman_fallbacks_total") > 0)
+            report = run_doctor(shell)
     assert report.ok
-    assert report.about("fallbacks from spare").found.endswith("forbidden (1)")
+    assert report.about("fallbacks from up").found.endswith("forbidden (1)")
 
 
 def test_a_port_that_another_program_has_is_broken(shell: Shell) -> None:

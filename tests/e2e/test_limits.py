@@ -4,7 +4,6 @@ import gzip
 import time
 from collections.abc import Callable, Iterator
 
-import brotli
 import msgspec
 import pytest
 import zstandard
@@ -16,7 +15,6 @@ MEBIBYTE = 1 << 20
 CHEAP_S = 0.5
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
-    "br": lambda body: brotli.compress(body, quality=3),
     "zstd": zstandard.compress,
 }
 
@@ -80,7 +78,7 @@ def test_a_packed_body_is_read(rig: Rig, client: str, upstream: str, coding: str
 
 
 @clients
-@pytest.mark.parametrize("coding", [*PACKERS, "lzw"])
+@pytest.mark.parametrize("coding", [*PACKERS, "br", "lzw"])
 def test_a_badly_packed_body_is_a_bad_request(rig: Rig, client: str, coding: str) -> None:
     answer, _ = measure_request(rig, client, "chat", b"not packed at all", f"content-encoding: {coding}")
     assert_refused(client, answer, 400)

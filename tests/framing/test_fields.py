@@ -6,14 +6,16 @@ from functools import partial
 import pytest
 
 from dragoman.framing.fields import BadField, Fields
+from dragoman.hub.failure import Kind
 from tables import each_row
 
 
 def refusal(read: Callable[[], object]) -> tuple[str, str]:
     with pytest.raises(BadField) as caught:
         read()
-    assert str(caught.value) == caught.value.message
-    return caught.value.at, caught.value.message
+    failure = caught.value.failure
+    assert failure.kind is Kind.BAD_REQUEST
+    return failure.at or "", failure.message
 
 
 def test_values_of_the_right_type_come_out() -> None:
@@ -164,4 +166,4 @@ def test_a_long_value_is_shortened(value: object) -> None:
 
 
 def test_the_root_is_called_the_body() -> None:
-    assert BadField("", "must be an object").message == "the body must be an object"
+    assert BadField("", "must be an object").failure.message == "the body must be an object"

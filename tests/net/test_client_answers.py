@@ -3,7 +3,6 @@
 import gzip
 import zlib
 
-import brotli
 import pytest
 import zstandard
 
@@ -15,9 +14,8 @@ PLAIN = "data: größe 👋\n\n".encode() * 20
 PACKED = {
     b"gzip": gzip.compress(PLAIN),
     b"deflate": zlib.compress(PLAIN),
-    b"br": brotli.compress(PLAIN),
     b"zstd": zstandard.compress(PLAIN),
-    b"gzip, br": brotli.compress(gzip.compress(PLAIN)),
+    b"gzip, zstd": zstandard.compress(gzip.compress(PLAIN)),
 }
 every_coding = pytest.mark.parametrize("coding", PACKED)
 
@@ -73,9 +71,10 @@ async def test_an_encoded_body_cut_inside_its_declared_length_is_corrupt(client:
 
 
 @on_both_loops
-async def test_an_unknown_encoding_is_corrupt_at_the_head(client: HttpClient) -> None:
-    async with RawServer((Request(), reply(b"snappy", b"abc"), Hold())) as server:
-        with pytest.raises(InvalidResponse, match="unknown content encoding b'snappy'"):
+@pytest.mark.parametrize("coding", [b"snappy", b"br"])
+async def test_an_unknown_encoding_is_corrupt_at_the_head(client: HttpClient, coding: bytes) -> None:
+    async with RawServer((Request(), reply(coding, b"abc"), Hold())) as server:
+        with pytest.raises(InvalidResponse, match=f"unknown content encoding {coding!r}"):
             await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=60)
 
 
@@ -90,7 +89,6 @@ async def test_an_empty_body_may_name_any_encoding(client: HttpClient) -> None:
     ("coding", "bomb", "outcome"),
     [
         (b"gzip", gzip.compress(bytes(32 << 20)), SizeLimitExceeded),
-        (b"br", brotli.compress(bytes(32 << 20), quality=5), InvalidResponse),
         (b"zstd", zstandard.compress(bytes(256 << 20)), InvalidResponse),
     ],
 )

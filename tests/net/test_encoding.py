@@ -8,7 +8,6 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 
-import brotli
 import pytest
 import zstandard
 from hypothesis import given, settings
@@ -19,11 +18,6 @@ from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
 
 SEED = random.Random(7)
 PLAIN = b"".join(b'{"n":%d,"v":"%x"}\n' % (n, SEED.getrandbits(64)) for n in range(1500))
-
-
-def quick_brotli(data: bytes) -> bytes:
-    packed: bytes = brotli.compress(data, quality=4)
-    return packed
 
 
 def bare_deflate(data: bytes) -> bytes:
@@ -48,7 +42,6 @@ PACKERS: dict[str, tuple[bytes, Pack]] = {
     "gzip members": (b"gzip", lambda data: gzip.compress(data[:1000]) + gzip.compress(data[1000:])),
     "zlib": (b"deflate", zlib.compress),
     "bare deflate": (b"deflate", bare_deflate),
-    "br": (b"br", quick_brotli),
     "zstd": (b"zstd", zstandard.compress),
     "zstd stream": (b"zstd", streamed_zstd),
     "zstd frames": (b"zstd", lambda data: zstandard.compress(data[:1000]) + zstandard.compress(data[1000:])),
@@ -56,8 +49,8 @@ PACKERS: dict[str, tuple[bytes, Pack]] = {
     "none": (b"", bytes),
     "gzip, zstd": (b"gzip, zstd", lambda data: zstandard.compress(gzip.compress(data))),
     "three": (
-        b"br,identity,gzip , deflate",
-        lambda data: zlib.compress(gzip.compress(quick_brotli(data))),
+        b"zstd,identity,gzip , deflate",
+        lambda data: zlib.compress(gzip.compress(zstandard.compress(data))),
     ),
 }
 PACKED = [name for name in PACKERS if name not in ("identity", "none")]
@@ -146,7 +139,6 @@ def test_bytes_after_the_end_are_refused() -> None:
 BOMBS = {
     b"gzip": gzip.compress(bytes(16 << 20)),
     b"deflate": zlib.compress(bytes(16 << 20)),
-    b"br": brotli.compress(bytes(16 << 20), quality=5),
     b"zstd": zstandard.compress(bytes(16 << 20)),
     b"gzip, gzip": gzip.compress(gzip.compress(bytes(16 << 20))),
 }
@@ -198,9 +190,8 @@ def test_pieces_taken_from_a_bomb_stay_small() -> None:
     assert max(sizes) < 8 << 20
 
 
-@pytest.mark.parametrize("encoding", [b"br", b"zstd"])
-def test_a_few_bytes_that_become_very_many_are_refused(encoding: bytes) -> None:
-    unpacking = StreamDecompressor(make_decoders(encoding))
-    unpacking.put(BOMBS[encoding])
+def test_a_few_bytes_that_become_very_many_are_refused() -> None:
+    unpacking = StreamDecompressor(make_decoders(b"zstd"))
+    unpacking.put(BOMBS[b"zstd"])
     with pytest.raises(SizeLimitExceeded):
         list(iter(unpacking.take, b""))

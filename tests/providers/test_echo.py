@@ -1,4 +1,4 @@
-"""Echo repeats, thinks, calls tools and fails on request, in pieces like any upstream."""
+"""Echo repeats, thinks and calls tools, in pieces like any upstream."""
 
 import asyncio
 import base64
@@ -13,7 +13,6 @@ from dragoman.hub.events import (
     CallBlock,
     Delta,
     Ended,
-    Failed,
     OpaqueAdded,
     Opened,
     Started,
@@ -46,9 +45,9 @@ from dragoman.hub.request import (
 from dragoman.hub.usage import Source, Usage
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.protocols.native import PROTOCOL
-from dragoman.providers.echo import LISTED, MODELS, Echo, Finish, make_echo, split_words, write_script
+from dragoman.providers.echo import MODELS, Echo, make_echo, split_words, write_reply
 from dragoman.providers.echo_request import make_example
-from echoing import calls_of, events_of, make_counter, make_request, read_echo, send_request, text_of
+from echoing import calls_of, make_counter, make_request, read_echo, send_request, text_of
 from narrowing import expect, present
 
 WEATHER = Function(
@@ -118,8 +117,8 @@ def test_the_first_stop_sequence_ends_the_reply_before_itself() -> None:
 
 
 def test_a_requested_format_is_used() -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}
-    assert text_of(read_echo(make_request(Text("hi"), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":3}'
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    assert text_of(read_echo(make_request(Text("hi"), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":0}'
     assert text_of(read_echo(make_request(Text("hi"), format=Format(Shape.JSON, "/f")))) == '{"echo":"hi"}'
     assert (
         text_of(read_echo(make_request(Text('{"n":9}'), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":9}'
@@ -247,69 +246,29 @@ def test_a_call_truncated_by_max_tokens_stays_truncated() -> None:
 # The provider
 
 
-def test_every_listed_model_replies_or_fails_as_documented() -> None:
+def test_every_listed_model_replies() -> None:
     provider = make_echo(ProviderConfig(name="echo", kind="echo"), HttpClient().send, {})
     assert provider.endpoint.protocols == ("native",)
-    assert [model.id for model in provider.catalogue.models] == list(LISTED)
+    assert [model.id for model in provider.catalogue.models] == [name for name, _ in MODELS]
     for name, _ in MODELS:
         answer = asyncio.run(send_request(make_request(Text("hi"), model=name)))
-        assert (answer.status == 200) is (
-            not name.startswith("error-") or name.split("-")[1] in ("mid", "cut", "stall")
-        )
+        assert answer.status == 200
 
 
 def test_the_events_of_a_reply_come_in_order() -> None:
-    script = write_script(make_request(Text("hi"), model="echo-think"), make_counter())
-    kinds = [type(event) for event in script.events if not isinstance(event, Delta)]
+    events = write_reply(make_request(Text("hi"), model="echo-think"), make_counter())
+    kinds = [type(event) for event in events if not isinstance(event, Delta)]
     assert kinds[:3] == [Started, Opened, OpaqueAdded]
-    assert isinstance(script.events[-2], UsageReported)
-    assert msgspec.json.encode(script.events[0]).startswith(b'{"type":"started","id":"echo_0","model":"echo-think"')
-
-
-# Echo fails on request: with a status, in the middle of a reply, or by sending no data
-
-
-@pytest.mark.parametrize(
-    ("model", "status", "kind"),
-    [
-        ("error-400", 400, Kind.BAD_REQUEST),
-        ("error-401", 401, Kind.CREDENTIAL),
-        ("error-403", 403, Kind.FORBIDDEN),
-        ("error-404", 404, Kind.NOT_FOUND),
-        ("error-413", 413, Kind.TOO_LARGE),
-        ("error-429", 429, Kind.RATE_LIMITED),
-        ("error-500", 500, Kind.UPSTREAM),
-        ("error-529", 529, Kind.OVERLOADED),
-        ("error-context", 400, Kind.CONTEXT_TOO_LONG),
-        ("no-such-model", 404, Kind.NOT_FOUND),
-    ],
-)
-async def test_errors_come_as_statuses_that_the_protocol_reads(model: str, status: int, kind: Kind) -> None:
-    answer = await send_request(make_request(Text("hi"), model=model, stream=True))
-    body = await answer.read(1 << 20, 1.0)
-    failure = present(PROTOCOL.upstream).read_error(answer.status, dict(answer.headers), body)
-    assert (answer.status, failure.kind) == (status, kind)
-    assert (failure.retry_after == 7.0) is (model == "error-429")
+    assert isinstance(events[-2], UsageReported)
+    assert msgspec.json.encode(events[0]).startswith(b'{"type":"started","id":"echo_0","model":"echo-think"')
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_reply_fails_or_is_truncated_in_its_middle(stream: bool) -> None:
-    mid = asyncio.run(events_of(make_request(Text("one two three four"), model="error-mid", stream=stream)))
-    assert "".join(event.text for event in mid if isinstance(event, Delta)) == "one two three "
-    assert expect(Failed, mid[-1]).failure.kind is Kind.OVERLOADED
-    cut = asyncio.run(events_of(make_request(Text("one two three four"), model="error-cut", stream=stream)))
-    assert expect(Failed, cut[-1]).failure.kind is Kind.TRUNCATED
-    assert isinstance(cut[-2], Delta)
-
-
-async def test_a_stalled_reply_begins_and_then_sends_no_data() -> None:
-    answer = await send_request(make_request(Text("one two"), model="error-stall", stream=True))
-    assert b"one" in await answer.chunk(1.0)
-    await answer.chunk(1.0)
-    for _ in range(2):  # the silence goes on however often one asks
-        with pytest.raises(UpstreamTimeout):
-            await answer.chunk(0.005)
-    assert write_script(make_request(Text("x"), model="error-stall"), make_counter()).finish is Finish.SILENCE
+async def test_an_unknown_model_is_a_status_that_the_protocol_reads(stream: bool) -> None:
+    answer = await send_request(make_request(Text("hi"), model="no-such-model", stream=stream))
+    body = await answer.read(1 << 20, 1.0)
+    failure = present(PROTOCOL.upstream).read_error(answer.status, dict(answer.headers), body)
+    assert (answer.status, failure.kind, failure.code) == (404, Kind.NOT_FOUND, "model_not_found")
 
 
 async def test_a_slow_piece_is_not_lost_after_a_timeout() -> None:
@@ -333,7 +292,7 @@ def test_an_unreadable_body_is_a_bad_request() -> None:
     assert answer.status == 400
 
 
-# The smallest value that satisfies a schema
+# A value of the types that a schema requires
 
 
 @pytest.mark.parametrize(
@@ -352,16 +311,15 @@ def test_an_unreadable_body_is_a_bad_request() -> None:
             },
             {"a": 7},
         ),
-        ({"type": "array", "minItems": 2, "items": {"type": "boolean"}}, [False, False]),
+        ({"type": "array", "items": {"type": "boolean"}}, []),
         ({"type": ["null", "string"]}, None),
-        ({"anyOf": [{"type": "string", "minLength": 6}, {"type": "null"}]}, "echooo"),
-        ({"type": "integer", "exclusiveMinimum": 1.5}, 3),
-        ({"type": "number", "maximum": -2}, -2),
-        ({"type": "string", "format": "date"}, "2000-01-01"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "echo"),
+        ({"type": "integer"}, 0),
+        ({"type": "boolean"}, False),
         ({"allOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]}], "type": "object"}, {"a": None}),
     ],
 )
-def test_the_smallest_example_of_a_schema_is_found(schema: object, value: object) -> None:
+def test_an_example_of_a_schema_has_its_types(schema: object, value: object) -> None:
     assert make_example(schema) == value
 
 

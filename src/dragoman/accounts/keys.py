@@ -249,7 +249,10 @@ class Keyring:
         next_touch = self._clock() + TOUCH_S
         while True:
             try:
-                seen = await self._refresh_if_changed(self._store, seen)
+                version = await self._store.version()
+                if version != seen:
+                    await self.refresh()
+                seen = version
                 if self._clock() >= next_touch:
                     next_touch = self._clock() + TOUCH_S
                     await self.touch()
@@ -267,12 +270,6 @@ class Keyring:
         used, self._used = frozenset(self._used - {ENVIRONMENT_KEY}), set()
         if used and self._store is not None:
             await self._store.touch_keys(used, int(self._clock()))
-
-    async def _refresh_if_changed(self, store: Store, seen: int) -> int:
-        version = await store.version()
-        if version != seen:
-            await self.refresh()
-        return version
 
     def _note_revocation(self, revoked: bool) -> None:
         if revoked and not self.environment_key_revoked:

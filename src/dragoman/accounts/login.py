@@ -133,10 +133,6 @@ class PkceProof(Struct, frozen=True):
         return "Proof(***)"
 
 
-def make_proof() -> PkceProof:
-    return PkceProof(secrets.token_urlsafe(64), secrets.token_urlsafe(32))
-
-
 class BrowserCallback(Struct, frozen=True):
     """Where the browser is redirected to. Ports are tried in order; 0 is any."""
 
@@ -151,7 +147,7 @@ class CodeLogin(ABC):
 
     def __init__(self, callback: BrowserCallback) -> None:
         self._callback = callback
-        self.proof = make_proof()
+        self.proof = PkceProof(secrets.token_urlsafe(64), secrets.token_urlsafe(32))
 
     async def run(self, show: Callable[[str], None]) -> Table:
         """Sign in; `show` is called with the link to open."""

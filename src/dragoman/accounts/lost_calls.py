@@ -58,17 +58,14 @@ def add_notice(request: Request, lost: tuple[LostCall, ...]) -> Request:
     if not request.turns or request.turns[-1].role is not Role.USER:
         return request
     last = request.turns[-1]
-    notice = "\n\n".join(_describe_call(call) for call in lost)
-    turn = replace(last, parts=(*last.parts, Text(notice, at=last.at)))
-    return replace(request, turns=(*request.turns[:-1], turn))
-
-
-def _describe_call(call: LostCall) -> str:
-    return (
+    notice = "\n\n".join(
         f"Note: your previous reply was cut off while it called the tool {call.tool!r}, so that call was not "
         f"executed. Its arguments began: {call.arguments}\n"
         "Call it again if it is still needed, with shorter arguments or in several smaller steps."
+        for call in lost
     )
+    turn = replace(last, parts=(*last.parts, Text(notice, at=last.at)))
+    return replace(request, turns=(*request.turns[:-1], turn))
 
 
 def _stable_content(turn: Turn) -> Iterator[str]:
@@ -109,7 +106,12 @@ class LostCalls:
         packed = msgspec.msgpack.encode(lost)
         self._own.pop((tenant, digest), None)
         self._own[tenant, digest] = (now + CUT_CALL_LIFE_S, packed)
-        self._make_room(tenant)
+        # Drop the oldest: first those of a tenant that exceeds its share, then of all.
+        own = [entry for entry in self._own if entry[0] == tenant]
+        for entry in own[: max(0, len(own) - MAX_CUT_CALLS_PER_TENANT)]:
+            del self._own[entry]
+        while len(self._own) > MAX_CUT_CALLS:
+            self._own.popitem(last=False)
         await self._ask(lambda store: store.remember_cut(tenant, digest, packed, now))
 
     async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
@@ -121,14 +123,6 @@ class LostCalls:
             found = next((self._own[tenant, digest] for digest in digests if (tenant, digest) in self._own), None)
             packed = found[1] if found is not None and found[0] > now else None
         return _lost.decode(packed) if packed else ()
-
-    def _make_room(self, tenant: str) -> None:
-        """Drop the oldest: first those of a tenant that exceeds its share, then of all."""
-        own = [entry for entry in self._own if entry[0] == tenant]
-        for entry in own[: max(0, len(own) - MAX_CUT_CALLS_PER_TENANT)]:
-            del self._own[entry]
-        while len(self._own) > MAX_CUT_CALLS:
-            self._own.popitem(last=False)
 
     async def _is_empty(self, now: int) -> bool:
         """Return True if no call was lost, the usual case; the store is read only once in a while."""

@@ -140,7 +140,7 @@ class Pool:
             return list(self._by_last_use)
         key = _key(session)
         last = self._sessions.get(key)
-        weights = [_weight(key, member.id) for member in self.members]
+        weights = [int.from_bytes(blake2b(key + member.id.encode(), digest_size=8).digest()) for member in self.members]
         return sorted(range(len(self.members)), key=lambda member: (member != last, -weights[member]))
 
     def _is_free(self, member: int, model: str, now: float) -> bool:
@@ -156,7 +156,3 @@ class Pool:
 
 def _key(session: str) -> bytes:
     return blake2b(session.encode(errors="surrogatepass"), digest_size=16).digest()
-
-
-def _weight(session: bytes, member: str) -> int:
-    return int.from_bytes(blake2b(session + member.encode(), digest_size=8).digest())

@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.credential import CredentialError
-from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.framing.jsonread import JSON_ERRORS, parse_or
 from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -66,10 +67,7 @@ class ServiceResponse(Struct, frozen=True):
 
     def parse(self, kind: type[T]) -> T | None:
         """Return the body as a value of that type; None if it is not one."""
-        try:
-            return msgspec.json.decode(self.body, type=kind)
-        except JSON_ERRORS:
-            return None
+        return parse_or(self.body, kind, None)
 
     def parse_account(self, kind: type[T], service: str) -> T:
         """Return the body of an account's service as a value of that type. Raises RequestError."""
@@ -107,10 +105,7 @@ class ServiceClient(Struct, frozen=True):
         try:
             answer = await self.send(out, self.dial, head_timeout_s=TIMEOUT_S)
             self.clock.observe_date(answer.headers.get(b"date"))
-            try:
-                return ServiceResponse(answer.status, await answer.read(MAX_BYTES, TIMEOUT_S))
-            finally:
-                answer.close()
+            return ServiceResponse(answer.status, await read_and_close(answer, MAX_BYTES, TIMEOUT_S))
         except UpstreamTimeout as late:
             raise CredentialError(str(late), Kind.TIMEOUT) from late
         except (ConnectionLost, SizeLimitExceeded) as lost:

@@ -45,7 +45,13 @@ async def check_provider(config: ProviderConfig, label: str, http: HttpClient, s
             return [replace(finding, what=finding.what.replace(name, what, 1)) for finding in findings]
         if config.kind == "echo":
             return [Finding(what, OK, "built in")]
-        request = _list_request(provider)
+        # The request for the list of models, without its credential.
+        protocol = provider.endpoint.protocols[0]
+        upstream = PROTOCOLS[protocol].upstream
+        assert upstream is not None
+        headers = (*provider.endpoint.headers, *upstream.required_headers)
+        url = provider.catalogue.list_url or f"{provider.endpoint.url}/models"
+        request = UnsignedRequest(protocol, "GET", url, headers)
         credentials = await provider.auth.authorize(request)
         if not provider.catalogue.has_list:
             return [Finding(what, OK, "has a credential; without a model list, nothing else can be checked for free")]
@@ -67,16 +73,6 @@ def _redact_finding(finding: Finding, provider: Provider) -> Finding:
     """Remove secrets from a finding: a server may repeat what it was sent, a secret of `headers` for example."""
     found = redact_known(finding.found.encode(errors="replace"), list_secrets((), provider.auth.secrets)).decode()
     return replace(finding, found=redact(found))
-
-
-def _list_request(provider: Provider) -> UnsignedRequest:
-    """Return the request for the list of models, without its credential."""
-    protocol = provider.endpoint.protocols[0]
-    upstream = PROTOCOLS[protocol].upstream
-    assert upstream is not None
-    headers = (*provider.endpoint.headers, *upstream.required_headers)
-    url = provider.catalogue.list_url or f"{provider.endpoint.url}/models"
-    return UnsignedRequest(protocol, "GET", url, headers)
 
 
 async def _send_request(

@@ -26,6 +26,7 @@ from dragoman.config.providers import split_by_credential
 from dragoman.config.settings import is_loopback
 from dragoman.framing.known_secrets import Secrets, redact_known
 from dragoman.framing.redaction import redact
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.dial import find_bind_error
 from dragoman.net.tasks import spawn
@@ -140,10 +141,7 @@ async def _read_metrics(root: str, http: HttpClient) -> str:
     """Return nothing where the gateway does not respond: it was found a moment ago, and may have stopped since."""
     try:
         response = await http.send(OutgoingRequest("GET", f"{root}/metrics", ()), head_timeout_s=METRICS_TIMEOUT_S)
-        try:
-            text = (await response.read(MAX_METRICS_BYTES, METRICS_TIMEOUT_S)).decode(errors="replace")
-        finally:
-            response.close()
+        text = (await read_and_close(response, MAX_METRICS_BYTES, METRICS_TIMEOUT_S)).decode(errors="replace")
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded):
         return ""
     return text if response.status == 200 else ""
@@ -188,12 +186,11 @@ async def _check_store(config: Config, environ: Mapping[str, str]) -> list[Findi
 async def _check_database(config: Config, environ: Mapping[str, str]) -> list[Finding]:
     store = make_store(config.store.url)
     try:
-        rows = await store.list_keys()
+        async with store:
+            rows = await store.list_keys()
     except StoreError as error:
         to_do = "start the server, or correct user, password and address in store.url"
         return [Finding("store", BROKEN, str(error), to_do)]
-    finally:
-        await store.close()
     return [Finding("store", OK, store.name), _check_keys(config, rows, environ)]
 
 
@@ -271,8 +268,7 @@ async def probe_provider(
     config: ProviderConfig, model: str | None, report_progress: Callable[[str], None]
 ) -> ProbeReport:
     """Send small requests to a provider's server and report what it supports."""
-    http = HttpClient()
-    try:
+    async with HttpClient() as http:
         provider = make_compatible(config, http.send, os.environ)
         model = model or next((info.id for info in await _list_models(provider)), None)
         if model is None:
@@ -283,8 +279,6 @@ async def probe_provider(
         )
         profile = await probe(ProbeClient(provider, model), model)
         secrets = await provider.list_secrets()
-    finally:
-        await http.close()
     profile = _redact_profile(profile, secrets)
     return ProbeReport(config, profile, choose_settings(profile, config))
 

@@ -116,7 +116,10 @@ def read_beginning(pid: int) -> str | None:
     try:
         boot = BOOT.read_text().strip()
     except OSError:  # elsewhere than on Linux
-        return _ask_ps(pid)
+        environ = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
+        command = ["ps", "-o", "lstart=", "-p", str(pid)]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        return done.stdout.strip() or None
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -124,13 +127,6 @@ def read_beginning(pid: int) -> str | None:
     fields = stat.rpartition(")")[2].split()  # from the third on: the second is the name, and may hold anything
     state, ticks = fields[0], fields[19]
     return None if state in "ZX" else f"{ticks} ticks after boot {boot}"
-
-
-def _ask_ps(pid: int) -> str | None:
-    environ = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
-    command = ["ps", "-o", "lstart=", "-p", str(pid)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
 
 
 def _address(root: str) -> tuple[str | None, int | None]:

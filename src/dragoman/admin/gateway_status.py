@@ -14,6 +14,7 @@ from dragoman.admin.running_gateway import MAX_BODY_BYTES, PROBE_TIMEOUT_S, find
 from dragoman.admin.usage import load_usage, parse_span
 from dragoman.config import Config
 from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.observers.metrics_catalogue import COOLING_DOWN, IN_PROGRESS, POOL_CREDENTIALS, STREAMS
 from dragoman.store.usage_rows import UsageSum
@@ -95,24 +96,19 @@ async def read_status(
 
 
 async def _ask(root: str) -> tuple[_Health, bool, _Scrape]:
-    http = HttpClient()
     try:
-        _, health = await _get(http, f"{root}/health")
-        ready, _ = await _get(http, f"{root}/ready")
-        _, metrics = await _get(http, f"{root}/metrics")
+        async with HttpClient() as http:
+            _, health = await _get(http, f"{root}/health")
+            ready, _ = await _get(http, f"{root}/ready")
+            _, metrics = await _get(http, f"{root}/metrics")
         return msgspec.json.decode(health, type=_Health), ready == 200, _read_metrics(metrics.decode())
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, *JSON_ERRORS):
         return _Health(), False, _Scrape()
-    finally:
-        await http.close()
 
 
 async def _get(http: HttpClient, url: str) -> tuple[int, bytes]:
     response = await http.send(OutgoingRequest("GET", url, ()), head_timeout_s=PROBE_TIMEOUT_S)
-    try:
-        return response.status, await response.read(MAX_BODY_BYTES, PROBE_TIMEOUT_S)
-    finally:
-        response.close()
+    return response.status, await read_and_close(response, MAX_BODY_BYTES, PROBE_TIMEOUT_S)
 
 
 def _read_metrics(text: str) -> _Scrape:

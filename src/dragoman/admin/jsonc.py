@@ -104,16 +104,12 @@ def _set_member(text: str, path: tuple[str, ...], value: object) -> str:
         return f"{text[: node.start + 1]}{line}\n{outer}{text[node.end - 1 :]}"
     last = max(node.members.values(), key=lambda member: member.end)
     rest = text[last.end : node.end - 1]
-    comma = "" if _has_comma(rest) else ","
+    # Whether a comma follows a member, before or after comments.
+    found = SPACE.match(rest)
+    comma = "" if (found is not None and rest[found.end() :].startswith(",")) else ","
     kept = rest.rstrip()
     closing = rest[len(kept) :] if "\n" in rest[len(kept) :] else f"\n{outer}"
     return f"{text[: last.end]}{comma}{kept}{line}{closing}{text[node.end - 1 :]}"
-
-
-def _has_comma(rest: str) -> bool:
-    """Return whether a comma follows a member, before or after comments."""
-    found = SPACE.match(rest)
-    return found is not None and rest[found.end() :].startswith(",")
 
 
 def _format(value: object, indent: str) -> str:

@@ -51,11 +51,8 @@ class VersionMismatch(AdminError):
 @asynccontextmanager
 async def open_keyring(config: Config) -> AsyncIterator[Keyring]:
     """Open the keys of the configured store."""
-    store = await open_store(config.store.url)
-    try:
+    async with await open_store(config.store.url) as store:
         yield Keyring(store)
-    finally:
-        await store.close()
 
 
 async def create_key(keyring: Keyring, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey:
@@ -93,7 +90,7 @@ async def find_valid_key(keyring: Keyring, name_or_id: str) -> KeyRow:
     """Return the key that is not revoked and has this id, or else this name."""
     rows = [row for row in await keyring.list() if row.revoked_at is None and name_or_id in (row.id, row.name)]
     if not rows:
-        raise _not_found(name_or_id)
+        raise NotFound(f'There is no valid key "{name_or_id}". `dragoman keys list` shows all.')
     return next((row for row in rows if row.id == name_or_id), rows[0])
 
 
@@ -103,10 +100,6 @@ async def _explain_unknown(keyring: Keyring, name_or_id: str) -> AdminError:
     except NotFound as unknown:
         return unknown
     return VersionMismatch(f'The key "{row.name}" was changed since you read it; it has version {row.version} now.')
-
-
-def _not_found(name_or_id: str) -> NotFound:
-    return NotFound(f'There is no valid key "{name_or_id}". `dragoman keys list` shows all.')
 
 
 async def find_key(config: Config, secret: Secret) -> KeyRow | None:
@@ -205,30 +198,21 @@ class RemoteKeys(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_remote_keys(config: Config, root: str) -> AsyncIterator[KeyAccess]:
-    """Use the gateway at an address that the user named; raises AdminError if this shell has no key for it."""
-    http = HttpClient()
-    try:
-        if config.client_key is None:
-            raise AdminError(f"The owner's key of {root} is needed: set $DRAGOMAN_API_KEY.")
-        yield RemoteKeys(GatewayClient(root, config.client_key.reveal(), http))
-    finally:
-        await http.close()
+async def open_key_access(config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[KeyAccess]:
+    """Use the running gateway, if the key in this shell may administer it, else the configured store.
 
-
-@asynccontextmanager
-async def open_key_access(config: Config, root: str | None) -> AsyncIterator[KeyAccess]:
-    """Use the running gateway, if the key in this shell may administer it, else the configured store."""
-    http = HttpClient()
-    try:
-        remote = await _find_remote(config, root, http)
-        if remote is not None:
+    A gateway that the user named is used in any case; raises AdminError if this shell has no key for it.
+    """
+    async with HttpClient() as http:
+        if named and root is not None:
+            if config.client_key is None:
+                raise AdminError(f"The owner's key of {root} is needed: set $DRAGOMAN_API_KEY.")
+            yield RemoteKeys(GatewayClient(root, config.client_key.reveal(), http))
+        elif (remote := await _find_remote(config, root, http)) is not None:
             yield remote
-            return
-        async with open_keyring(config) as keyring:
-            yield StoredKeys(keyring)
-    finally:
-        await http.close()
+        else:
+            async with open_keyring(config) as keyring:
+                yield StoredKeys(keyring)
 
 
 async def _find_remote(config: Config, root: str | None, http: HttpClient) -> RemoteKeys | None:
@@ -294,13 +278,10 @@ async def make_console_link(config: Config, root: str, environ: Mapping[str, str
         raise AdminError(state.problem or f"The console is off: console.enabled is false, or ${CONSOLE_VARIABLE} is 0.")
     if not is_loopback(config.server.host):
         raise AdminError("Open the console at the address of your reverse proxy, and sign in there with a key.")
-    store = await open_store(config.store.url)
-    try:
+    async with await open_store(config.store.url) as store:
         keyring = Keyring(store, config.client_key)
         await keyring.refresh()
         token = await ConsoleSessions(store, keyring).make_link()
-    finally:
-        await store.close()
     if token is None:
         raise AdminError(NO_OWNER.format(root=root))
     return console_address(root, token)

@@ -168,13 +168,9 @@ def choose_model(recipe: Recipe, config: Config, present: object, list_ids: Call
     if present is None and suggested is not None:
         return suggested
     ids = list_ids()
-    if isinstance(present, str) and _is_served(present, ids, config):
+    if isinstance(present, str) and (present in ids or bool(find_configured_targets(present, config.models, {}))):
         return present
     return suggested or _choose_model(ids, recipe.preferred_models)
-
-
-def _is_served(name: str, ids: Sequence[str], config: Config) -> bool:
-    return name in ids or bool(find_configured_targets(name, config.models, {}))
 
 
 def _choose_model(ids: Sequence[str], preferred: Sequence[str]) -> str | None:

@@ -74,7 +74,10 @@ def parse_filter(text: str, now: datetime, key_names: Mapping[str, str]) -> Requ
             case "before":
                 until = min(until, _parse_time(term, now))
             case "stream":
-                conditions.append(_parse_stream(term))
+                values: dict[str, Value] = {"yes": True, "no": False}
+                if term.operator not in (":", ":!") or term.value not in values:
+                    raise InvalidArgument(f"{term.text!r}: write stream:yes or stream:no.")
+                conditions.append(Condition("stream", "=", values[term.value], term.operator == ":!"))
             case "key":
                 conditions.append(_find_keys(_parse_text(term), key_names))
             case name if name in NUMBERS:
@@ -140,13 +143,6 @@ def _parse_number(term: Term, number: Number) -> Condition:
     if term.operator in COMPARISONS:
         return Condition(number.column, COMPARISONS[term.operator], whole)
     return Condition(number.column, "=", whole, term.operator == ":!")
-
-
-def _parse_stream(term: Term) -> Condition:
-    values: dict[str, Value] = {"yes": True, "no": False}
-    if term.operator not in (":", ":!") or term.value not in values:
-        raise InvalidArgument(f"{term.text!r}: write stream:yes or stream:no.")
-    return Condition("stream", "=", values[term.value], term.operator == ":!")
 
 
 def _parse_duration(term: Term) -> float:

@@ -9,7 +9,8 @@ from dragoman.admin import AdminError, InvalidArgument, NotFound
 from dragoman.admin.configuration import base_url
 from dragoman.admin.gateway_process import GatewayProcess, find_process, list_gateways
 from dragoman.config import Config
-from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.framing.jsonread import JSON_ERRORS, parse_or
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import (
     ConnectionLost,
     HttpClient,
@@ -61,18 +62,12 @@ class GatewayClient(Struct, frozen=True):
 
     async def get_with_headers(self, path: str) -> tuple[Headers, bytes]:
         response = await self.send("GET", path, b"", RESPONSE_TIMEOUT_S)
-        try:
-            return response.headers, await response.read(MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
-        finally:
-            response.close()
+        return response.headers, await read_and_close(response, MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
 
     async def write(self, method: str, path: str, body: object = None) -> bytes:
         """Send a value as JSON and return the body of the response."""
         response = await self.send(method, path, b"" if body is None else msgspec.json.encode(body), RESPONSE_TIMEOUT_S)
-        try:
-            return await response.read(MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
-        finally:
-            response.close()
+        return await read_and_close(response, MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
 
     async def send(self, method: str, path: str, body: bytes, timeout_s: float) -> HttpResponse:
         """Return the response once its head has arrived; raise GatewayRefused where the status is not 200 or 201."""
@@ -85,10 +80,7 @@ class GatewayClient(Struct, frozen=True):
         )
         if response.status in (200, 201):
             return response
-        try:
-            error_body = await response.read(MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
-        finally:
-            response.close()
+        error_body = await read_and_close(response, MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
         raise GatewayRefused(response.status, self._describe_refusal(response.status, error_body))
 
     def _describe_refusal(self, status: int, body: bytes) -> str:
@@ -97,10 +89,7 @@ class GatewayClient(Struct, frozen=True):
                 f"The gateway at {self.root} rejects the key. `dragoman keys create` makes a valid one; "
                 "set it as $DRAGOMAN_API_KEY, or pass it with --key."
             )
-        try:
-            message = msgspec.json.decode(body, type=_ErrorBody).error.message
-        except JSON_ERRORS:
-            message = ""
+        message = parse_or(body, _ErrorBody, _ErrorBody()).error.message
         return f"{message or 'The gateway rejected the request.'} (HTTP {status})"
 
 
@@ -180,32 +169,22 @@ def require_key(key: str | None, url: str) -> str:
 
 async def read_version(root: str) -> str | None:
     """Return the version of the dragoman at an address, or None where there is none."""
-    http = HttpClient()
     try:
-        response = await http.send(OutgoingRequest("GET", f"{root}/", ()), head_timeout_s=PROBE_TIMEOUT_S)
-        try:
-            body = msgspec.json.decode(await response.read(MAX_BODY_BYTES, PROBE_TIMEOUT_S), type=_Root)
-        finally:
-            response.close()
+        async with HttpClient() as http:
+            response = await http.send(OutgoingRequest("GET", f"{root}/", ()), head_timeout_s=PROBE_TIMEOUT_S)
+            body = msgspec.json.decode(await read_and_close(response, MAX_BODY_BYTES, PROBE_TIMEOUT_S), type=_Root)
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, *JSON_ERRORS):
         return None
-    finally:
-        await http.close()
     return body.version if body.message.startswith("dragoman") else None
 
 
 async def accepts_key(root: str, key: str) -> bool:
     """Return whether the gateway at an address accepts a key."""
-    http = HttpClient()
+    headers = ((b"authorization", b"Bearer " + key.encode()),)
+    out = OutgoingRequest("GET", f"{root}/v1/models/-", headers)  # needs a key and costs nothing: no such model
     try:
-        headers = ((b"authorization", b"Bearer " + key.encode()),)
-        # This path needs a key and costs nothing, since no model has this name.
-        response = await http.send(
-            OutgoingRequest("GET", f"{root}/v1/models/-", headers), head_timeout_s=PROBE_TIMEOUT_S
-        )
-        response.close()
+        async with HttpClient() as http:
+            response = await http.send(out, head_timeout_s=PROBE_TIMEOUT_S)
     except (ConnectionLost, UpstreamTimeout):
         return False
-    finally:
-        await http.close()
     return response.status != 401

@@ -83,21 +83,17 @@ def install_service(unit: Path, text: str, environ: Mapping[str, str]) -> Servic
         _run([systemctl, "--user", "enable", UNIT], environ)
         _run([systemctl, "--user", "restart", UNIT], environ)  # it may run already, with the unit of before
     except AdminError as error:
-        _restore(unit, before, systemctl, environ)
+        # Undo an installation that failed, as far as systemd lets us.
+        if before is None:
+            _call([systemctl, "--user", "disable", "--now", UNIT], environ)
+            unit.unlink()
+        else:
+            unit.write_text(before)
+        _call([systemctl, "--user", "daemon-reload"], environ)
         left = "Nothing was installed." if before is None else "The unit is as it was before."
         next_step = WITHOUT_BUS if isinstance(error, NoUserBus) else "Its log: journalctl --user -u dragoman"
         raise AdminError(f"{error}\n{left} {next_step}") from error
     return read_state(unit, environ)
-
-
-def _restore(unit: Path, before: str | None, systemctl: str, environ: Mapping[str, str]) -> None:
-    """Undo an installation that failed, as far as systemd lets us."""
-    if before is None:
-        _call([systemctl, "--user", "disable", "--now", UNIT], environ)
-        unit.unlink()
-    else:
-        unit.write_text(before)
-    _call([systemctl, "--user", "daemon-reload"], environ)
 
 
 def uninstall_service(unit: Path, environ: Mapping[str, str]) -> Removal:

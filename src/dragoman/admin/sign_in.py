@@ -134,7 +134,12 @@ async def sign_in_kiro(config: Config, options: KiroOptions, file: Path | None, 
         if options.social:
             table = await _kiro_in_browser(line, section.auth_endpoint, region, options.social, user)
         else:
-            table = await _kiro_by_code(line, section.auth_endpoint, region, options.start_url, user)
+            login = kiro_login.DeviceLogin(
+                line, section.auth_endpoint or oidc_host(region), options.start_url or BUILDER_ID_START
+            )
+            client, prompt = await login.begin()
+            user.show_prompt(Prompt(prompt.link, prompt.user_code))
+            table = await login.wait(client, prompt, user.show_remaining)
         return {**table, "region": region}
 
     return await _sign_in(section, sign_in, _choose_file(file, "kiro.json"))
@@ -174,15 +179,6 @@ async def sign_in_copilot(config: Config, client_id: str | None, file: Path | No
     return await _sign_in(section, sign_in, _choose_file(file, "copilot.json"))
 
 
-async def _kiro_by_code(
-    line: ServiceClient, root: str | None, region: str, start_url: str | None, user: Conversation
-) -> Table:
-    login = kiro_login.DeviceLogin(line, root or oidc_host(region), start_url or BUILDER_ID_START)
-    client, prompt = await login.begin()
-    user.show_prompt(Prompt(prompt.link, prompt.user_code))
-    return await login.wait(client, prompt, user.show_remaining)
-
-
 async def _kiro_in_browser(
     line: ServiceClient, root: str | None, region: str, provider: str, user: Conversation
 ) -> Table:
@@ -204,13 +200,11 @@ def _own_file(name: str) -> Path:
 
 
 async def _sign_in(section: ProviderConfig, sign_in: SignIn, file: Path) -> SignedIn:
-    http = HttpClient()
     try:
-        table = await sign_in(http.send)
+        async with HttpClient() as http:
+            table = await sign_in(http.send)
     except LoginFailed as failed:
         raise AdminError(f"Not signed in: {failed}.") from failed
-    finally:
-        await http.close()
     save_login(file, table)
     configured = list_credentials(section)
     if _uses_file(section, file):

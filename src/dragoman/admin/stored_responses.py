@@ -17,11 +17,8 @@ from dragoman.store.response_rows import Kept, ResponseRow
 @asynccontextmanager
 async def open_stored(config: Config) -> "AsyncIterator[StoredResponses]":
     """Open the responses in the configured store."""
-    store = await open_store(config.store.url)
-    try:
+    async with await open_store(config.store.url) as store:
         yield StoredResponses(store, config)
-    finally:
-        await store.close()
 
 
 class StoredResponses:

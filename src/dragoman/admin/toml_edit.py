@@ -24,7 +24,10 @@ def set_keys(text: str, settings: Mapping[str, object]) -> str:
     """Set keys at any depth; tables that are missing are added. Raises CannotEdit."""
     document = _parse(text)
     if document.as_string() != text:
-        return _append_tables(document, text, settings)
+        # Append tables of which the document has none yet.
+        if any(not path or _find(document, path) is not None for path in _list_tables(settings)):
+            raise CannotEdit(SPLIT)
+        return f"{text.rstrip()}\n\n{tomlkit.dumps(settings)}"
     try:
         _set_keys(document, settings)
         return _separate_new_tables(document.as_string(), text)
@@ -58,13 +61,6 @@ def _parse(text: str) -> tomlkit.TOMLDocument:
         return tomlkit.parse(text)
     except TOMLKitError as error:
         raise CannotEdit(str(error)) from error
-
-
-def _append_tables(document: tomlkit.TOMLDocument, text: str, settings: Mapping[str, object]) -> str:
-    """Append tables of which the document has none yet."""
-    if any(not path or _find(document, path) is not None for path in _list_tables(settings)):
-        raise CannotEdit(SPLIT)
-    return f"{text.rstrip()}\n\n{tomlkit.dumps(settings)}"
 
 
 def _list_tables(settings: Mapping[str, object]) -> Iterator[KeyPath]:

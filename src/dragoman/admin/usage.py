@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dragoman.accounts.keys import Keyring
 from dragoman.admin import AdminError, InvalidArgument
@@ -38,12 +38,7 @@ RELATIVE_TIME = re.compile(r"(\d{1,5})([hdw])")
 ALWAYS = "all"
 TIME_FORMATS = 'use a duration (24h, 7d, 4w), a day (2026-11-15), or "all"'
 NO_NAME = "(none)"
-COUNTS = (
-    *("requests", "failed", "client_gone", "input_tokens", "cache_read_tokens", "cache_write_tokens"),
-    *("output_tokens", "reasoning_tokens", "credits", "cost_nano_usd"),
-    *("priced", "counted", "derived", "estimated", "estimated_tokens", "duration_ms"),
-    *("web_searches", "web_fetches"),
-)
+COUNTS = UsageSum.__struct_fields__[2:-2]  # without group, slot and the counts of speed
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -133,9 +128,8 @@ async def load_usage(config: Config, key: str | None, span: UsageSpan, by: str, 
 
 async def read_quotas(config: Config) -> QuotaReport:
     """Ask every provider that has plans how much of them is used."""
-    http = HttpClient()
     report = QuotaReport([], [])
-    try:
+    async with HttpClient() as http:
         for section in (single for provider in config.providers.values() for single in split_by_credential(provider)):
             try:
                 provider = KINDS[section.kind](section, http.send, os.environ) if section.kind in KINDS else None
@@ -146,8 +140,6 @@ async def read_quotas(config: Config) -> QuotaReport:
                 report.problems.append(problem)
             except ConfigError as error:
                 report.problems.append(str(error))
-    finally:
-        await http.close()
     return report
 
 
@@ -157,32 +149,27 @@ async def _ask_gateway(
     """Return the gateway's report, or None and why there is none."""
     if root is None or not key:
         return None, ""
-    http = HttpClient()
+    path = f"{PATH}?since_ms={span.since_ms}&until_ms={span.until_ms}&by={by}"
     try:
-        path = f"{PATH}?since_ms={span.since_ms}&until_ms={span.until_ms}&by={by}"
-        return msgspec.json.decode(await GatewayClient(root, key, http).get(path), type=UsageReport), ""
+        async with HttpClient() as http:
+            return msgspec.json.decode(await GatewayClient(root, key, http).get(path), type=UsageReport), ""
     except (AdminError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded, *JSON_ERRORS) as fault:
         if _is_absent(config.store.url):
             raise
         return None, redact(str(fault))
-    finally:
-        await http.close()
 
 
 async def _read_store(url: str, span: UsageSpan, by: str, opened_by: str | None) -> UsageReport | None:
     """Return None where there is no store, or where it does not have the key that the gateway accepts."""
     if _is_absent(url):
         return None
-    store = await open_store(url)
-    try:
+    async with await open_store(url) as store:
         if opened_by is not None:
             keyring = Keyring(store)
             await keyring.refresh()
             if keyring.check(opened_by.encode()) is None:
                 return None
         return await read_usage(store, span, by, limited=False)
-    finally:
-        await store.close()
 
 
 def _is_absent(url: str) -> bool:
@@ -223,30 +210,15 @@ def _milliseconds(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)
 
 
-class Total(Struct):
+class Total(UsageSum):
     """What the requests of one group used. Input includes what was read from and written to a cache."""
 
-    name: str
     key: str = ""  # the key's id, where the group is one
-    requests: int = 0
-    failed: int = 0
-    client_gone: int = 0
-    input_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-    credits: float = 0.0
-    cost_nano_usd: int = 0
-    priced: int = 0
-    counted: int = 0
-    derived: int = 0
-    estimated: int = 0
-    estimated_tokens: int = 0
-    duration_ms: int = 0
-    web_searches: int = 0
-    web_fetches: int = 0
-    days: dict[date, int] = {}  # tokens
+    days: dict[date, int] = field(default_factory=dict)  # tokens
+
+    @property
+    def name(self) -> str:
+        return self.group
 
     @property
     def label(self) -> str:
@@ -290,10 +262,10 @@ def group_totals(parts: Iterable[UsageSum], by: str, names: Mapping[str, str]) -
     """Return the totals: days in their order, any other group by size. `names` are the names of keys by their ids."""
     groups: dict[str, Total] = {}
     for part in parts:
-        day = _day(part)
+        day = datetime.fromtimestamp(part.slot * SLOT_MS / 1000).date()
         group = day.isoformat() if by == "day" else part.group
         if group not in groups:
-            groups[group] = Total(_name(group, by, names), group if by == "key" else "")
+            groups[group] = Total(_name(group, by, names), key=group if by == "key" else "")
         groups[group].add(part, {day: part.input_tokens + part.output_tokens})
     if by == "day":
         days = fill_days(day for total in groups.values() for day in total.days)
@@ -325,10 +297,6 @@ def as_record(totals: list[Total], by: str, span: UsageSpan) -> dict[str, object
         "rows": rows,
         "total": whole,
     }
-
-
-def _day(part: UsageSum) -> date:
-    return datetime.fromtimestamp(part.slot * SLOT_MS / 1000).date()
 
 
 def _format_time(ms: int) -> str:

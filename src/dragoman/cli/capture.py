@@ -45,7 +45,7 @@ def show_list(config_file: str | None, as_json: bool) -> None:
     """List the captures, the newest last."""
     captures = list_captures(read_settings(config_file).debug)
     if as_json:
-        show_json([_fields(kept) for kept in captures])
+        show_json([{**kept.summary.list_fields(), "file": str(kept.file), "size": kept.size} for kept in captures])
     elif captures:
         show_table(HEADINGS, [_format_row(kept) for kept in captures])
     else:
@@ -91,10 +91,6 @@ def _format_row(kept: CaptureFile) -> tuple[str, ...]:
     size = f"{kept.size / 1024:.1f} kB"
     names = (summary.client or "–", summary.protocols, summary.route or "–")
     return (summary.request_id, time, *names, summary.outcome, size)
-
-
-def _fields(kept: CaptureFile) -> dict[str, object]:
-    return {**kept.summary.list_fields(), "file": str(kept.file), "size": kept.size}
 
 
 def render_timeline(capture: Capture, full: bool = False, width: int = WIDTH) -> Iterator[str]:

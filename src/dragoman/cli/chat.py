@@ -248,13 +248,15 @@ class Screen:
     def show(self, event: Event) -> None:
         match event:
             case Opened(block=block, what=HostedBlock() as hosted):
-                self._note(f"→ {hosted.kind} {_json(hosted.input)}{_describe_results(hosted)}")
+                self._note(f"→ {hosted.kind} {msgspec.json.encode(hosted.input).decode()}{_describe_results(hosted)}")
             case Opened(block=block):
                 self._blocks[block] = event
             case Delta(block=block, text=text):
                 self._show_delta(block, text)
             case Closed(block=block):
-                self._show_call(block)
+                opened = self._blocks.get(block)
+                if opened is not None and isinstance(opened.what, CallBlock):
+                    self._note(f"→ {opened.what.name} {''.join(self._arguments.get(block, []))}")
             case Ended(stop=stop) if stop not in (Stop.END, Stop.TOOL):
                 self._note(f"(stopped: {stop.value.replace('_', ' ')})")
             case _:
@@ -287,11 +289,6 @@ class Screen:
                 self._write(sys.stderr, text)
             case CallBlock():
                 self._arguments.setdefault(block, []).append(text)
-
-    def _show_call(self, block: int) -> None:
-        opened = self._blocks.get(block)
-        if opened is not None and isinstance(opened.what, CallBlock):
-            self._note(f"→ {opened.what.name} {''.join(self._arguments.get(block, []))}")
 
     def _note(self, text: str) -> None:
         self._end_line()
@@ -357,7 +354,3 @@ def _describe_usage(usage: Usage) -> str:
     cached = f" ({usage.cache_read} cached)" if usage.cache_read else ""
     reasoning = f" ({usage.reasoning} reasoning)" if usage.reasoning else ""
     return f"{count(usage.input, 'token')} in{cached}, {usage.output} out{reasoning}"
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -52,11 +52,8 @@ async def _list_served_models(config: Config) -> list[str]:
         root = await find_gateway(config, os.environ)
         if root is None:
             return []
-        http = HttpClient()
-        try:
+        async with HttpClient() as http:
             return (await read_models(GatewayClient(root, key, http))).ids
-        finally:
-            await http.close()
 
 
 def _list_providers(config: Config) -> Iterable[Offer]:

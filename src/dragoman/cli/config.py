@@ -21,7 +21,6 @@ from dragoman.admin.settings_file import FileEdit
 from dragoman.cli.screen import count, print_note, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
 from dragoman.config import Config
-from dragoman.config.presets import Preset
 
 
 @click.group("config")
@@ -39,7 +38,11 @@ def init(here: bool, yes: bool, config_file: str | None) -> None:
     path = new_file_path(source, in_directory=here)
     if path.exists():
         raise AdminError(f"{path} exists already. Edit it, or add to it with `dragoman providers add`.")
-    found = _read_without_file(source)
+    # What a gateway without a file would use.
+    nowhere = {**source.environ, "XDG_CONFIG_HOME": os.devnull}
+    nowhere.pop("DRAGOMAN_CONFIG", None)
+    elsewhere = ConfigSource(None, nowhere, Path(os.devnull), source.home)
+    found = asyncio.run(elsewhere.read_with_local_servers())
     choices = [choice for choice in find_choices(found) if yes or _confirm_choice(choice)]
     if not yes:
         choices += _ask_for_vendors({choice.name for choice in choices})
@@ -49,14 +52,6 @@ def init(here: bool, yes: bool, config_file: str | None) -> None:
     for warning in config_source(str(path)).read().warnings:
         print_note(f"Warning: {warning}")
     print_note("Next: `dragoman serve`, or `dragoman launch claude`.")
-
-
-def _read_without_file(source: ConfigSource) -> Config:
-    """Return what a gateway without a file would use."""
-    nowhere = {**source.environ, "XDG_CONFIG_HOME": os.devnull}
-    nowhere.pop("DRAGOMAN_CONFIG", None)
-    elsewhere = ConfigSource(None, nowhere, Path(os.devnull), source.home)
-    return asyncio.run(elsewhere.read_with_local_servers())
 
 
 def _confirm_choice(choice: Choice) -> bool:
@@ -81,19 +76,15 @@ def _ask_for_vendors(taken: set[str]) -> list[Choice]:
             click.echo(f"{kind} is there already.")
             continue
         taken.add(kind)
-        choices.append(make_choice(kind, _ask_for_parameters(preset)))
-
-
-def _ask_for_parameters(preset: Preset | None) -> dict[str, str]:
-    answers: dict[str, str] = {}
-    for parameter in () if preset is None else preset.used_parameters({}):
-        set_by = next((name for name in parameter.variables if os.environ.get(name)), None)
-        if set_by is None:
-            answers[parameter.name] = click.prompt(f"  {parameter.name}", default=parameter.default)
-    for key in () if preset is None else preset.keys[:1]:
-        if not os.environ.get(key):
-            click.echo(f"  Set ${key} where the gateway starts.")
-    return answers
+        answers: dict[str, str] = {}
+        for parameter in () if preset is None else preset.used_parameters({}):
+            set_by = next((name for name in parameter.variables if os.environ.get(name)), None)
+            if set_by is None:
+                answers[parameter.name] = click.prompt(f"  {parameter.name}", default=parameter.default)
+        for key in () if preset is None else preset.keys[:1]:
+            if not os.environ.get(key):
+                click.echo(f"  Set ${key} where the gateway starts.")
+        choices.append(make_choice(kind, answers))
 
 
 @command.command("check", short_help="Check the configuration.")

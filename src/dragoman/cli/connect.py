@@ -48,7 +48,12 @@ def command(
         raise click.UsageError("--write and --undo cannot be used together.")
     recipe = RECIPES[client]
     if undo:
-        _undo(recipe)
+        if recipe.file is None:
+            raise AdminError(f"There is nothing to undo. {recipe.why_no_file}")
+        files = [file for file in (recipe.file, recipe.second_file) if file is not None]
+        undone = [_undo_file(file) for file in files]
+        if not any(undone):
+            raise AdminError(_explain_no_record(_path(recipe.file)))
         return
     config = read_found_settings(config_file)
     root = asyncio.run(find_gateway(config, os.environ, url)) or base_url(config.server.host, config.server.port)
@@ -144,15 +149,6 @@ def _write_file(client: str, file: SettingsFile, target: Target) -> bool:
     old = f" The old file is {backup.name}." if backup is not None else ""
     click.echo(f"\nWrote {path}.{old} `dragoman connect {client} --undo` takes it back.\n")
     return True
-
-
-def _undo(recipe: Recipe) -> None:
-    if recipe.file is None:
-        raise AdminError(f"There is nothing to undo. {recipe.why_no_file}")
-    files = [file for file in (recipe.file, recipe.second_file) if file is not None]
-    undone = [_undo_file(file) for file in files]
-    if not any(undone):
-        raise AdminError(_explain_no_record(_path(recipe.file)))
 
 
 def _undo_file(file: SettingsFile) -> bool:

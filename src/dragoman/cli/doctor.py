@@ -69,7 +69,8 @@ async def _examine(config_file: str | None, url: str | None, *, is_shown: bool) 
     async for finding in _findings(config_file, url):
         findings.append(finding)
         if is_shown:
-            click.echo(_format_finding(finding))
+            line = f"{LABELS[finding.state]}  {finding.what:<22}  {finding.found}"
+            click.echo(f"{line}\n{' ' * 8}→ {finding.to_do}" if finding.to_do else line)
     return findings
 
 
@@ -82,11 +83,6 @@ async def _findings(config_file: str | None, url: str | None) -> AsyncIterator[F
         return
     async for finding in examine(config, os.environ, url):
         yield finding
-
-
-def _format_finding(finding: Finding) -> str:
-    line = f"{LABELS[finding.state]}  {finding.what:<22}  {finding.found}"
-    return f"{line}\n{' ' * 8}→ {finding.to_do}" if finding.to_do else line
 
 
 def _probe(config: Config, name: str, model: str | None, *, write: bool, as_json: bool) -> None:

@@ -25,8 +25,7 @@ async def open_gateway(config: Config, key: str | None, url: str | None = None) 
 
     Raises AdminError if the user names a gateway that does not answer, or without a key for it.
     """
-    http = HttpClient()
-    try:
+    async with HttpClient() as http:
         root = await find_gateway(config, os.environ, url)
         key = key if url is None else require_key(key, url)
         if root is not None and key:
@@ -39,8 +38,6 @@ async def open_gateway(config: Config, key: str | None, url: str | None = None) 
                     yield GatewayClient(own_root, own_key, http)
                 finally:
                     await http.close()  # an idle connection would hold up the end of the gateway for half a second
-    finally:
-        await http.close()
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 
@@ -19,7 +19,6 @@ from dragoman.admin.keys import (
     check_with_gateway,
     find_key,
     open_key_access,
-    open_remote_keys,
     wait_until_accepted,
     wait_until_rejected,
 )
@@ -32,6 +31,7 @@ from dragoman.config.settings import DefaultThinking, parse_thinking
 
 HEADINGS = ("ID", "NAME", "KEY", "ROLE", "THINKING", "CREATED", "LAST USED", "STATE")
 DURATION = re.compile(r"(\d{1,6})([smhdw])?")
+MakeKey = Callable[[KeyAccess], Awaitable[CreatedKey]]
 UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -98,7 +98,7 @@ def create(
     role = KeyRole.ADMIN if scopes else KeyRole.CLIENT
     expires_at = None if expires is None else int(time.time()) + expires
     grant = Grant(role, frozenset(Scope(scope) for scope in scopes), expires_at, default_thinking)
-    created, acceptance = asyncio.run(_create(read_settings(config_file), url, name, grant))
+    created, acceptance = asyncio.run(_make(read_settings(config_file), url, lambda keys: keys.create(name, grant)))
     _show_created(created, acceptance, as_json)
 
 
@@ -116,7 +116,9 @@ def create(
 @json_option
 def rotate(name_or_id: str, grace: int, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Replace the secret of a key, by its name or id. Its id, rights and history stay."""
-    created, acceptance = asyncio.run(_rotate(read_settings(config_file), url, name_or_id, grace))
+    created, acceptance = asyncio.run(
+        _make(read_settings(config_file), url, lambda keys: keys.rotate(name_or_id, grace))
+    )
     _show_created(created, acceptance, as_json)
     if not as_json:
         print_note(f"The old one is accepted until {_format_time(created.row.old_secret_until)}.")
@@ -176,20 +178,13 @@ def _show_created(created: CreatedKey, acceptance: KeyAcceptance, as_json: bool)
 async def _open(config: Config, url: str | None) -> AsyncIterator[tuple[KeyAccess, str | None]]:
     """Yield the keys, and the address of the gateway that uses them if one runs."""
     root = await find_gateway(config, os.environ, url)
-    opened = open_key_access(config, root) if url is None or root is None else open_remote_keys(config, root)
-    async with opened as keys:
+    async with open_key_access(config, root, named=url is not None) as keys:
         yield keys, root
 
 
-async def _create(config: Config, url: str | None, name: str | None, grant: Grant) -> tuple[CreatedKey, KeyAcceptance]:
+async def _make(config: Config, url: str | None, make: MakeKey) -> tuple[CreatedKey, KeyAcceptance]:
     async with _open(config, url) as (keys, root):
-        created = await keys.create(name, grant)
-    return created, await wait_until_accepted(root, created.secret)
-
-
-async def _rotate(config: Config, url: str | None, name_or_id: str, grace_s: int) -> tuple[CreatedKey, KeyAcceptance]:
-    async with _open(config, url) as (keys, root):
-        created = await keys.rotate(name_or_id, grace_s)
+        created = await make(keys)
     return created, await wait_until_accepted(root, created.secret)
 
 

@@ -66,20 +66,16 @@ def command(
     if url is not None and known_key is None:
         raise AdminError(f"A key for {url} is needed: set $DRAGOMAN_API_KEY, or pass --key.")
     if root is None or known_key is None:
-        _explain_own_gateway(root)
+        if root is None:
+            print_note("No gateway is running: one is started for this client, and ends with it.")
+        else:
+            print_note(
+                f"A gateway runs at {root}, but $DRAGOMAN_API_KEY is not set: "
+                "another one is started for this client, and ends with it."
+            )
         sys.exit(asyncio.run(_run_with_gateway(config, launch, program, model, arguments)))
     target = asyncio.run(_find_target(config, launch, root, known_key, model))
     _replace_process(*make_command(launch, program, target, arguments, known_key, os.environ))
-
-
-def _explain_own_gateway(root: str | None) -> None:
-    if root is None:
-        print_note("No gateway is running: one is started for this client, and ends with it.")
-    else:
-        print_note(
-            f"A gateway runs at {root}, but $DRAGOMAN_API_KEY is not set: "
-            "another one is started for this client, and ends with it."
-        )
 
 
 async def _find_target(config: Config, launch: Launch, root: str, key: str, model: str | None) -> Target:
@@ -88,11 +84,8 @@ async def _find_target(config: Config, launch: Launch, root: str, key: str, mode
             f"The gateway at {root} rejects the key. `dragoman keys create` makes a valid one; "
             "set it as $DRAGOMAN_API_KEY, or pass it with --key."
         )
-    http = HttpClient()
-    try:
+    async with HttpClient() as http:
         return await _choose_target(config, launch, GatewayClient(root, key, http), model)
-    finally:
-        await http.close()
 
 
 async def _choose_target(config: Config, launch: Launch, gateway: GatewayClient, model: str | None) -> Target:
@@ -112,14 +105,10 @@ async def _run_with_gateway(
     config: Config, launch: Launch, program: str, model: str | None, arguments: Arguments
 ) -> int:
     """Run the client while a gateway runs in this process, and return its exit code."""
-    http = HttpClient()
-    try:
-        async with _open_store(config) as store, start_gateway(config, store) as (root, key):
-            target = await _choose_target(config, launch, GatewayClient(root, key, http), model)
-            words, environ = make_command(launch, program, target, arguments, key, os.environ)
-            return await _run(words, environ)
-    finally:
-        await http.close()
+    async with HttpClient() as http, _open_store(config) as store, start_gateway(config, store) as (root, key):
+        target = await _choose_target(config, launch, GatewayClient(root, key, http), model)
+        words, environ = make_command(launch, program, target, arguments, key, os.environ)
+        return await _run(words, environ)
 
 
 @asynccontextmanager

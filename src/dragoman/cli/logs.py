@@ -121,7 +121,8 @@ class BatchingHandler(logging.Handler):
             if self._writer.has_pending:
                 self._schedule_retry()
             elif self._writer.lost:
-                self._report_loss()
+                lost, self._writer.lost = self._writer.lost, 0
+                log.warning("%d lines of the log were lost: the reader of stderr is too slow", lost)
                 self._writer.write([], timeout_s)  # the reader may have no room for it yet
         finally:
             self.release()
@@ -138,10 +139,6 @@ class BatchingHandler(logging.Handler):
         if loop.time() >= self._retry_at:
             self._retry_at = loop.time() + RETRY_S
             loop.call_later(RETRY_S, self.flush)
-
-    def _report_loss(self) -> None:
-        lost, self._writer.lost = self._writer.lost, 0
-        log.warning("%d lines of the log were lost: the reader of stderr is too slow", lost)
 
 
 def log_to_stderr(formatter: logging.Formatter, level: int) -> BatchingHandler:

@@ -82,7 +82,10 @@ def add(
     """Add a provider to dragoman.toml. KIND is a vendor (`dragoman providers presets`) or a kind such as openai."""
     section: Section = {"kind": kind}
     if api_key is not None:
-        section["api_key"] = _check_source(api_key)
+        # Where a key comes from; a key itself is refused, since other users can see arguments.
+        if not api_key.startswith(("env:", "file:")):
+            raise click.UsageError("--api-key says where the key is: env:NAME or file:PATH. Never pass the key itself.")
+        section["api_key"] = api_key
     if endpoint is not None:
         section["endpoint"] = endpoint
     if models:
@@ -124,13 +127,6 @@ def _show_next_step(name: str, preset: Preset | None, api_key: str | None) -> No
     if variable is not None and not os.environ.get(variable):
         print_note(f"${variable} is not set here: set it where the gateway starts, and restart the gateway.")
     print_note(f"`dragoman doctor` checks it; `dragoman models` lists its models as {name}/….")
-
-
-def _check_source(text: str) -> str:
-    """Return where a key comes from; a key itself is refused, since other users can see arguments."""
-    if not text.startswith(("env:", "file:")):
-        raise click.UsageError("--api-key says where the key is: env:NAME or file:PATH. Never pass the key itself.")
-    return text
 
 
 def _split_setting(text: str) -> tuple[str, object]:

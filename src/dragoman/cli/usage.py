@@ -96,7 +96,10 @@ def command(
     form = "json" if as_json else "csv" if as_csv else "table"
     group = ROWS if each else "all" if by == "day" else by
     loaded = asyncio.run(_load(config, choose_key(config, key), span, group, url))
-    _explain_source(loaded)
+    if loaded.gateway_problem:
+        print_note(f"The store was read instead of the gateway: {loaded.gateway_problem}")
+    if not loaded.report.whole:
+        print_note("This is what your key used; the gateway does not show it what other keys used.")
     if each:
         _show_rows(loaded.report.rows, form)
     else:
@@ -109,13 +112,6 @@ async def _load(config: Config, key: str | None, span: UsageSpan, group: str, ur
     if url is not None and loaded.gateway_problem:  # the store here may be another gateway's
         raise AdminError(loaded.gateway_problem)
     return loaded
-
-
-def _explain_source(loaded: LoadedUsage) -> None:
-    if loaded.gateway_problem:
-        print_note(f"The store was read instead of the gateway: {loaded.gateway_problem}")
-    if not loaded.report.whole:
-        print_note("This is what your key used; the gateway does not show it what other keys used.")
 
 
 def _show_totals(report: UsageReport, by: str, span: UsageSpan, form: str) -> None:

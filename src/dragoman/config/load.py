@@ -92,7 +92,11 @@ def load(
     found = read_environment(environ, _read_dotenv(cwd / DOTENV), cwd)
     tree.problems.extend(found.problems)
     tree.warnings.extend(found.warnings)
-    _check_proxies(tree, environ)
+    # Note an invalid proxy variable as a problem: connecting directly would ignore the user's intention.
+    try:
+        read_proxies(environ)
+    except ConfigError as error:
+        tree.problems.extend(error.problems)
     _apply_flags(tree, {name: value for name, value in (flags or {}).items() if value is not None}, cwd)
     configured = has_providers(tree)
     add_environment(tree, found, find_credentials(environ, home))
@@ -151,14 +155,6 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError([Problem(str(path), line, "", "not valid TOML: the file is not UTF-8 text")]) from error
-
-
-def _check_proxies(tree: Tree, environ: Mapping[str, str]) -> None:
-    """Note an invalid proxy variable as a problem: connecting directly would ignore the user's intention."""
-    try:
-        read_proxies(environ)
-    except ConfigError as error:
-        tree.problems.extend(error.problems)
 
 
 def _read_dotenv(path: Path) -> dict[str, Variable]:

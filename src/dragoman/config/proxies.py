@@ -150,16 +150,12 @@ def _matches(entry: str, host: str, port: int) -> bool:
     entry = entry.strip("[]")
     address = _address(host)
     if address is not None:
-        return _contains_address(entry, address)
+        try:
+            return address in ipaddress.ip_network(entry, strict=False)
+        except ValueError:
+            return False
     domain = entry.removeprefix("*").removeprefix(".")
     return bool(domain) and (host == domain or host.endswith(f".{domain}"))
-
-
-def _contains_address(entry: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    try:
-        return address in ipaddress.ip_network(entry, strict=False)
-    except ValueError:
-        return False
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -11,7 +11,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, uuid5
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -21,6 +20,7 @@ from dragoman.flow.decoding import make_estimate
 from dragoman.flow.prepare import Translated, authorize
 from dragoman.flow.request_record import Awaited
 from dragoman.flow.source import Source
+from dragoman.framing.jsonread import parse_or
 from dragoman.hub.events import (
     CallBlock,
     Closed,
@@ -39,6 +39,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Function, Json, Request, Role, Text, Turn
 from dragoman.hub.usage import Usage
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Attempt, UnsignedRequest
@@ -141,7 +142,8 @@ def ask_for_rest(request: Request, text: str, call: TruncatedCall) -> Request:
 
 def complete_arguments(request: Request, call: TruncatedCall, reply: Reply) -> str | None:
     """Return the whole arguments of the cut call, given what its upstream answered; None if they are not there."""
-    schema = _schema_of(request, call.name)
+    tools = (tool for tool in request.tools if isinstance(tool, Function) and tool.name == call.name)
+    schema = next((tool.parameters for tool in tools), None)
     for piece in reply.pieces:
         is_same_tool = isinstance(piece.what, CallBlock) and piece.what.name == call.name
         if is_same_tool and satisfies(piece.text, schema):
@@ -160,10 +162,7 @@ async def _collect_reply(prepared: Translated, request: Request) -> tuple[Reply,
     body = prepared.upstream.build(request, Target(model, provider.issuer, options=prepared.options), Ledger())
     unsigned = _describe_anew(prepared, request, body)
     answer = await provider.send(unsigned.add_credentials(await authorize(provider, unsigned)), TIMEOUT_S)
-    try:
-        raw = await answer.read(MAX_BYTES, TIMEOUT_S)
-    finally:
-        answer.close()
+    raw = await read_and_close(answer, MAX_BYTES, TIMEOUT_S)
     if answer.status != 200:
         return collect([]), None
     source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, Ledger()))
@@ -181,11 +180,6 @@ def _describe_anew(prepared: Translated, request: Request, body: bytes) -> Unsig
     described = dict(describe(lambda: request, Headers([]), Attempt(id))) if describe is not None else {}
     own = tuple((name, described.get(name, value)) for name, value in unsigned.headers)
     return replace(unsigned, own=own, others=(), body=body)
-
-
-def _schema_of(request: Request, name: str) -> Json:
-    tools = (tool for tool in request.tools if isinstance(tool, Function) and tool.name == name)
-    return next((tool.parameters for tool in tools), None)
 
 
 FENCE = re.compile(r"\A\s*+```[a-zA-Z]*+\n?+(.*?)\n?```\s*+\Z", re.DOTALL)
@@ -214,10 +208,7 @@ def join_arguments(begun: str, rest: str, schema: Json) -> str | None:
 
 def satisfies(arguments: str, schema: Json) -> bool:
     """Whether these are the whole arguments of a call: an object that the tool's schema accepts."""
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        return False
+    value = parse_or(arguments, object, None)
     if not isinstance(value, dict):
         return False
     if not isinstance(schema, dict):

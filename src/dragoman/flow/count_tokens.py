@@ -1,7 +1,6 @@
 """Count the tokens of a request: by its upstream if it can, else by an estimate that is marked as one."""
 
 import logging
-from collections.abc import Callable
 
 import msgspec
 
@@ -14,6 +13,7 @@ from dragoman.framing.url_paths import BadName
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import TokenCounting, UpstreamCounting
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.net.sink import ReplySink
@@ -79,7 +79,11 @@ async def _relay_count(runtime: Runtime, call: Call, route: Route, counting: Tok
         raise NoCount("it does not count such requests")
     try:
         if other is None:
-            status, body = await _request_count(runtime, call, route, provider, counting.locate)
+            prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
+            url, query_mark, query = prepared.unsigned.url.partition("?")
+            status, body = await _send(
+                provider, msgspec.structs.replace(prepared.unsigned, url=counting.locate(url) + query_mark + query)
+            )
         else:
             status, body = await _request_translated_count(runtime, call, route, provider, other)
             tokens = other.read_count(body)
@@ -106,18 +110,7 @@ async def _request_translated_count(
     return await _send(provider, msgspec.structs.replace(prepared.unsigned, url=url, body=body))
 
 
-async def _request_count(
-    runtime: Runtime, call: Call, route: Route, provider: Provider, locate: Callable[[str], str]
-) -> tuple[int, bytes]:
-    prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
-    url, query_mark, query = prepared.unsigned.url.partition("?")
-    return await _send(provider, msgspec.structs.replace(prepared.unsigned, url=locate(url) + query_mark + query))
-
-
 async def _send(provider: Provider, request: UnsignedRequest) -> tuple[int, bytes]:
     credentials = await authorize(provider, request)
     answer = await provider.send(request.add_credentials(credentials), COUNT_TIMEOUT_S)
-    try:
-        return answer.status, await answer.read(MAX_COUNT_BYTES, COUNT_TIMEOUT_S)
-    finally:
-        answer.close()
+    return answer.status, await read_and_close(answer, MAX_COUNT_BYTES, COUNT_TIMEOUT_S)

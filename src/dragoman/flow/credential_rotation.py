@@ -8,12 +8,12 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.cooldowns import ALL_MODELS
-from dragoman.accounts.pool import Choice, Pool
+from dragoman.accounts.pool import Choice
 from dragoman.flow.call import Call
 from dragoman.flow.step import NoReply
-from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.framing.jsonread import JSON_ERRORS, decode_or
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.hub.request import Request, Role, Text
+from dragoman.hub.request import Role, Text
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Provider
 from dragoman.routing import Route
@@ -88,18 +88,15 @@ class CredentialRound:
         account = self._provider.account
         pool = account.pool
         if pool is None:
-            return self._choose_only_member()
+            if self._refusals:
+                return None
+            if self._pool is not None:
+                self._choice = self._pool.choose(None, self._model, (), self._pool.clock())
+            self._member = self._provider
+            return self._member
         chooser = account.chooser or pool
         self._choice = chooser.choose(self._session, self._model, {*self._excluded, *self._refusals}, pool.clock())
         self._member = None if self._choice is None else self._provider.members[self._choice.member]
-        return self._member
-
-    def _choose_only_member(self) -> Provider | None:
-        if self._refusals:
-            return None
-        if self._pool is not None:
-            self._choice = self._pool.choose(None, self._model, (), self._pool.clock())
-        self._member = self._provider
         return self._member
 
     def note_answer(self, headers: Headers, response: str | None) -> None:
@@ -107,7 +104,11 @@ class CredentialRound:
         if self._pool is not None and self._choice is not None:
             self._pool.record_success(self._choice.member, self._model, self._session, response)
             if self._provider.account.pool is not None:
-                self._cool_down_if_spent(self._pool, headers)
+                # Start a cooldown if a successful response says that the allowance is used up.
+                now = self._pool.clock()
+                until = self.member.account.exhausted_until(headers, now)
+                if until is not None:
+                    self._pool.start_cooldown(self.member.account.slot, self._model, until, SPENT, now)
         self.release()
 
     def note_refusal(self, end: NoReply) -> None:
@@ -150,13 +151,6 @@ class CredentialRound:
     def describe_exhaustion(self) -> NoReply:
         """Return the failure of a round in which no credential could be chosen at all."""
         return NoReply(Failure(Kind.QUOTA, f"No other credential of provider {self._provider.name!r} can be used now."))
-
-    def _cool_down_if_spent(self, pool: Pool, headers: Headers) -> None:
-        """Start a cooldown if a successful response says that the allowance is used up."""
-        now = pool.clock()
-        until = self.member.account.exhausted_until(headers, now)
-        if until is not None:
-            pool.start_cooldown(self.member.account.slot, self._model, until, SPENT, now)
 
 
 def start_cooldown(member: Provider, model: str, failure: Failure) -> None:
@@ -230,7 +224,7 @@ _decoder = msgspec.json.Decoder(_SessionFields)
 
 def find_session(call: Call, known: Callable[[str], bool]) -> str | None:
     """Return a name for the conversation; None if there is none. `known`: whether a name has been used before."""
-    body = _read_session_fields(call.body)
+    body = decode_or(_decoder, call.body, _SessionFields())
     earlier = response_name(body.previous_response_id)
     if earlier is not None and known(earlier):
         return earlier
@@ -242,7 +236,16 @@ def find_session(call: Call, known: Callable[[str], bool]) -> str | None:
         if isinstance(name, str) and name:
             return name
     try:
-        return _digest_beginning(call.request())
+        # Everything up to the first user message: it stays the same from turn to turn.
+        request = call.request()
+        digest = blake2b(digest_size=16)
+        for turn in request.turns:
+            for part in turn.parts:
+                if isinstance(part, Text):
+                    digest.update(part.text.encode(errors="surrogatepass") + b"\0")
+            if turn.role is Role.USER:
+                break
+        return digest.hexdigest()
     except RequestError:  # a body that only its own protocol can read
         return None
 
@@ -259,13 +262,6 @@ def response_name(id: object) -> str | None:
     return f"response {id}" if isinstance(id, str) and id else None
 
 
-def _read_session_fields(body: bytes) -> _SessionFields:
-    try:
-        return _decoder.decode(body)
-    except JSON_ERRORS:
-        return _SessionFields()
-
-
 def _id_in(conversation: object) -> object:
     return conversation.get("id") if isinstance(conversation, dict) else conversation
 
@@ -279,15 +275,3 @@ def _in_user_id(metadata: object) -> str | None:
         return msgspec.json.decode(user_id, type=_UserId).session_id
     except JSON_ERRORS:
         return user_id.rpartition(SESSION_MARK)[2] if SESSION_MARK in user_id else None
-
-
-def _digest_beginning(request: Request) -> str:
-    """Return everything up to the first user message: it stays the same from turn to turn."""
-    digest = blake2b(digest_size=16)
-    for turn in request.turns:
-        for part in turn.parts:
-            if isinstance(part, Text):
-                digest.update(part.text.encode(errors="surrogatepass") + b"\0")
-        if turn.role is Role.USER:
-            break
-    return digest.hexdigest()

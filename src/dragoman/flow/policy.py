@@ -111,6 +111,7 @@ class Policy:
         self._rounds: Rounds | None = None  # where the gateway runs tools for this reply
 
     def begin(self) -> Step:
+        """Return the first step towards the target that is first in the queue."""
         self._tries = 1
         return self._start_round()
 
@@ -166,10 +167,6 @@ class Policy:
         if self._round is not None:
             self._round.learn(self._round.member.replies.interpret_failure(failure))
 
-    def _start_target(self) -> Step:
-        self._tries = 1
-        return self._start_round()
-
     def _start_round(self) -> Step:
         route = self._queue[0]
         provider = self._providers.get(route.provider)
@@ -221,7 +218,7 @@ class Policy:
         if AFTER[end.failure.kind].next_target and len(self._queue) > 1 and self._rounds is None:
             self._queue.pop(0)
             self._failed.append(end)
-            return self._start_target()
+            return self.begin()
         if self._continuation is not None:  # the client gets the reason why the first upstream broke off
             return GiveUp(self._continuation.failure)
         reported = choose_failure((*self._failed, end))
@@ -250,7 +247,7 @@ class Policy:
             return GiveUp(end.failure)
         self._continuation = Continuation(end.text, end.failure)
         self._queue = queue
-        return self._start_target()
+        return self.begin()
 
     def _targets_after(self, failure: Failure) -> list[Route]:
         """Return the targets that may continue: those after this one, and this one's other credentials."""

@@ -322,7 +322,8 @@ class ObserverQueue:
                 try:
                     observe(outcome)
                 except Exception as bug:
-                    self._note_failure(outcome, bug)
+                    self.failures += 1
+                    log.error("%s went unobserved: %s", outcome.request_id, describe_fault(bug))
 
     def _schedule(self) -> None:
         loop = asyncio.get_running_loop()
@@ -334,7 +335,3 @@ class ObserverQueue:
             loop.call_later(wait, self.flush, context=Context())
         else:
             loop.call_soon(self.flush, context=Context())
-
-    def _note_failure(self, outcome: Outcome, bug: Exception) -> None:
-        self.failures += 1
-        log.error("%s went unobserved: %s", outcome.request_id, describe_fault(bug))

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Mapping
 
-import msgspec
-
+from dragoman.framing.jsonread import parse_or
 from dragoman.hub.failure import Kind
 from dragoman.hub.request import split_pointer
 
@@ -39,10 +38,7 @@ _TAG = re.compile(r"<(script|style)\b(?:.*?</\1\s*>|.*)|<[^<>]*>", re.IGNORECASE
 
 def find_error_object(body: bytes) -> dict[str, object] | None:
     """Return the JSON object that a body is, alone or in a list of one; None for any other body."""
-    try:
-        value: object = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    value = parse_or(body, object, None)
     if isinstance(value, list) and value:
         value = value[0]
     return value if isinstance(value, dict) else None
@@ -99,3 +95,49 @@ def describe_error_page(status: int, body: bytes) -> str:
         if text
         else f"the upstream returned HTTP {status} without a message"
     )
+
+
+# OpenAI's errors: status, error.type, error.code (None: the vendor's own code, if there was one)
+OPENAI_ERRORS: dict[Kind, tuple[int, str, str | None]] = {
+    Kind.BAD_REQUEST: (400, "invalid_request_error", None),
+    Kind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
+    Kind.REQUEST_TIMEOUT: (408, "invalid_request_error", "request_timeout"),
+    Kind.AUTH: (401, "invalid_request_error", "invalid_api_key"),
+    Kind.CREDENTIAL: (502, "server_error", "upstream_credential_refused"),
+    Kind.FORBIDDEN: (403, "permission_error", None),
+    Kind.NOT_FOUND: (404, "invalid_request_error", "model_not_found"),
+    Kind.CONFLICT: (409, "conflict_error", None),
+    Kind.QUOTA: (429, "insufficient_quota", "insufficient_quota"),
+    Kind.RATE_LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
+    Kind.OVERLOADED: (503, "server_error", None),
+    Kind.BUSY: (503, "server_error", None),
+    Kind.CONTEXT_TOO_LONG: (400, "invalid_request_error", "context_length_exceeded"),
+    Kind.REFUSED: (400, "invalid_request_error", "content_policy_violation"),
+    Kind.TIMEOUT: (504, "server_error", "timeout"),
+    Kind.TRUNCATED: (502, "server_error", "upstream_truncated"),
+    Kind.CORRUPT: (502, "server_error", "upstream_corrupt"),
+    Kind.LOST: (502, "server_error", "upstream_lost"),
+    Kind.UPSTREAM: (502, "server_error", None),
+    Kind.BUG: (500, "server_error", "internal_error"),
+    Kind.SHUTDOWN: (503, "server_error", "shutting_down"),
+}
+
+# What OpenAI and its imitators write as error.code or error.type, whatever the protocol.
+OPENAI_WORDS: dict[str, Kind] = {
+    "context_length_exceeded": Kind.CONTEXT_TOO_LONG,
+    "insufficient_quota": Kind.QUOTA,
+    "billing_hard_limit_reached": Kind.QUOTA,
+    "billing_not_active": Kind.QUOTA,
+    "billing_error": Kind.QUOTA,
+    "rate_limit_exceeded": Kind.RATE_LIMITED,
+    "rate_limit_error": Kind.RATE_LIMITED,
+    "invalid_api_key": Kind.CREDENTIAL,
+    "authentication_error": Kind.CREDENTIAL,
+    "model_not_found": Kind.NOT_FOUND,
+    "content_policy_violation": Kind.REFUSED,
+    "content_filter": Kind.REFUSED,
+    "server_is_overloaded": Kind.OVERLOADED,
+    "overloaded_error": Kind.OVERLOADED,
+    "request_too_large": Kind.TOO_LARGE,
+    "timeout": Kind.TIMEOUT,
+}

@@ -20,13 +20,11 @@ _T = TypeVar("_T")
 _any_json = msgspec.json.Decoder()
 
 
-class BadField(Exception):
-    """A wrong value in a client's request: `at` is its JSON pointer, `message` names the field and the value."""
+class BadField(BadRequest):
+    """A wrong value in a client's request: `at` is its JSON pointer, the message names the field and the value."""
 
     def __init__(self, at: str, problem: str) -> None:
-        self.at = at
-        self.message = f"{at or 'the body'} {problem}"
-        super().__init__(self.message)
+        super().__init__(at, f"{at or 'the body'} {problem}")
 
 
 def read_body(body: bytes) -> dict[str, object]:

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 _T = TypeVar("_T")
+_D = TypeVar("_D")
 
 # What decoding bytes that others wrote may raise: for no JSON or a wrong type, for invalid UTF-8, for deep nesting.
 JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -21,6 +22,22 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SURROGATE_ESCAPE = re.compile(
     rb"(?<!\\)((?:\\\\)*+\\)u[dD](?:([89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|[89a-fA-F][0-9a-fA-F]{2})"
 )
+
+
+def decode_or(decoder: msgspec.json.Decoder[_T], json: bytes | str | msgspec.Raw, otherwise: _D) -> _T | _D:
+    """Decode JSON that others wrote; return `otherwise` if it is none, or none of that type."""
+    try:
+        return decoder.decode(json)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return otherwise
+
+
+def parse_or(json: bytes | str | msgspec.Raw, type: type[_T], otherwise: _D) -> _T | _D:
+    """Do the same for a type that is read too rarely to have a decoder."""
+    try:
+        return msgspec.json.decode(json, type=type)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return otherwise
 
 
 def read_json(decoder: msgspec.json.Decoder[_T], json: bytes | msgspec.Raw) -> _T:

@@ -234,10 +234,6 @@ def exceeds_value_count(json: bytes, most: int) -> bool:
     starts = range(0, len(json), WINDOW)
     if sum(_count_separators(json[start : start + WINDOW]) for start in starts) < most:
         return False
-    return _exceeds_outside_strings(json, most)
-
-
-def _exceeds_outside_strings(json: bytes, most: int) -> bool:
     values, strings, at = 1, 0, 0
     while values <= most and strings <= 2 * most:  # a value is at most two strings: its key, and itself
         quote = json.find(b'"', at)

@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes
 
 import msgspec
 
-from dragoman.framing.redaction import MARK, MARK_BYTES, SHORTEST, unescape_with_places
+from dragoman.framing.redaction import MARK, MARK_BYTES, SHORTEST, find_all, unescape_with_places
 
 MASK_BYTES = b"***"
 
@@ -82,7 +82,14 @@ def redact_known(text: bytes, secrets: Secrets) -> bytes:
         if text.find(secret) >= 0:  # on Python 3.11, `in` makes an exception first, and takes three times as long
             text = text.replace(secret, MASK_BYTES)
     if secrets and text.find(MARK_BYTES) >= 0:
-        return _hide_escaped(text, secrets)
+        spans = make_finder(secrets).spans(text.decode("latin-1"))
+        if not spans:
+            return text
+        pieces, at = [], 0
+        for start, end in spans:
+            pieces += [text[at:start], MASK_BYTES]
+            at = end
+        return b"".join([*pieces, text[at:]])
     return text
 
 
@@ -91,17 +98,6 @@ def redact_known_in_fields(fields: list[tuple[bytes, bytes]], secrets: Secrets) 
     if redact_known(values, secrets) is values:
         return fields
     return [(name, redact_known(value, secrets)) for name, value in fields]
-
-
-def _hide_escaped(text: bytes, secrets: Secrets) -> bytes:
-    spans = make_finder(secrets).spans(text.decode("latin-1"))
-    if not spans:
-        return text
-    pieces, at = [], 0
-    for start, end in spans:
-        pieces += [text[at:start], MASK_BYTES]
-        at = end
-    return b"".join([*pieces, text[at:]])
 
 
 class StreamRedactor:
@@ -152,10 +148,10 @@ class SecretFinder:
 
     def spans(self, text: str) -> list[Span]:
         """Return the spans of secrets, in order and without overlaps."""
-        found = [*_occurrences(text, self._forms)]
+        found = [*find_all(text, self._forms)]
         if MARK in text:
             plain, place = unescape_with_places(text)
-            found += [(place(start), place(end)) for start, end in _occurrences(plain, self._forms)]
+            found += [(place(start), place(end)) for start, end in find_all(plain, self._forms)]
         return _merge_overlaps(found)
 
     def partial_length(self, text: str) -> int:
@@ -171,14 +167,6 @@ class SecretFinder:
 
 def make_finder(secrets: Secrets) -> SecretFinder:
     return secrets.finder if isinstance(secrets, SecretForms) else SecretFinder(secrets)
-
-
-def _occurrences(text: str, forms: tuple[str, ...]) -> Iterator[Span]:
-    for form in forms:
-        at = text.find(form)
-        while at >= 0:
-            yield at, at + len(form)
-            at = text.find(form, at + len(form))
 
 
 def _merge_overlaps(found: list[Span]) -> list[Span]:

@@ -81,7 +81,13 @@ class FieldFinder:
         """Make one step; return False if more bytes are needed."""
         match self._state:
             case _State.OUTSIDE:
-                return self._seek_boundary()
+                found = self._buffer.find(self._boundary)
+                if found < 0:
+                    self._skip(max(0, len(self._buffer) - len(self._boundary) + 1))
+                    return False
+                self._skip(found + len(self._boundary))
+                self._state = _State.BOUNDARY
+                return True
             case _State.BOUNDARY:
                 return self._read_boundary_end()
             case _State.HEAD:
@@ -95,15 +101,6 @@ class FieldFinder:
     def _skip(self, count: int) -> None:
         self._buffer = self._buffer[count:]
         self._at += count
-
-    def _seek_boundary(self) -> bool:
-        found = self._buffer.find(self._boundary)
-        if found < 0:
-            self._skip(max(0, len(self._buffer) - len(self._boundary) + 1))
-            return False
-        self._skip(found + len(self._boundary))
-        self._state = _State.BOUNDARY
-        return True
 
     def _read_boundary_end(self) -> bool:
         """Read the rest of the boundary's line: two dashes end the form; white space may follow."""

@@ -7,6 +7,7 @@ stays JSON, and a masked secret is still recognised by its form.
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import AnyStr
 
 MASK = "***"
 SHORTEST = 8  # a shorter word is not a secret, and would be found everywhere
@@ -127,7 +128,7 @@ def _mask_secrets(text: str) -> str:
 def mask(data: bytes, secrets: Iterable[bytes] = ()) -> bytes:
     """Return as many bytes, with `x` or `0` for each letter or digit of what is, or looks like, a secret."""
     secrets = tuple(secrets)
-    spans = sorted({*_find_known(data, secrets), *_find_by_form(data)})
+    spans = sorted({*find_all(data, secrets), *_find_by_form(data)})
     if MARK_BYTES in data:
         spans = sorted({*spans, *_find_escaped(data, secrets)})
     if not spans:
@@ -192,19 +193,20 @@ def _mask_secret(secret: bytes) -> bytes:
     return secret[:start] + secret[start:].translate(_MASK_CHARACTERS)
 
 
-def _find_known(data: bytes, secrets: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-    for secret in secrets:
-        at = data.find(secret)
+def find_all(text: AnyStr, forms: Iterable[AnyStr]) -> Iterator[tuple[int, int]]:
+    """Yield where each of the forms stands in the text."""
+    for form in forms:
+        at = text.find(form)
         while at >= 0:
-            yield at, at + len(secret)
-            at = data.find(secret, at + len(secret))
+            yield at, at + len(form)
+            at = text.find(form, at + len(form))
 
 
 def _find_escaped(data: bytes, secrets: Iterable[bytes]) -> Iterator[tuple[int, int]]:
     """Return the spans of secrets that contain escapes of ASCII characters."""
     text, place = unescape_with_places(data.decode("latin-1"))
     plain = text.encode("latin-1")
-    for start, end in (*_find_known(plain, secrets), *_find_by_form(plain)):
+    for start, end in (*find_all(plain, secrets), *_find_by_form(plain)):
         yield place(start), place(end)
 
 

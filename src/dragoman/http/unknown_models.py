@@ -68,17 +68,13 @@ class UnknownModelDelay:
         # The message stands for the model, which it names.
         if not self._counter.add(key, failure.message, self._clock()) or self.waiting >= MAX_WAITING:
             return
-        _release_body(refused, request)
+        # Both refer to the frames that have parsed the request.
+        refused.__traceback__ = refused.__context__ = None
+        if not request.body_open:
+            request.set_body(b"")
+            request.buffered.release_to(0)
         self.waiting += 1
         try:
             await self._sleep(DELAY_S)
         finally:
             self.waiting -= 1
-
-
-def _release_body(refused: RequestError, request: HttpRequest) -> None:
-    # Both refer to the frames that have parsed the request.
-    refused.__traceback__ = refused.__context__ = None
-    if not request.body_open:
-        request.set_body(b"")
-        request.buffered.release_to(0)

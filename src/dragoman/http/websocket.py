@@ -107,15 +107,12 @@ class LaneSink(DetachedSink):
             return True
         for frame in self._framer.feed(data):
             if type(frame) is Frame and frame.data != b"[DONE]":
-                self._take_event(frame)
+                held, self._last_error = self._last_error, None
+                if frame.event == "error":
+                    self._last_error = frame.data
+                else:
+                    self._send(frame.data if held is None else _take_number(frame.data, held))
         return not self._socket.blocked
-
-    def _take_event(self, frame: Frame) -> None:
-        held, self._last_error = self._last_error, None
-        if frame.event == "error":
-            self._last_error = frame.data
-        else:
-            self._send(frame.data if held is None else _take_number(frame.data, held))
 
 
 class _Numbered(Struct):
@@ -155,10 +152,18 @@ class ResponsesSocket:
             raise
         finally:
             try:
-                await self._end_tasks()
+                tasks = tuple(self._tasks)
+                for task in tasks:
+                    task.cancel()
+                if tasks:
+                    await asyncio.wait(tasks)
             finally:
                 self._socket.close(code, "the gateway restarts" if code == RESTARTING else "")
-                self._forget()
+                # Release what is held now: this object may be referred to for longer.
+                self._lanes.clear()
+                self._tasks.clear()
+                self._memory.clear()
+                self._request.http.buffered.release_to(0)
 
     def retire(self) -> None:
         """Close the connection once no request is under way, with a code that makes clients connect again."""
@@ -188,20 +193,6 @@ class ResponsesSocket:
         task = spawn(work, name="requests of a WebSocket")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _end_tasks(self) -> None:
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    def _forget(self) -> None:
-        """Release what is held now: this object may be referred to for longer."""
-        self._lanes.clear()
-        self._tasks.clear()
-        self._memory.clear()
-        self._request.http.buffered.release_to(0)
 
     async def _serve_next(self) -> bool:
         """Wait for a message and take it; return False once the connection is closed."""

@@ -21,7 +21,7 @@ from dragoman.accounts.keys import KeyId
 from dragoman.flow.reply_bounds import charge_bytes
 from dragoman.http.routes import RoutedRequest, Sender
 from dragoman.hub.failure import Failure, Kind, RequestError, describe_cause
-from dragoman.net.bodies import ByteBudget, read_chunks
+from dragoman.net.bodies import ByteBudget, read_and_close, read_chunks
 from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, HttpResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.headers import Header, Headers, names_in_connection
 from dragoman.net.http_request import HttpRequest
@@ -112,10 +112,7 @@ class WorkerGroup:
         try:
             async with asyncio.timeout(ANSWER_S):
                 response = await self._client.send(out, self._dial(worker), head_timeout_s=ANSWER_S)
-                try:
-                    body = await response.read(MAX_ANSWER_BYTES, ANSWER_S)
-                finally:
-                    response.close()
+                body = await read_and_close(response, MAX_ANSWER_BYTES, ANSWER_S)
         except (ConnectionLost, UpstreamTimeout, TimeoutError) as error:
             log.debug("worker %d did not answer %s: %s", worker, name, describe_cause(error))
             return None
@@ -179,7 +176,10 @@ class WorkerGroup:
             return
         request_id = (request.headers.get(REQUEST_ID) or b"").decode("latin-1")
         sender = Sender(KeyId(key.decode("latin-1")), request.headers.get(VIA_CONSOLE) is not None, request_id)
-        request.headers = _restore_headers(request.headers)
+        # The fields that the client sent.
+        kept = ((name, value) for name, value in request.headers if name not in REPLACED_FIELDS)
+        restored = ((name.removeprefix(CARRIED), value) for name, value in kept)
+        request.headers = Headers([(name, value) for name, value in restored if not name.startswith(OWN)])
         await self._answer_forwarded(request, sink, sender)
 
     async def _answer_question(self, request: HttpRequest, sink: ReplySink) -> None:
@@ -227,13 +227,6 @@ def _describe_request(request: RoutedRequest, body: _ForwardedBody, secret: byte
     if http.query:
         target += "?" + quote(http.query, safe=_PATH_CHARACTERS, encoding="latin-1")
     return OutgoingRequest(http.method, f"http://worker{target}", (*own, *fields), upload=body)
-
-
-def _restore_headers(headers: Headers) -> Headers:
-    """Return the fields that the client sent."""
-    kept = ((name, value) for name, value in headers if name not in REPLACED_FIELDS)
-    restored = ((name.removeprefix(CARRIED), value) for name, value in kept)
-    return Headers([(name, value) for name, value in restored if not name.startswith(OWN)])
 
 
 async def _relay(response: HttpResponse, request: HttpRequest, sink: ReplySink) -> None:

@@ -7,6 +7,7 @@ in which `Opened` names the answer of a block and `Ended` has the ends of all.
 import typing
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.hub.events import (
@@ -28,18 +29,15 @@ from dragoman.hub.ports import Decoder, Progress
 _BLOCKS_APART = 1 << 32  # between the numbers of two answers' blocks
 
 
-class AnswerMerger:
+class AnswerMerger(Struct, eq=False):
     """Joins the events of several answers into one sequence."""
 
-    __slots__ = ("_count", "_ends", "_missing", "_over", "_started", "_usage")
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._started: set[int] = set()
-        self._missing: set[int] = set()
-        self._ends: dict[int, Ended] = {}
-        self._usage: UsageReported | None = None
-        self._over = False
+    _count: int
+    _started: set[int] = set()
+    _missing: set[int] = set()
+    _ends: dict[int, Ended] = {}
+    _usage: UsageReported | None = None
+    _over: bool = False
 
     def add(self, answer: int, events: Iterable[Event]) -> list[Event]:
         """Return the events that follow from more events of one answer."""

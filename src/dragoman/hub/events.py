@@ -166,15 +166,12 @@ class Reply(Struct, frozen=True):
     end: Ended | Failed
 
 
-class _Open:
-    __slots__ = ("citations", "logprobs", "opaque", "text", "what")
-
-    def __init__(self, what: Block) -> None:
-        self.what = what
-        self.text: list[str] = []
-        self.opaque: Opaque | None = None
-        self.citations: list[Citation] = []
-        self.logprobs: list[Raw] = []
+class _Open(Struct, eq=False):
+    what: Block
+    text: list[str] = []
+    opaque: Opaque | None = None
+    citations: list[Citation] = []
+    logprobs: list[Raw] = []
 
     def piece(self) -> Piece:
         return Piece(self.what, "".join(self.text), self.opaque, tuple(self.citations), join_arrays(self.logprobs))
@@ -253,19 +250,16 @@ MAX_BLOCKS = 10_000  # calls included
 MAX_CITATIONS = 10_000  # search results included
 
 
-class ReplySize:
+class ReplySize(Struct, eq=False):
     """Counts the calls, blocks and citations of one reply.
 
     The limits are far above what models send. A larger reply is an upstream's mistake or an attack, and would cost
     other clients time and memory, so it fails.
     """
 
-    __slots__ = ("_blocks", "_calls", "_citations")
-
-    def __init__(self) -> None:
-        self._blocks = 0
-        self._calls = 0
-        self._citations = 0
+    _blocks: int = 0
+    _calls: int = 0
+    _citations: int = 0
 
     def count(self, event: Opened | CitationAdded) -> Failure | None:
         """Count the event. Return a failure if it exceeds a limit."""

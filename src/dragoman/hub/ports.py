@@ -168,6 +168,12 @@ class ListedModel(Struct, frozen=True):
     max_output: int | None = None
     credit_rate: float | None = None  # by which the plan's credits are multiplied for this model
 
+    def for_openai(self) -> dict[str, object]:
+        """Return the model as OpenAI's lists describe it."""
+        owner = self.owned_by or "dragoman"
+        rate = {} if self.credit_rate is None else {"credit_rate": self.credit_rate}
+        return {"id": self.id, "object": "model", "created": self.created, "owned_by": owner, **rate}
+
 
 class ModelList(Struct, frozen=True):
     """The shape in which a protocol's clients read the list of models."""

@@ -169,7 +169,13 @@ class ChunkedBody(_CollectedBody):
     def _read_line(self, line: bytes) -> None:
         match self._expect:
             case _Expect.SIZE:
-                self._read_size(line)
+                match = _SIZE_LINE.fullmatch(line)
+                if match is None:
+                    raise MalformedBody("malformed chunk size")
+                self._missing = int(match[1], 16)
+                if self.received_bytes + self._missing > self._max_bytes:
+                    raise BodyTooLarge(f"the body is larger than {self._max_bytes} bytes")
+                self._expect = _Expect.CONTENT if self._missing else _Expect.TRAILER
             case _Expect.CONTENT_END:
                 if line != b"\r\n":
                     raise MalformedBody("a chunk is longer than its size")
@@ -181,15 +187,6 @@ class ChunkedBody(_CollectedBody):
                     raise MalformedBody("malformed trailer")
             case _Expect.CONTENT:
                 raise AssertionError("content is not read by lines")
-
-    def _read_size(self, line: bytes) -> None:
-        match = _SIZE_LINE.fullmatch(line)
-        if match is None:
-            raise MalformedBody("malformed chunk size")
-        self._missing = int(match[1], 16)
-        if self.received_bytes + self._missing > self._max_bytes:
-            raise BodyTooLarge(f"the body is larger than {self._max_bytes} bytes")
-        self._expect = _Expect.CONTENT if self._missing else _Expect.TRAILER
 
 
 IncomingBody = SizedBody | ChunkedBody
@@ -208,6 +205,19 @@ async def stream_chunks(chunk: Callable[[float], Awaitable[bytes]], sink: BodySi
             return False
         timeout_s = next_timeout_s
     return True
+
+
+class ReadableBody(Protocol):
+    async def read(self, limit: int, timeout_s: float) -> bytes: ...
+    def close(self) -> None: ...
+
+
+async def read_and_close(response: ReadableBody, limit: int, timeout_s: float) -> bytes:
+    """Return the whole body of a response, and give up its connection if that fails."""
+    try:
+        return await response.read(limit, timeout_s)
+    finally:
+        response.close()
 
 
 async def read_chunks(

@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from functools import cached_property, lru_cache, partial
-from typing import Protocol
+from typing import Protocol, Self
 
 import msgspec
 
@@ -271,6 +271,12 @@ class HttpClient:
             connection = await pool.acquire_fresh(dial.connect_timeout_s)
             await _exchange(connection, head, out, head_timeout_s)
         return HttpResponse(connection, pool)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Abort all connections; requests in progress raise ConnectionLost."""

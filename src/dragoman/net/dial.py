@@ -8,7 +8,6 @@ import ssl
 from asyncio.sslproto import _SSLProtocolTransport
 from functools import lru_cache
 from typing import TypeVar
-from urllib.parse import SplitResult
 
 import msgspec
 
@@ -97,18 +96,14 @@ def _parse_url(url: str) -> ParsedUrl:
     path = parts.path or "/"
     if parts.query:
         path += "?" + parts.query
-    return ParsedUrl(parts.scheme, parts.hostname, _port_of(parts), path)
-
-
-_find_parsed_url = lru_cache(maxsize=512)(_parse_url)
-
-
-def _port_of(parts: SplitResult) -> int:
     try:
         port = parts.port
     except ValueError:
         raise ValueError("a URL's port must be a number below 65536") from None
-    return _PORTS[parts.scheme] if port is None else port
+    return ParsedUrl(parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port, path)
+
+
+_find_parsed_url = lru_cache(maxsize=512)(_parse_url)
 
 
 @lru_cache(maxsize=512)
@@ -165,21 +160,15 @@ async def _open(target: ParsedUrl, dial: DialOptions, protocol: asyncio.Protocol
         await connect_to_proxy(proxy, context, lambda: protocol)
     else:
         transport = await open_tunnel(proxy, context, dial.address or target.host, target.port)
-        await _attach_protocol(transport, target, context, protocol)
-
-
-async def _attach_protocol(
-    transport: asyncio.Transport, target: ParsedUrl, context: ssl.SSLContext | None, protocol: asyncio.Protocol
-) -> None:
-    try:
-        if context is not None and target.scheme == "https":
-            protocol.connection_made(await _secure(transport, protocol, context, target.host))
-        else:
-            transport.set_protocol(protocol)
-            protocol.connection_made(transport)
-    except BaseException:
-        transport.abort()
-        raise
+        try:
+            if context is not None and target.scheme == "https":
+                protocol.connection_made(await _secure(transport, protocol, context, target.host))
+            else:
+                transport.set_protocol(protocol)
+                protocol.connection_made(transport)
+        except BaseException:
+            transport.abort()
+            raise
 
 
 async def _secure(

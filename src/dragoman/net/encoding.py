@@ -79,34 +79,6 @@ class Deflate:
             raise InvalidEncoding("the deflate body is cut short")
 
 
-class Brotli:
-    """RFC 7932."""
-
-    def __init__(self) -> None:
-        import brotli
-
-        self._brotli = brotli
-        self._stream = brotli.Decompressor()
-
-    def feed(self, data: bytes, room: int) -> bytes:
-        pieces = []
-        try:
-            while data or not self._stream.can_accept_more_data():
-                piece: bytes = self._stream.process(data, output_buffer_limit=PIECE)
-                data = b""
-                room -= len(piece)
-                if room < 0:
-                    raise SizeLimitExceeded("the br body expands beyond the limit")
-                pieces.append(piece)
-        except self._brotli.error as error:
-            raise InvalidEncoding("the body is not br") from error
-        return b"".join(pieces)
-
-    def finish(self) -> None:
-        if not self._stream.is_finished():
-            raise InvalidEncoding("the br body is cut short")
-
-
 class Zstd:
     """RFC 8878, up to MAX_FRAMES frames."""
 
@@ -123,7 +95,10 @@ class Zstd:
         try:
             while data or not (self._frame.needs_input or self._frame.eof):
                 if self._frame.eof:
-                    self._begin_frame()
+                    self._frames += 1
+                    if self._frames > MAX_FRAMES:
+                        raise InvalidEncoding("the zstd body has too many frames")
+                    self._frame = self._zstd.make_frame_decoder(ZSTD_WINDOW_LOG)
                 self._begun = True
                 piece: bytes = self._frame.decompress(data, PIECE)
                 data = self._frame.unused_data if self._frame.eof else b""
@@ -135,12 +110,6 @@ class Zstd:
             raise InvalidEncoding("the body is not zstd, or asks for too much memory") from error
         return b"".join(pieces)
 
-    def _begin_frame(self) -> None:
-        self._frames += 1
-        if self._frames > MAX_FRAMES:
-            raise InvalidEncoding("the zstd body has too many frames")
-        self._frame = self._zstd.make_frame_decoder(ZSTD_WINDOW_LOG)
-
     def finish(self) -> None:
         if self._begun and not self._frame.eof:
             raise InvalidEncoding("the zstd body is cut short")
@@ -150,7 +119,6 @@ CODINGS: dict[bytes, Callable[[], Decoder]] = {
     b"gzip": Gzip,
     b"x-gzip": Gzip,
     b"deflate": Deflate,
-    b"br": Brotli,
     b"zstd": Zstd,
 }
 
@@ -163,25 +131,21 @@ def make_decoders(encoding: bytes) -> tuple[Decoder, ...]:
         raise InvalidEncoding("too many content encodings")
     unknown = [name for name in names if name not in CODINGS]
     if unknown:
-        raise InvalidEncoding(f"unknown content encoding {unknown[0][:40]!r}")
+        raise InvalidEncoding(f"unknown content encoding {unknown[0][:40]!r}; gzip, deflate and zstd are known")
     return tuple(CODINGS[name]() for name in reversed(names))
 
 
 def decompress(encoding: bytes, body: bytes, limit: int) -> bytes:
     """Return the decompressed body; raises SizeLimitExceeded if any stage has more than `limit` bytes."""
     for decoder in make_decoders(encoding):
-        body = _decompress_one(decoder, body, limit)
+        out = io.BytesIO()
+        for start in range(0, len(body), STEP):
+            out.write(decoder.feed(body[start : start + STEP], limit - out.tell()))
+        decoder.finish()
+        body = out.getvalue()
     if len(body) > limit:
         raise SizeLimitExceeded("the body exceeds the limit")
     return body
-
-
-def _decompress_one(decoder: Decoder, body: bytes, limit: int) -> bytes:
-    out = io.BytesIO()
-    for start in range(0, len(body), STEP):
-        out.write(decoder.feed(body[start : start + STEP], limit - out.tell()))
-    decoder.finish()
-    return out.getvalue()
 
 
 class StreamDecompressor:

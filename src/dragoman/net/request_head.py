@@ -76,7 +76,11 @@ class HeadReader:
         if known is not None and raw.startswith(self._before) and raw.endswith(self._after):
             length = raw[len(self._before) : len(raw) - len(self._after)]
             if _LENGTH.fullmatch(length) and max_fields == self._max_fields:
-                return _replace_length(known, self._place, length)
+                assert known.by_name is not None
+                fields, by_name = known.fields.copy(), known.by_name.copy()
+                fields[self._place] = (b"content-length", length)
+                by_name[b"content-length"] = length
+                return replace(known, fields=fields, by_name=by_name, length=int(length))
         head = parse_head(raw, max_fields)
         self._remember(raw, head, max_fields)
         return head
@@ -89,14 +93,6 @@ class HeadReader:
         self._known, self._max_fields = head, max_fields
         self._before, self._after = raw[: found.start(1)], raw[found.end(1) :]
         self._place = [name for name, _ in head.fields].index(b"content-length")
-
-
-def _replace_length(known: RequestHead, place: int, length: bytes) -> RequestHead:
-    assert known.by_name is not None
-    fields, by_name = known.fields.copy(), known.by_name.copy()
-    fields[place] = (b"content-length", length)
-    by_name[b"content-length"] = length
-    return replace(known, fields=fields, by_name=by_name, length=int(length))
 
 
 def parse_head(raw: bytes, max_fields: int) -> RequestHead:

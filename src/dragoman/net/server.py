@@ -126,7 +126,12 @@ class Server:
         await self.stop_listening()
         for connection in tuple(self._service.connections):
             connection.retire()
-        await self._wait_until_empty(grace_s)
+        waits = [spawn(self._wait_empty(grace_s), name="drain"), spawn(self._grace_over.wait(), name="end of grace")]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
         await self._end_all()
 
     def end_grace(self) -> None:
@@ -169,14 +174,6 @@ class Server:
         for connection in tuple(self._service.connections):
             connection.abort()
         await self._wait_empty(_FINAL_EVENT_S)
-
-    async def _wait_until_empty(self, seconds: float) -> None:
-        waits = [spawn(self._wait_empty(seconds), name="drain"), spawn(self._grace_over.wait(), name="end of grace")]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
 
     async def _wait_empty(self, seconds: float) -> None:
         self._service.signal_if_empty()

@@ -217,18 +217,15 @@ class WebSocket:
         if self._is_closed:
             return
         self._is_closed, self._is_full = True, False
-        self._forget_incoming()
+        incoming, self._incoming = self._incoming, _IncomingMessage()
+        if not incoming.is_dropped:
+            self.release(incoming.size)
         while not self._inbox.empty():
             waiting = self._inbox.get_nowait()
             if isinstance(waiting, Message):
                 self.release(waiting.size)
         self._inbox.put_nowait(None)
         self._sink.end(format_frame(Opcode.CLOSE, payload))
-
-    def _forget_incoming(self) -> None:
-        incoming, self._incoming = self._incoming, _IncomingMessage()
-        if not incoming.is_dropped:
-            self.release(incoming.size)
 
     def _receive(self, data: bytes) -> None:
         self.received_at = self._clock()
@@ -241,7 +238,13 @@ class WebSocket:
         try:
             while not self._is_closed:
                 if self._inbox.qsize() >= MAX_WAITING:
-                    self._hold_back()
+                    # Read no more until messages are taken; end the connection if the client itself does not read.
+                    if self.blocked:
+                        self._sink.abort()
+                        self.close(TRY_AGAIN)
+                    else:
+                        self._is_full = True
+                        self._sink.pause_reading()
                     return False
                 frame = self._frames.process_buffer()
                 if frame is None:
@@ -257,15 +260,6 @@ class WebSocket:
     def pause_reading(self) -> None:
         self._sink.pause_reading()
 
-    def _hold_back(self) -> None:
-        """Read no more until messages are taken; end the connection if the client itself does not read."""
-        if self.blocked:
-            self._sink.abort()
-            self.close(TRY_AGAIN)
-        else:
-            self._is_full = True
-            self._sink.pause_reading()
-
     def _take(self, frame: Frame) -> None:
         if not frame.opcode.iscontrol():
             self._take_piece(self._fragments.process_frame(frame))
@@ -276,17 +270,14 @@ class WebSocket:
             self._request.body_open = False  # nothing follows
             self._end(code)
             return
-        self._count_control_frame()
-        if frame.opcode is Opcode.PING and self.is_open and not self.blocked:  # one that does not read gets no answers
-            self._sink.write(format_frame(Opcode.PONG, frame.payload))
-
-    def _count_control_frame(self) -> None:
         now = self._clock()
         if now - self._second >= 1.0:
             self._second, self._control_frames = now, 0
         self._control_frames += 1
         if self._control_frames > MAX_CONTROL_FRAMES:
             self.close(POLICY_VIOLATION, f"more than {MAX_CONTROL_FRAMES} control frames in a second")
+        if frame.opcode is Opcode.PING and self.is_open and not self.blocked:  # one that does not read gets no answers
+            self._sink.write(format_frame(Opcode.PONG, frame.payload))
 
     def _take_piece(self, frame: Frame) -> None:
         """Take a fragment of a message, or what has arrived of one."""
@@ -303,7 +294,8 @@ class WebSocket:
         else:
             self._add(incoming, text, size)
             if frame.message_finished:
-                self._deliver(incoming)
+                self._incoming = _IncomingMessage()
+                self._inbox.put_nowait(_Dropped() if incoming.is_dropped else Message(incoming.parts, incoming.size))
 
     def _add(self, incoming: _IncomingMessage, text: str, size: int) -> None:
         if not incoming.is_dropped:
@@ -315,10 +307,6 @@ class WebSocket:
             else:
                 incoming.write(text)
         incoming.size += size
-
-    def _deliver(self, incoming: _IncomingMessage) -> None:
-        self._incoming = _IncomingMessage()
-        self._inbox.put_nowait(_Dropped() if incoming.is_dropped else Message(incoming.parts, incoming.size))
 
 
 def format_frame(opcode: Opcode, payload: bytes) -> bytes:

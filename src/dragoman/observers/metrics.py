@@ -11,7 +11,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from dragoman.hub.loss import LossKind
-from dragoman.hub.outcome import OK, Outcome, ToolRun
+from dragoman.hub.outcome import OK, Outcome
 from dragoman.hub.ports import OPERATION
 from dragoman.hub.usage import Source, Usage
 from dragoman.observers import metrics_catalogue as catalogue
@@ -188,7 +188,11 @@ class RequestMetrics:
         if outcome.failed_attempts:
             self._count_failed_attempts(outcome)
         if outcome.tool_runs:
-            self._count_tool_runs(outcome.tool_runs)
+            for run in outcome.tool_runs:
+                labels = run.tool, run.backend, run.result
+                self._tool_runs[labels] = self._tool_runs.get(labels, 0) + 1
+                durations = self._tool_durations.setdefault(labels[:2], Histogram(catalogue.TOOL_DURATION))
+                durations.add(run.duration_s)
 
     def _find_series(self, outcome: Outcome) -> _Series:
         """Return the series of an outcome, a new one if need be, within the bounds on the number of models."""
@@ -214,13 +218,6 @@ class RequestMetrics:
             counts = self._retries if attempt.route == next_route else self._fallbacks
             labels = attempt.route.partition("/")[0], attempt.why
             counts[labels] = counts.get(labels, 0) + 1
-
-    def _count_tool_runs(self, runs: Iterable[ToolRun]) -> None:
-        for run in runs:
-            labels = run.tool, run.backend, run.result
-            self._tool_runs[labels] = self._tool_runs.get(labels, 0) + 1
-            durations = self._tool_durations.setdefault(labels[:2], Histogram(catalogue.TOOL_DURATION))
-            durations.add(run.duration_s)
 
     def readings(self) -> Iterator[Reading]:
         """Yield all readings; several may belong to one series, which `merge_readings` adds up."""

@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
 
 from dragoman.framing.redaction import MAX_LINE_BYTES, cut_text, one_line
 from dragoman.hub.outcome import CANCELLED, OK, Outcome, OutcomeObserver
@@ -16,46 +14,9 @@ from dragoman.hub.usage import Usage
 LOGGER = "dragoman.requests"
 is_own_id = re.compile("req_[0-9a-f]{24}").fullmatch  # made by this gateway; a client's own may contain anything
 MAX_ATTEMPTS_IN_LONG_LINE = 8
+LONG_TEXTS = frozenset(("provider", "model", "requested_model", "route", "error_code", "failed_attempts"))
+EMPTY = (None, "", ())
 CACHE_SIZE = 1024  # models and clients, of which there are few
-
-
-class LogLine(Struct, frozen=True, omit_defaults=True):
-    """A request's line as JSON; empty and unknown fields are omitted."""
-
-    time: str
-    level: str
-    logger: str
-    request_id: str
-    key: str = ""
-    client: str = ""
-    client_protocol: str = ""
-    upstream_protocol: str = ""
-    provider: str = ""
-    model: str = ""
-    requested_model: str = ""
-    route: str = ""
-    stream: bool | None = None
-    input_tokens: int | None = None
-    cache_read_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    output_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    credits: float | None = None
-    usage_source: str = ""  # reported, derived or estimated
-    ttft_ms: float | None = None
-    duration_ms: float | None = None
-    upstream_bytes: int = 0  # of a stream
-    upstream_chunks: int = 0
-    outcome: str = ""
-    error_code: str = ""
-    losses: int | None = None
-    attempts: int | None = None
-    failed_attempts: tuple[str, ...] = ()
-    rounds: int | None = None  # where the gateway ran tools
-    web_searches: int = 0
-    web_fetches: int = 0
-    run: str = ""  # of a resumable reply
-    client_request_id: str = ""
 
 
 def format_text(outcome: Outcome) -> str:
@@ -98,67 +59,65 @@ def _format_client(key: str, client: str) -> str:
 
 
 def format_json(outcome: Outcome) -> str:
-    """Return the line as JSON, with the same redaction."""
+    """Return the line as JSON, with the same redaction; empty and unknown fields are omitted."""
     usage = outcome.usage or Usage()
     known = outcome.usage is not None
     ttft = outcome.ttft_s
-    line = LogLine(
-        time=format_time(outcome.started_at + outcome.duration_s),
-        level="info",
-        logger=LOGGER,
-        request_id=outcome.request_id if is_own_id(outcome.request_id) else one_line(outcome.request_id),
-        key=outcome.key,
-        client=_clean(outcome.client),
-        client_protocol=outcome.client_protocol,
-        upstream_protocol=outcome.upstream_protocol,
-        provider=_clean(outcome.provider),
-        model=_clean(outcome.model),
-        requested_model=_clean(outcome.requested_model),
-        route=_clean(outcome.route),
-        stream=outcome.stream,
-        input_tokens=usage.input if known else None,
-        cache_read_tokens=usage.cache_read if known else None,
-        cache_write_tokens=usage.cache_write if known else None,
-        output_tokens=usage.output if known else None,
-        reasoning_tokens=usage.reasoning if known else None,
-        credits=usage.credits,
-        usage_source=usage.source.value if known else "",
-        ttft_ms=None if ttft is None else round(ttft * 1000, 3),
-        duration_ms=round(outcome.duration_s * 1000, 3),
-        upstream_bytes=outcome.upstream_bytes,
-        upstream_chunks=outcome.upstream_chunks,
-        outcome=outcome.outcome,
-        error_code=_clean(outcome.error_code or ""),
-        losses=outcome.losses,
-        attempts=outcome.attempts,
-        failed_attempts=_format_attempts(outcome),
-        rounds=outcome.rounds if outcome.tool_runs else None,
-        web_searches=outcome.web_searches,
-        web_fetches=outcome.web_fetches,
-        run=outcome.run,
-        client_request_id=_clean(outcome.client_request_id),
-    )
+    fields: dict[str, object] = {
+        "time": format_time(outcome.started_at + outcome.duration_s),
+        "level": "info",
+        "logger": LOGGER,
+        "request_id": outcome.request_id if is_own_id(outcome.request_id) else one_line(outcome.request_id),
+        "key": outcome.key,
+        "client": _clean(outcome.client),
+        "client_protocol": outcome.client_protocol,
+        "upstream_protocol": outcome.upstream_protocol,
+        "provider": _clean(outcome.provider),
+        "model": _clean(outcome.model),
+        "requested_model": _clean(outcome.requested_model),
+        "route": _clean(outcome.route),
+        "stream": outcome.stream,
+        "input_tokens": usage.input if known else None,
+        "cache_read_tokens": usage.cache_read if known else None,
+        "cache_write_tokens": usage.cache_write if known else None,
+        "output_tokens": usage.output if known else None,
+        "reasoning_tokens": usage.reasoning if known else None,
+        "credits": usage.credits,
+        "usage_source": usage.source.value if known else "",  # reported, derived or estimated
+        "ttft_ms": None if ttft is None else round(ttft * 1000, 3),
+        "duration_ms": round(outcome.duration_s * 1000, 3),
+        "upstream_bytes": outcome.upstream_bytes or None,  # of a stream
+        "upstream_chunks": outcome.upstream_chunks or None,
+        "outcome": outcome.outcome,
+        "error_code": _clean(outcome.error_code or ""),
+        "losses": outcome.losses,
+        "attempts": outcome.attempts,
+        "failed_attempts": _format_attempts(outcome),
+        "rounds": outcome.rounds if outcome.tool_runs else None,  # where the gateway ran tools
+        "web_searches": outcome.web_searches or None,
+        "web_fetches": outcome.web_fetches or None,
+        "run": outcome.run,  # of a resumable reply
+        "client_request_id": _clean(outcome.client_request_id),
+    }
+    line = {name: value for name, value in fields.items() if value not in EMPTY}
     data = msgspec.json.encode(line)
     return (data if len(data) <= MAX_LINE_BYTES else _encode_shortened(line)).decode()
 
 
-def _encode_shortened(line: LogLine) -> bytes:
+def _encode_shortened(line: dict[str, object]) -> bytes:
     """Shorten the longest texts of a line, so that it fits and stays valid JSON."""
     data, max_length = b"", 512
     while not data or (len(data) > MAX_LINE_BYTES and max_length > 16):
         max_length //= 2
-        attempts = tuple(cut_text(attempt, max_length) for attempt in line.failed_attempts[:MAX_ATTEMPTS_IN_LONG_LINE])
-        shortened = replace(
-            line,
-            provider=cut_text(line.provider, max_length),
-            model=cut_text(line.model, max_length),
-            requested_model=cut_text(line.requested_model, max_length),
-            route=cut_text(line.route, max_length),
-            error_code=cut_text(line.error_code, max_length),
-            failed_attempts=attempts,
-        )
+        shortened = {name: _shorten(value, max_length) if name in LONG_TEXTS else value for name, value in line.items()}
         data = msgspec.json.encode(shortened)
     return data
+
+
+def _shorten(value: object, max_length: int) -> object:
+    if isinstance(value, tuple):
+        return tuple(cut_text(attempt, max_length) for attempt in value[:MAX_ATTEMPTS_IN_LONG_LINE])
+    return cut_text(str(value), max_length)
 
 
 def make_request_log(format_line: Callable[[Outcome], str], write: Callable[[str], None]) -> OutcomeObserver:

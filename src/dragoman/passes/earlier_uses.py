@@ -107,7 +107,14 @@ class _SplitTurn:
 
     def add(self, part: Part, use: ServerToolUse | None, *, is_used: bool) -> None:
         if use is not None:
-            self._add_use(part, use)
+            if self._results and _round_of(use.place) != _round_of(self._round):
+                self._end_round()
+            name = self._rules.names.get(use.kind, use.kind)
+            self._parts.append(ToolCall(use.call_id, name, write_arguments(use.input), part.at))
+            ran = self._rules.ran.get(use.id)
+            result = self._write_result(use, part.at) if ran is None else replace(ran, call_id=use.call_id)
+            self._results.append(result)
+            self._round, self._rest = use.place, 0 if use.place is None else use.place.rest
         elif not is_used:
             self._add_part(part)
 
@@ -121,16 +128,6 @@ class _SplitTurn:
         if self._results:
             self.turns.append(Turn(Role.USER, tuple(self._results)))
         return []
-
-    def _add_use(self, part: Part, use: ServerToolUse) -> None:
-        if self._results and _round_of(use.place) != _round_of(self._round):
-            self._end_round()
-        name = self._rules.names.get(use.kind, use.kind)
-        self._parts.append(ToolCall(use.call_id, name, write_arguments(use.input), part.at))
-        ran = self._rules.ran.get(use.id)
-        result = self._write_result(use, part.at) if ran is None else replace(ran, call_id=use.call_id)
-        self._results.append(result)
-        self._round, self._rest = use.place, 0 if use.place is None else use.place.rest
 
     def _add_part(self, part: Part) -> None:
         size = self._rest

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.framing.jsonread import parse_or
 from dragoman.hub.events import CallBlock, Event, HostedBlock, Piece, RefusalBlock, TextBlock, ThinkingBlock, collect
 from dragoman.hub.request import (
     Custom,
@@ -139,10 +140,7 @@ def add_round(request: Request, events: Iterable[Event], results: Mapping[str, P
 
 def read_arguments(text: str) -> dict[str, Json]:
     """Return the arguments of a call; those that are not a JSON object, as one argument."""
-    try:
-        value = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        value = None
+    value = parse_or(text or "{}", object, None)
     return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {"arguments": text}
 
 

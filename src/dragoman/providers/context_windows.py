@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.providers.provider import ModelInfo, Provider, UnsignedRequest
@@ -116,7 +117,11 @@ class _Server:
             case "ollama":
                 await self._read_ollama(listed)
             case "lmstudio":
-                await self._read_lm_studio()
+                found = await self._get("/api/v0/models", _StudioModels) or _StudioModels()
+                for model in found.data:
+                    self.windows[model.id] = Window(
+                        read_count(model.loaded_context_length), read_count(model.max_context_length)
+                    )
             case "llamacpp":
                 await self._read_llama_cpp(listed)
             case _:
@@ -136,13 +141,6 @@ class _Server:
 
         await asyncio.gather(*(read_model(model.id) for model in listed[:MAX_MODELS]))
 
-    async def _read_lm_studio(self) -> None:
-        found = await self._get("/api/v0/models", _StudioModels) or _StudioModels()
-        for model in found.data:
-            self.windows[model.id] = Window(
-                read_count(model.loaded_context_length), read_count(model.max_context_length)
-            )
-
     async def _read_llama_cpp(self, listed: tuple[ModelInfo, ...]) -> None:
         if len(listed) != 1:  # with several models, the properties are not those of each
             return
@@ -157,10 +155,7 @@ class _Server:
         out = request.add_credentials(await self._provider.auth.authorize(request))
         try:
             response = await endpoint.send(out, endpoint.dial, head_timeout_s=TIMEOUT_S)
-            try:
-                content = await response.read(MAX_BYTES, TIMEOUT_S)
-            finally:
-                response.close()
+            content = await read_and_close(response, MAX_BYTES, TIMEOUT_S)
             return msgspec.json.decode(content, type=type) if response.status == 200 else None
         except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, *JSON_ERRORS):
             return None

@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from dragoman.config.discovery import HOST, LocalServer
 from dragoman.config.settings import ServerName
-from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.framing.jsonread import parse_or
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -56,21 +57,15 @@ async def discover(ports: Mapping[str, int], *, besides: int) -> tuple[LocalServ
     others = [(name, port) for name, port in ports.items() if port != besides]
     if not others:
         return ()
-    http = HttpClient()
-    try:
+    async with HttpClient() as http:
         found = await asyncio.gather(*(_find_server(http, name, port) for name, port in others))
-    finally:
-        await http.close()
     return _make_names_unique(server for server in found if server is not None)
 
 
 async def _find_server(http: HttpClient, name: str, port: int) -> LocalServer | None:
     """Return the server on a port; None if there is none, or if it lists no model."""
     body = await _get(http, f"http://{HOST}:{port}/v1/models", LIST_TIMEOUT_S)
-    try:
-        listed = msgspec.json.decode(body, type=_Listed)
-    except JSON_ERRORS:
-        return None
+    listed = parse_or(body, _Listed, _Listed([]))
     if not listed.data or await _is_dragoman(http, port):
         return None
     name, quirks = OWNERS.get(listed.data[0].owned_by or "", (name, USUAL_SERVERS[name]))
@@ -79,10 +74,7 @@ async def _find_server(http: HttpClient, name: str, port: int) -> LocalServer | 
 
 async def _is_dragoman(http: HttpClient, port: int) -> bool:
     body = await _get(http, f"http://{HOST}:{port}/", ROOT_TIMEOUT_S)
-    try:
-        return msgspec.json.decode(body, type=_Root).message.startswith("dragoman")
-    except JSON_ERRORS:
-        return False
+    return parse_or(body, _Root, _Root()).message.startswith("dragoman")
 
 
 async def _get(http: HttpClient, url: str, timeout_s: float) -> bytes:
@@ -90,10 +82,7 @@ async def _get(http: HttpClient, url: str, timeout_s: float) -> bytes:
     try:
         async with asyncio.timeout(timeout_s):
             response = await http.send(OutgoingRequest("GET", url, ()), DIAL, head_timeout_s=timeout_s)
-            try:
-                body = await response.read(MAX_BYTES, timeout_s)
-            finally:
-                response.close()
+            body = await read_and_close(response, MAX_BYTES, timeout_s)
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, TimeoutError):
         return b""
     return body if response.status == 200 else b""

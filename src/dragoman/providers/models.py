@@ -14,6 +14,7 @@ from dragoman.framing.jsonread import JSON_ERRORS
 from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Upstream
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.tasks import spawn
 from dragoman.protocols import PROTOCOLS
@@ -151,10 +152,7 @@ async def fetch_models(provider: Provider) -> tuple[ModelInfo, ...]:
     credentials = await provider.auth.authorize(request)
     out = request.add_credentials(credentials)
     response = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=LIST_TIMEOUT_S)
-    try:
-        body = await response.read(MAX_LIST_BYTES, LIST_TIMEOUT_S)
-    finally:
-        response.close()
+    body = await read_and_close(response, MAX_LIST_BYTES, LIST_TIMEOUT_S)
     if response.status != 200:
         raise _list_error(upstream, response.status, body)
     listed = parse_list(body)

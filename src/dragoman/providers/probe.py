@@ -54,19 +54,6 @@ def is_long(reply: ProbeReply) -> bool:
     return reply.finish_reason == "length" or reply.pieces >= LONG_STREAM_PIECES
 
 
-def judge_stream(reply: ProbeReply) -> list[Trait]:
-    return [
-        _judge_presence("usage in streams", reply.output_tokens is not None, "it is estimated"),
-        _judge_presence("ids of chunks", all(chunk.id for chunk in reply.chunks), "we make them"),
-        _judge_presence(
-            "finish_reason in streams",
-            reply.finish_reason is not None,
-            "[DONE] counts as the end" if reply.done else "",
-        ),
-        _judge_presence("[DONE]", reply.done, "the finish_reason counts as the end"),
-    ]
-
-
 def judge_calls(reply: ProbeReply) -> list[Trait]:
     """Judge a stream in which a tool should be called; nothing is known if none was."""
     if reply.verdict != "supported" or not reply.calls:
@@ -162,7 +149,9 @@ class _Probe:
         if (await self._test(TOOLS)).found == "supported":
             for trial in ABOUT_TOOLS:
                 await self._test(trial)
-            await self._stream_a_call()
+            choice: object = NAMED if "no_required" in {trait.quirk for trait in self.traits} else "required"
+            reply = await self._client.stream(self._add_cap({**LOOK_UP, "tool_choice": choice}))
+            self.traits += judge_calls(reply)
         await self._stream()
 
     async def _test(self, trial: Trial) -> Trait:
@@ -215,14 +204,18 @@ class _Probe:
         if reply.verdict != "supported":
             self._add(Trait("streams", reply.verdict, reply.message))
             return
-        self.traits += judge_stream(reply)
+        self.traits += [
+            _judge_presence("usage in streams", reply.output_tokens is not None, "it is estimated"),
+            _judge_presence("ids of chunks", all(chunk.id for chunk in reply.chunks), "we make them"),
+            _judge_presence(
+                "finish_reason in streams",
+                reply.finish_reason is not None,
+                "[DONE] counts as the end" if reply.done else "",
+            ),
+            _judge_presence("[DONE]", reply.done, "the finish_reason counts as the end"),
+        ]
         if reply.finish_reason is not None:
             await self._test_interruption()
-
-    async def _stream_a_call(self) -> None:
-        choice: object = NAMED if "no_required" in {trait.quirk for trait in self.traits} else "required"
-        reply = await self._client.stream(self._add_cap({**LOOK_UP, "tool_choice": choice}))
-        self.traits += judge_calls(reply)
 
     async def _test_interruption(self) -> None:
         """Test whether the server truncates a stream when another request comes, and ends it as if complete."""

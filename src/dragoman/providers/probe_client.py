@@ -8,9 +8,10 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.framing.error_text import clean_message
-from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.framing.jsonread import JSON_ERRORS, parse_or
 from dragoman.framing.sse import Frame, SseFramer
-from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.failure import Kind
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.protocols.chat.errors import find_error, read_error, read_failure
@@ -128,10 +129,7 @@ class ProbeClient:
         body = await _read_body(response)
         if isinstance(body, ProbeReply):
             return body
-        try:
-            reply = msgspec.json.decode(body, type=dict[str, object])
-        except JSON_ERRORS:
-            reply = {}
+        reply = parse_or(body, dict[str, object], {})
         # An empty reply counts, too.
         is_reply = mark in reply and not reply.get("error")
         return ProbeReply("supported") if is_reply else ProbeReply("rejected", "its response is of another protocol")
@@ -150,28 +148,19 @@ class ProbeClient:
             response = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=TIMEOUT_S)
             if response.status == 200:
                 return response
-            try:
-                failure = read_failure(
-                    response.status, dict(response.headers), await response.read(MAX_BYTES, TIMEOUT_S)
-                )
-            finally:
-                response.close()
+            failure = read_failure(
+                response.status, dict(response.headers), await read_and_close(response, MAX_BYTES, TIMEOUT_S)
+            )
         except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
             return ProbeReply("unclear", clean_message(str(fault)))
-        return _read_failure(failure)
-
-
-def _read_failure(failure: Failure) -> ProbeReply:
-    return ProbeReply("rejected" if failure.kind in REFUSALS else "unclear", failure.message)
+        return ProbeReply("rejected" if failure.kind in REFUSALS else "unclear", failure.message)
 
 
 async def _read_body(response: IncomingResponse) -> bytes | ProbeReply:
     try:
-        return await response.read(MAX_BYTES, TIMEOUT_S)
+        return await read_and_close(response, MAX_BYTES, TIMEOUT_S)
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
         return ProbeReply("unclear", clean_message(str(fault)))
-    finally:
-        response.close()
 
 
 async def _read_reply(response: IncomingResponse) -> ProbeReply:

@@ -345,7 +345,11 @@ class BackgroundRuns:
             await self._check_claims(lease_s)
             if time.monotonic() - self._searched_at > lease_s / 4:
                 self._searched_at = time.monotonic()
-                await self._end_lost()
+                expired_at = now()
+                for run in await self._runs.list_lost_runs(expired_at, BATCH):
+                    if await self._end(run.row, "failed", INTERRUPTED, expired_at=expired_at):
+                        self.counts["failed"] += 1
+                        log.warning("background response %s was interrupted: its process is gone", run.row.id)
         except (StoreError, RequestError):
             if time.monotonic() - self._extended_at > lease_s:  # by now others have ended them
                 for active in list(self._active.values()):
@@ -366,13 +370,6 @@ class BackgroundRuns:
         for active in actives:
             if active.token not in valid:
                 active.abandon()
-
-    async def _end_lost(self) -> None:
-        expired_at = now()
-        for run in await self._runs.list_lost_runs(expired_at, BATCH):
-            if await self._end(run.row, "failed", INTERRUPTED, expired_at=expired_at):
-                self.counts["failed"] += 1
-                log.warning("background response %s was interrupted: its process is gone", run.row.id)
 
 
 async def _repeat(work: Callable[[], Awaitable[None]]) -> None:

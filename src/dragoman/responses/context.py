@@ -140,11 +140,7 @@ async def load_chain(store: Responses, row: ResponseRow) -> tuple[ContextItem, .
     items = tuple(restore(item) for item in found if item is not None)
     if len(items) < len(found):
         raise previous_not_found(row.id)
-    return _after_compaction(items)
-
-
-def _after_compaction(items: tuple[ContextItem, ...]) -> tuple[ContextItem, ...]:
-    """Return what follows the last compaction, with it: it stands for everything before."""
+    # What follows the last compaction, with it: it stands for everything before.
     places = [index for index, one in enumerate(items) if type_of(one.item) == "compaction"]
     return items[places[-1] :] if places else items
 

@@ -202,13 +202,20 @@ class _Invokes:
 
     def _end_call(self, name: str) -> None:
         assert self._calls is not None
-        self._calls.append((name, _convert_arguments(self._values, self._tools[name])))
+        # Arguments as JSON. A value is parsed where the schema requires another type than text.
+        schema = self._tools[name]
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        known = properties if isinstance(properties, dict) else {}
+        typed = {key: _convert(text, _allowed_types(known.get(key), schema)) for key, text in self._values.items()}
+        self._calls.append((name, msgspec.json.encode(typed).decode()))
         self._name, self._values = None, {}
 
     def _read_value(self, key: str, text: str, at: int) -> int | None:
         end = text.find(_CLOSING, at)
         if end < 0:
-            end = _find_text_end(text, at)
+            # The end of the text, without what may be the beginning of a closing tag.
+            tail = text.rfind("<", max(at, len(text) - len(_CLOSING) + 1))
+            end = tail if tail >= 0 and _CLOSING.startswith(text[tail:]) else len(text)
         if end > at:
             self._value.append(text[at:end])
             return end
@@ -224,12 +231,6 @@ class _Invokes:
     def _give_up(self, at: int) -> int:
         self._calls, self._done = None, True
         return at
-
-
-def _find_text_end(text: str, at: int) -> int:
-    """Return the end of the text, without what may be the beginning of a closing tag."""
-    tail = text.rfind("<", max(at, len(text) - len(_CLOSING) + 1))
-    return tail if tail >= 0 and _CLOSING.startswith(text[tail:]) else len(text)
 
 
 TAGS = CallSyntax(
@@ -248,14 +249,6 @@ _JSON_TYPES: dict[type, frozenset[str]] = {
     dict: frozenset({"object"}),
     type(None): frozenset({"null"}),
 }
-
-
-def _convert_arguments(values: dict[str, str], schema: Json) -> str:
-    """Return arguments as JSON. A value is parsed where the schema requires another type than text."""
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    known = properties if isinstance(properties, dict) else {}
-    typed = {key: _convert(text, _allowed_types(known.get(key), schema)) for key, text in values.items()}
-    return msgspec.json.encode(typed).decode()
 
 
 def _convert(text: str, kinds: frozenset[str]) -> str | Raw:

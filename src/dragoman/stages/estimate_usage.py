@@ -5,6 +5,7 @@ Some upstreams report only the size of the context after the reply: then the out
 
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.hub.events import CallBlock, Delta, Ended, Event, Opened, Started, ThinkingBlock, UsageReported
@@ -16,15 +17,12 @@ MOST_PIECES = 256
 LONG_PIECE = 128  # characters
 
 
-class _Sample:
+class _Sample(Struct, eq=False):
     """The beginning of a text and its total length, to count the tokens of any text in bounded memory."""
 
-    __slots__ = ("_kept", "_size", "pieces")
-
-    def __init__(self) -> None:
-        self.pieces: list[str] = []  # at the end of the text; whoever adds many or long ones calls `compact`
-        self._kept = ""
-        self._size = 0
+    pieces: list[str] = []  # at the end of the text; whoever adds many or long ones calls `compact`
+    _kept: str = ""
+    _size: int = 0
 
     def add(self, text: str) -> None:
         self.pieces.append(text)

@@ -71,16 +71,13 @@ class _Run:
         self.passed = 0  # outgoing characters of text
 
 
-class TextRewriter:
+class TextRewriter(Struct, eq=False):
     """Apply a splitter to each block of text. Outgoing blocks are numbered in the order in which they open."""
 
-    __slots__ = ("_next", "_numbers", "_runs", "_splitter")
-
-    def __init__(self, splitter: Callable[[], Splitter | None]) -> None:
-        self._splitter = splitter  # called for each block of text; None: the block is passed unchanged
-        self._runs: dict[int, _Run] = {}
-        self._numbers: dict[int, int] = {}
-        self._next = 0
+    _splitter: Callable[[], Splitter | None]  # called for each block of text; None: the block is passed unchanged
+    _runs: dict[int, _Run] = {}
+    _numbers: dict[int, int] = {}
+    _next: int = 0
 
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta:
@@ -206,18 +203,15 @@ _MARK = re.compile(r"[`~\n]")
 _FENCE = 3  # marks at the beginning of a line
 
 
-class CodeMarks:
+class CodeMarks(Struct, eq=False):
     """Recognises fenced blocks, and code spans within a line. A span that is not closed on its line is not code."""
 
-    __slots__ = ("_closing", "_fence", "_line_has_text", "_opening", "_run", "_span")
-
-    def __init__(self) -> None:
-        self._fence = ""  # the marks that opened the current block
-        self._opening = False  # still on the line that opened it
-        self._closing = False  # this line has marks that close it if nothing follows them
-        self._span = 0  # length of the run of backticks that opened the current span
-        self._run = ""  # marks at the end of the text so far: more of them may follow
-        self._line_has_text = False
+    _fence: str = ""  # the marks that opened the current block
+    _opening: bool = False  # still on the line that opened it
+    _closing: bool = False  # this line has marks that close it if nothing follows them
+    _span: int = 0  # length of the run of backticks that opened the current span
+    _run: str = ""  # marks at the end of the text so far: more of them may follow
+    _line_has_text: bool = False
 
     @property
     def fenced(self) -> bool:
@@ -243,7 +237,10 @@ class CodeMarks:
                 continue
             self._end_run()
             if token == "\n":
-                self._end_line()
+                if self._closing:
+                    self._fence = ""
+                self._closing = self._opening = self._line_has_text = False
+                self._span = 0
             else:
                 self._add_words(token)
 
@@ -251,12 +248,6 @@ class CodeMarks:
         if (not self._line_has_text or self._closing) and text and not text.isspace():
             self._line_has_text = True
             self._closing = False
-
-    def _end_line(self) -> None:
-        if self._closing:
-            self._fence = ""
-        self._closing = self._opening = self._line_has_text = False
-        self._span = 0
 
     def _end_run(self) -> None:
         """Interpret the last run of marks, which is complete now."""

@@ -95,7 +95,12 @@ class PostgresDatabase:
         try:
             async with asyncio.timeout(WORK_TIMEOUT_S) as deadline:
                 if not self._migrated:
-                    await self._prepare(deadline)
+                    async with self._migrating:
+                        if self._pool is None:
+                            self._pool = await self._connect(CONNECTIONS, {})
+                        if not self._migrated:
+                            await _with_connection(self._pool, partial(_migrate, deadline=deadline))
+                            self._migrated = True
                 if is_query and self._query_pool is None:
                     timeout_ms = str(int(QUERY_TIMEOUT_S * 1000))
                     self._query_pool = await self._connect(MAX_QUERIES, {"statement_timeout": timeout_ms})
@@ -116,14 +121,6 @@ class PostgresDatabase:
                     await pool.close()
             except (TimeoutError, *DATABASE_ERRORS):
                 pool.terminate()
-
-    async def _prepare(self, deadline: asyncio.Timeout) -> None:
-        async with self._migrating:
-            if self._pool is None:
-                self._pool = await self._connect(CONNECTIONS, {})
-            if not self._migrated:
-                await _with_connection(self._pool, partial(_migrate, deadline=deadline))
-                self._migrated = True
 
     async def _connect(self, size: int, settings: dict[str, str]) -> asyncpg.Pool:
         return await asyncpg.create_pool(

@@ -78,7 +78,9 @@ class DatabaseFile(apsw.VFSFile):
     def xWrite(self, data: bytes, offset: int) -> None:
         if os.fstat(self._descriptor).st_size < MAX_CLEARED_BYTES:
             data = clear_unused(data, offset // len(data) + 1)
-        write_all(self._descriptor, data, offset)
+        written = os.pwrite(self._descriptor, data, offset)
+        while written < len(data):  # the disk is nearly full: the next one raises OSError
+            written += os.pwrite(self._descriptor, data[written:], offset + written)
 
     def xSync(self, flags: int) -> None:
         sync(self._descriptor)
@@ -124,12 +126,6 @@ def connect_checkpointer(path: Path) -> apsw.Connection:
     connection.pragma("wal_autocheckpoint", 0)
     connection.execute("SELECT 1 FROM sqlite_master").fetchall()  # before its first read it knows of no log
     return connection
-
-
-def write_all(descriptor: int, data: bytes, offset: int) -> None:
-    written = os.pwrite(descriptor, data, offset)
-    while written < len(data):  # the disk is nearly full: the next one raises OSError
-        written += os.pwrite(descriptor, data[written:], offset + written)
 
 
 def clear_unused(page: bytes, number: int) -> bytes:

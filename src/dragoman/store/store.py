@@ -1,6 +1,7 @@
 """The store: its parts on one database, and how to open the one that a URL names."""
 
 from pathlib import Path
+from typing import Self
 
 from dragoman.store.audit import AuditLog
 from dragoman.store.client_keys import ClientKeys
@@ -40,6 +41,12 @@ class Store(ClientKeys, CutCalls, Usage, AuditLog, ConsoleSessions):
         """Connect and migrate the schema; every other operation does so too if it has not been possible yet."""
         await self.database.open()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
         """Finish the operations that have begun, then close; no operation may be called afterwards."""
         await self.database.close()
@@ -59,19 +66,15 @@ async def open_store(url: str) -> Store:
 def make_store(url: str) -> Store:
     """Return the store at this URL unopened: its first operation opens it."""
     if url.startswith(POSTGRESQL):
-        return Store(_make_postgres_database(url))
+        try:
+            from dragoman.store.postgres import PostgresDatabase  # slow to import, and most users have no PostgreSQL
+        except ModuleNotFoundError as missing:
+            if missing.name != "asyncpg":
+                raise
+            raise DriverMissing(NO_POSTGRES_DRIVER) from None
+        return Store(PostgresDatabase(url))
     if url.startswith(SQLITE):
         from dragoman.store.sqlite import SqliteDatabase  # not loaded by what needs only rows
 
         return Store(SqliteDatabase(Path(url.removeprefix(SQLITE)).expanduser()))
     raise StoreError(f"store.url: expected {SQLITE}PATH or {POSTGRESQL}USER@HOST/NAME")
-
-
-def _make_postgres_database(url: str) -> Database:
-    try:
-        from dragoman.store.postgres import PostgresDatabase  # slow to import, and most users have no PostgreSQL
-    except ModuleNotFoundError as missing:
-        if missing.name != "asyncpg":
-            raise
-        raise DriverMissing(NO_POSTGRES_DRIVER) from None
-    return PostgresDatabase(url)

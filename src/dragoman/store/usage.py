@@ -168,7 +168,14 @@ class Usage(Part):
     @queries
     async def read_usage_sums(self, session: Session, query: SumQuery) -> tuple[UsageSum, ...]:
         """Return the sums of the requests that began in this time."""
-        return merge(await _read_parts(session, query))
+        sums: list[UsageSum] = []
+        for part in cover(await _fit(session, query)):
+            statement, values = build_statement(query, part)
+            found = await session.fetch(UsageSum, statement, *values)
+            sums += found
+            if isinstance(part, MovedPart):
+                sums += [take_back(moved, query) for moved in found]
+        return merge(sums)
 
     @queries
     async def read_ttft_counts(self, session: Session, query: SumQuery) -> dict[str, dict[int, int]]:
@@ -205,17 +212,6 @@ async def _find_last_examined(session: Session, search: RequestSearch, dialect: 
 async def _fetch_rows(session: Session, statement: str, *values: Value) -> tuple[UsageRow, ...]:
     rows = await session.fetch(UsageRow, statement, *values)
     return tuple(replace(row, stream=bool(row.stream)) for row in rows) if session.is_sqlite else tuple(rows)
-
-
-async def _read_parts(session: Session, query: SumQuery) -> list[UsageSum]:
-    sums: list[UsageSum] = []
-    for part in cover(await _fit(session, query)):
-        statement, values = build_statement(query, part)
-        found = await session.fetch(UsageSum, statement, *values)
-        sums += found
-        if isinstance(part, MovedPart):
-            sums += [take_back(moved, query) for moved in found]
-    return sums
 
 
 async def _fit(session: Session, query: SumQuery) -> SumQuery:

@@ -93,29 +93,29 @@ class UsageSpan(Struct, frozen=True):
     key: str | None = None
 
 
-class UsageSum(Struct, frozen=True):
+class UsageSum(Struct):
     """The usage of all requests of a group that began in the same quarter of an hour."""
 
     group: str
-    slot: int  # quarters of an hour since the epoch
-    requests: int
-    failed: int
-    client_gone: int  # requests whose client disconnected
-    input_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
-    output_tokens: int
-    reasoning_tokens: int
-    credits: float
-    cost_nano_usd: int
-    priced: int  # requests that have a cost
-    counted: int  # requests that have counts
-    derived: int
-    estimated: int
-    estimated_tokens: int
-    duration_ms: int
-    web_searches: int
-    web_fetches: int
+    slot: int = 0  # quarters of an hour since the epoch
+    requests: int = 0
+    failed: int = 0
+    client_gone: int = 0  # requests whose client disconnected
+    input_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    credits: float = 0.0
+    cost_nano_usd: int = 0
+    priced: int = 0  # requests that have a cost
+    counted: int = 0  # requests that have counts
+    derived: int = 0
+    estimated: int = 0
+    estimated_tokens: int = 0
+    duration_ms: int = 0
+    web_searches: int = 0
+    web_fetches: int = 0
     generated_tokens: int = 0  # output tokens of requests whose time to the first token is known
     generating_ms: int = 0  # from the first token of those requests to their end
 

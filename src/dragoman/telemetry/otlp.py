@@ -98,15 +98,11 @@ def metric_messages(readings: Iterable[Reading], began_ns: int, now_ns: int) -> 
         if not name.startswith("process_"):
             points = [_data_point(family, reading, began_ns, now_ns) for reading in series]
             yield {
-                "name": family.otel or otel_name(name),
+                "name": family.otel or name.replace("_", ".", 1).removesuffix("_total"),
                 "description": family.help,
                 "unit": family.unit,
                 **_data_field(family, points),
             }
-
-
-def otel_name(name: str) -> str:
-    return name.replace("_", ".", 1).removesuffix("_total")
 
 
 def otel_label(label: str) -> str:

@@ -150,21 +150,17 @@ def make_backends(settings: Tools, network: Network) -> Backends:
         if _is_unreadable(settings.web_search, network):
             search[name] = UnusableSearch(name)
         elif name in SEARCH_APIS:
-            search[name] = _make_rest_search(name, settings.web_search, network)
+            api = SEARCH_APIS[name]
+            endpoint = api.endpoint or settings.web_search.endpoint or ""
+            if settings.web_search.endpoint is not None and not NEED_ENDPOINT & set(settings.web_search.backend):
+                endpoint = settings.web_search.endpoint
+            account = ServiceAccount(endpoint, _secret(settings.web_search, network), network.user_agent)
+            search[name] = RestSearch(api, account, _service(name, network))
         else:
             servers.append(_make_mcp_server(settings.web_search, network))
             search[name] = McpSearch(servers[-1], settings.web_search.tool)
     fetch = _make_fetch(settings.web_fetch, network, servers)
     return Backends(search, fetch, McpServers(servers), read_tool_secrets(settings, network.environ))
-
-
-def _make_rest_search(name: str, settings: WebSearch, network: Network) -> SearchBackend:
-    api = SEARCH_APIS[name]
-    endpoint = api.endpoint or settings.endpoint or ""
-    if settings.endpoint is not None and not NEED_ENDPOINT & set(settings.backend):
-        endpoint = settings.endpoint
-    account = ServiceAccount(endpoint, _secret(settings, network), network.user_agent)
-    return RestSearch(api, account, _service(name, network))
 
 
 class CurrentBackends:

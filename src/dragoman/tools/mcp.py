@@ -84,7 +84,7 @@ class _RpcError(Struct):
     message: str = ""
 
 
-class _Message(Struct):
+class RpcMessage(Struct):
     """Any JSON-RPC message: a response to us, or a request of the server."""
 
     id: int | str | None = None
@@ -210,7 +210,7 @@ class HttpMcpServer(McpServer):
         """Read one JSON message, or an event stream as far as the response to this request."""
         if b"text/event-stream" not in (answer.headers.get(b"content-type") or b""):
             body = await answer.read(MAX_BYTES, timeout_s)
-            return _result_of(msgspec.json.decode(body, type=_Message))
+            return _result_of(msgspec.json.decode(body, type=RpcMessage))
         framer, size = SseFramer(), 0
         while chunk := await answer.chunk(timeout_s):
             size += len(chunk)
@@ -219,7 +219,7 @@ class HttpMcpServer(McpServer):
             for frame in framer.feed(chunk):
                 if not isinstance(frame, Frame) or not frame.data:
                     continue
-                message = msgspec.json.decode(frame.data, type=_Message)
+                message = msgspec.json.decode(frame.data, type=RpcMessage)
                 if message.method is None and message.id == number:
                     return _result_of(message)
                 if message.method is not None and message.id is not None:
@@ -236,7 +236,7 @@ class StdioMcpServer(McpServer):
         self._environment = environment
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._waiting: dict[int, asyncio.Future[_Message]] = {}
+        self._waiting: dict[int, asyncio.Future[RpcMessage]] = {}
         self._starting = asyncio.Lock()
         self._next_id = 0
 
@@ -332,7 +332,7 @@ class StdioMcpServer(McpServer):
 
     def _take(self, line: bytes) -> None:
         try:
-            message = msgspec.json.decode(line, type=_Message)
+            message = msgspec.json.decode(line, type=RpcMessage)
         except JSON_ERRORS:
             log.warning("%s wrote a line that is not JSON-RPC", self._name)
             return
@@ -359,7 +359,7 @@ def _hello() -> dict[str, Json]:
     return {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": about}
 
 
-def _reply_to(request: _Message) -> bytes:
+def _reply_to(request: RpcMessage) -> bytes:
     """Answer a request of the server: a ping, or a refusal of anything else."""
     if request.method == "ping":
         return msgspec.json.encode({"jsonrpc": "2.0", "id": request.id, "result": {}})
@@ -367,7 +367,7 @@ def _reply_to(request: _Message) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", "id": request.id, "error": error})
 
 
-def _result_of(message: _Message) -> bytes:
+def _result_of(message: RpcMessage) -> bytes:
     if message.error is not None:
         raise _Refused(message.error)
     if not message.result:

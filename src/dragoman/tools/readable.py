@@ -93,7 +93,7 @@ def read_html(body: bytes, content_type: str, url: str, max_chars: int, check: C
         text, truncated = _write(page, main, url, max_chars, "main", check)
     if not text:
         text, truncated = _write(page, 0, url, max_chars, None, check)
-    return Readable(_squeeze(_unescape(title.group(1))) if title else "", text, truncated)
+    return Readable(re.sub(r"\s+", " ", _unescape(title.group(1))).strip() if title else "", text, truncated)
 
 
 def decode_text(body: bytes, content_type: str, check: Check = check_nothing, max_chars: int | None = None) -> str:
@@ -294,7 +294,3 @@ def _unescape(text: str) -> str:
         return html.unescape(text)
     except ValueError:  # a character reference with thousands of digits
         return text
-
-
-def _squeeze(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from dragoman.hub.failure import describe_cause
 from dragoman.hub.server_tools import ToolErrorCode, ToolFailure
+from dragoman.net.bodies import read_and_close
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -53,7 +54,4 @@ class Service(Struct, frozen=True):
 
     async def _exchange(self, out: OutgoingRequest, timeout_s: float) -> Reply:
         answer = await self.send(out, self.dial, head_timeout_s=timeout_s)
-        try:
-            return Reply(answer.status, answer.headers, await answer.read(MAX_BYTES, timeout_s))
-        finally:
-            answer.close()
+        return Reply(answer.status, answer.headers, await read_and_close(answer, MAX_BYTES, timeout_s))

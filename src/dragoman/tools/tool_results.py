@@ -7,6 +7,7 @@ from itertools import islice
 
 import msgspec
 
+from dragoman.framing.jsonread import parse_or
 from dragoman.framing.known_secrets import redact_known
 from dragoman.hub.request import Json
 from dragoman.hub.server_tools import (
@@ -58,10 +59,7 @@ def read_page(result: ToolResult, url: str, name: str, max_chars: int) -> FetchO
 
 
 def _json(text: str) -> Json:
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        return None
+    value = parse_or(text, object, None)
     return value if isinstance(value, dict | list) else None
 
 

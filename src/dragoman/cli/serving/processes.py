@@ -229,17 +229,13 @@ async def _run(options: ServeOptions, settings: Settings, listening: Listening) 
     observers = [make_request_log(options.format_request, options.log.write)]
     store, keyring = await open_keys(options.config)
     try:
-        _freeze_garbage_collector()
+        # Exempt what the start has made from garbage collection: it lives as long as the process.
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
+        gc.enable()
         app = App(options.config, keyring, os.environ, store, observers, options.shared_counters, options.member)
         ends_with_terminal = options.ends_with_terminal and options.member is None  # workers do as their parent says
         await run(app, settings, listening, ends_with_terminal=ends_with_terminal)
     finally:
         options.log.drain()
         await store.close()
-
-
-def _freeze_garbage_collector() -> None:
-    """Exempt what the start has made from garbage collection: it lives as long as the process."""
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
-    gc.enable()

@@ -71,15 +71,11 @@ async def _check(call: Call, state: KeptCall) -> None:
     state.in_background = True
     await call.read()
     if call.strict:
-        await _check_losses(call)
-
-
-async def _check_losses(call: Call) -> None:
-    """Raise RequestError if the request cannot be carried over to its first target without loss."""
-    route = call.routes[0]
-    provider = call.runtime.providers.get(route.provider)
-    if provider is not None:
-        await prepare(call, route, provider, target_settings(call.runtime, route, call.tenant), 1)
+        # Raise RequestError if the request cannot be carried over to its first target without loss.
+        route = call.routes[0]
+        provider = call.runtime.providers.get(route.provider)
+        if provider is not None:
+            await prepare(call, route, provider, target_settings(call.runtime, route, call.tenant), 1)
 
 
 def _describe(call: Call, state: KeptCall) -> RunRequest:

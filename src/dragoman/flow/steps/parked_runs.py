@@ -296,7 +296,13 @@ async def _send_events(joined: JoinedRun, share: BudgetShare, sink: ReplySink, r
         pending = _take_events(run.blocks, place)
         if pending:
             place += len(pending)
-            await _send_counted(share, sink, b"".join(_select(pending, run.id, cursor)))
+            # The bytes of the events after the cursor.
+            selected = []
+            for number, block in pending:
+                if number > cursor.after or number == NOT_COUNTED:
+                    is_marked = cursor.with_ids and number != NOT_COUNTED
+                    selected.append(_mark(b"id: %b:%d" % (run.id.encode(), number), block) if is_marked else block)
+            await _send_counted(share, sink, b"".join(selected))
         elif run.is_done:
             break
         elif signs != run.signs:
@@ -355,16 +361,6 @@ async def _send_counted(share: BudgetShare, sink: ReplySink, data: bytes) -> Non
         await sink.send(data)
     finally:
         share.release_to(held)
-
-
-def _select(blocks: list[tuple[int, bytes]], run: str, cursor: Cursor) -> list[bytes]:
-    """Return the bytes of the events after the cursor."""
-    selected = []
-    for number, block in blocks:
-        if number > cursor.after or number == NOT_COUNTED:
-            is_marked = cursor.with_ids and number != NOT_COUNTED
-            selected.append(_mark(b"id: %b:%d" % (run.encode(), number), block) if is_marked else block)
-    return selected
 
 
 def _mark(id: bytes, event: bytes) -> bytes:

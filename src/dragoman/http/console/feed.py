@@ -140,7 +140,15 @@ class FeedApi:
         last_id = (request.http.headers.get(b"last-event-id") or b"").decode("latin-1")
         async with self._rows.watch(key, read_position(last_id)) as watcher:
             frames = None if inspected is None else InspectedFrames(self._live, inspected, key, reads_content)
-            about = await self._describe_gateway(request)
+            rows: tuple[KeyRow, ...] = ()
+            with suppress(StoreError):  # then keys are shown by their ids
+                rows = await self._keyring.list()
+            about = {
+                "names": {row.id: row.name for row in rows if request.sees_all or row.id == request.key},
+                "version": __version__,
+                "time": round(time.time() * 1000),
+                "sees_all": request.sees_all,
+            }
             stream = FeedStream(request.sink, watcher, frames, about, HourReader(self._store, key))
             try:
                 await stream.send_all()
@@ -150,17 +158,6 @@ class FeedApi:
             finally:
                 stream.close()
         request.sink.end()
-
-    async def _describe_gateway(self, request: RoutedRequest) -> dict[str, object]:
-        rows: tuple[KeyRow, ...] = ()
-        with suppress(StoreError):  # then keys are shown by their ids
-            rows = await self._keyring.list()
-        return {
-            "names": {row.id: row.name for row in rows if request.sees_all or row.id == request.key},
-            "version": __version__,
-            "time": round(time.time() * 1000),
-            "sees_all": request.sees_all,
-        }
 
     async def _record_look(self, request: RoutedRequest, subject: str) -> None:
         if self._audit is not None:
@@ -238,7 +235,10 @@ class InspectedFrames:
     def take(self, most: int) -> dict[str, object] | None:
         """Return what is new, up to this number of bytes; None if nothing is."""
         if self._timeline is None and not self._open():
-            return self._explain(NOT_RECORDED)
+            if self._is_explained:
+                return None
+            self._is_explained = True
+            return {"request_id": self._request_id, "entries": [], "dropped": 0, "problem": NOT_RECORDED}
         assert self._timeline is not None
         for entry in self._timeline.read():
             self._waiting.append(entry if self._with_content else hide_content(entry))
@@ -272,12 +272,6 @@ class InspectedFrames:
             "first": is_first,
             "late": isinstance(self._timeline, RingTimeline),
         }
-
-    def _explain(self, problem: str) -> dict[str, object] | None:
-        if self._is_explained:
-            return None
-        self._is_explained = True
-        return {"request_id": self._request_id, "entries": [], "dropped": 0, "problem": problem}
 
 
 class FeedStream:
@@ -313,7 +307,10 @@ class FeedStream:
         sent_at = time.monotonic()
         while True:
             started = time.monotonic()
-            await self._wait()
+            # Wait until something changed, but not longer than until the next check.
+            longest = TICK_S if self._frames is not None else CHECK_S
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._watcher.woken.wait(), longest)
             if self._watcher.must_end:
                 return
             if not await check.is_open():
@@ -331,12 +328,6 @@ class FeedStream:
     async def _count_stored(self) -> None:
         self._watcher.stored = await self._hour.read()
         self._watcher.wake_if_changed()
-
-    async def _wait(self) -> None:
-        """Wait until something changed, but not longer than until the next check."""
-        longest = TICK_S if self._frames is not None else CHECK_S
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._watcher.woken.wait(), longest)
 
     def _changes(self) -> bytes:
         """Return what changed; `hello` before it tells the reader to forget the rows that it has."""

@@ -20,7 +20,6 @@ CONTENT_TYPES = {
     "svg": b"image/svg+xml",
     "json": b"application/json",
 }
-BROTLI_QUALITY = 9
 
 CSP = b"; ".join(
     (
@@ -50,21 +49,22 @@ REVALIDATED: Header = (b"cache-control", b"no-cache")
 
 
 class ConsoleFile(Struct):
-    """One file; each encoding is made when it is first requested."""
+    """One file; it is compressed when that is first requested."""
 
     content_type: bytes
     plain: bytes
     etag: bytes
-    encoded: dict[str, bytes] = {}
+    packed: bytes | None = None
 
     def encode(self, accepted: bytes) -> tuple[bytes, list[Header]]:
-        """Return the body in the best encoding that a browser accepts, and the header that names it."""
-        for name, compress in (("br", _brotli), ("gzip", _gzip)):
-            if name.encode() in accepted:
-                if name not in self.encoded:
-                    self.encoded[name] = compress(self.plain)
-                return self.encoded[name], [(b"content-encoding", name.encode())]
-        return self.plain, []
+        """Return the body as a browser accepts it, and the header that names its encoding."""
+        if b"gzip" not in accepted:
+            return self.plain, []
+        if self.packed is None:
+            import gzip
+
+            self.packed = gzip.compress(self.plain, mtime=0)
+        return self.packed, [(b"content-encoding", b"gzip")]
 
 
 class ConsoleFiles(Struct, frozen=True):
@@ -101,16 +101,4 @@ def _walk(directory: "Traversable", prefix: str) -> list[tuple[str, bytes]]:
 
 def _make_file(name: str, content: bytes) -> ConsoleFile:
     etag = b'"%b"' % hashlib.sha256(content).hexdigest()[:32].encode()
-    return ConsoleFile(CONTENT_TYPES[name.rpartition(".")[2]], content, etag, {})
-
-
-def _brotli(content: bytes) -> bytes:
-    import brotli
-
-    return bytes(brotli.compress(content, quality=BROTLI_QUALITY))
-
-
-def _gzip(content: bytes) -> bytes:
-    import gzip
-
-    return gzip.compress(content, mtime=0)
+    return ConsoleFile(CONTENT_TYPES[name.rpartition(".")[2]], content, etag)

@@ -214,7 +214,10 @@ class GatewayRows:
                 if worker in answers:
                     self._update(worker, _decode(answers[worker]))
                 elif worker in self._others:
-                    self._note_miss(worker)
+                    self._misses[worker] = self._misses.get(worker, 0) + 1
+                    if self._misses[worker] >= MAX_MISSES:
+                        del self._others[worker]
+                        self._other_totals.pop(worker, None)
 
     def _make_question(self, position: Position) -> dict[str, str]:
         keys = {watcher.key or EVERY_KEY for watcher in self._watchers}
@@ -222,12 +225,6 @@ class GatewayRows:
         known = {log.epoch: log.number for log in logs}
         place = ".".join(f"{epoch}-{number}" for epoch, number in (position | known).items())
         return {"position": place, "known": ".".join(f"{epoch}-0" for epoch in known), "keys": ",".join(keys)}
-
-    def _note_miss(self, worker: int) -> None:
-        self._misses[worker] = self._misses.get(worker, 0) + 1
-        if self._misses[worker] >= MAX_MISSES:
-            del self._others[worker]
-            self._other_totals.pop(worker, None)
 
     def _update(self, worker: int, answer: WorkerRows) -> None:
         self._misses.pop(worker, None)
@@ -239,7 +236,13 @@ class GatewayRows:
 
     async def _answer(self, question: dict[str, str]) -> bytes:
         """Answer another worker that has a tab open."""
-        self._note_poll()
+        now = time.monotonic()
+        self._polled_until = now + POLLED_S
+        self._live.set_watched(True)
+        if not self._watchers and now - self._ticked_at > TICK_S / 2:
+            self._tick()
+        if self._expiry is None:
+            self._expiry = asyncio.get_running_loop().call_later(POLLED_S, self._expire)
         log = self._live.log
         position, known = read_position(question["position"]), read_position(question["known"])
         changes = log.list_changes_since(position[log.epoch]) if log.epoch in position else None
@@ -249,15 +252,6 @@ class GatewayRows:
         }
         first = log.number if changes is None else position[log.epoch]
         return _encode(WorkerRows(log.epoch, first, rows, changes or [], totals))
-
-    def _note_poll(self) -> None:
-        now = time.monotonic()
-        self._polled_until = now + POLLED_S
-        self._live.set_watched(True)
-        if not self._watchers and now - self._ticked_at > TICK_S / 2:
-            self._tick()
-        if self._expiry is None:
-            self._expiry = asyncio.get_running_loop().call_later(POLLED_S, self._expire)
 
     def _expire(self) -> None:
         """Stop recording for other workers that ask no more."""

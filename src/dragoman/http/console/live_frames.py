@@ -257,21 +257,17 @@ class FrameRing:
 
     def on_body(self, data: bytes) -> None:
         if self._client is None:
-            data = self._begin_in_the_middle(data)
+            # What can be read of a response whose head was sent already: from its next event on.
+            if data.startswith(EVENT_FIELDS):
+                self._client = FrameReader(EVENT_STREAM)
+            elif b"\n\n" in data:
+                self._client = FrameReader(EVENT_STREAM)
+                data = data.partition(b"\n\n")[2]
+            elif data:
+                self._client = FrameReader("")
         if data and self._client is not None:
             for at, text in self._client.feed(Chunk(self._elapsed(), data)):
                 self._add(at, "client", text)
-
-    def _begin_in_the_middle(self, data: bytes) -> bytes:
-        """Return what can be read of a response whose head was sent already: from its next event on."""
-        if data.startswith(EVENT_FIELDS):
-            self._client = FrameReader(EVENT_STREAM)
-        elif b"\n\n" in data:
-            self._client = FrameReader(EVENT_STREAM)
-            data = data.partition(b"\n\n")[2]
-        elif data:
-            self._client = FrameReader("")
-        return data
 
     def on_end(self) -> None:
         self._sink = None

@@ -182,7 +182,13 @@ class LiveRequests:
         self._ending[record] = live
         self._ended.append(live)
         if record.recording is not None:
-            self._keep_recording(record, record.recording)
+            if self._is_watched:
+                self._recordings.append((record.id, record.key, record.recording))
+                while len(self._recordings) > KEPT_RECORDINGS or (
+                    len(self._recordings) > 1 and sum(kept.size for *_, kept in self._recordings) > KEPT_BYTES
+                ):
+                    self._recordings.popleft()
+            self._allow_recordings()
             record.recording = None
 
     def note_outcome(self, record: RequestRecord, outcome: Outcome) -> None:
@@ -250,15 +256,6 @@ class LiveRequests:
         """Return what is shown, the newest first: requests under way, then those that ended."""
         under_way = list(self._under_way.values())
         return [*reversed(under_way[-MAX_ROWS:]), *reversed(self._ended)]
-
-    def _keep_recording(self, record: RequestRecord, recording: Recording) -> None:
-        if self._is_watched:
-            self._recordings.append((record.id, record.key, recording))
-            while len(self._recordings) > KEPT_RECORDINGS or (
-                len(self._recordings) > 1 and sum(kept.size for *_, kept in self._recordings) > KEPT_BYTES
-            ):
-                self._recordings.popleft()
-        self._allow_recordings()
 
     def _allow_recordings(self) -> None:
         recorded = sum(record.recording is not None for record in self._under_way) if self._is_watched else 0

@@ -262,20 +262,17 @@ class Console:
             raise RequestError(_sign_in_failure(proof), observed=True)  # by the backoff
         http.mark_authenticated()
         await self._record(request, "sessions.begin", made.row, made.row)
-        await self._respond_signed_in(request, made)
-
-    async def _begin_session(self, proof: SignIn, browser: Browser) -> NewSession | None:
-        if proof.link:
-            return await self.sessions.open_link(proof.link, browser)
-        return await self.sessions.sign_in(proof.key.strip().encode(errors="replace"), browser)
-
-    async def _respond_signed_in(self, request: RoutedRequest, made: NewSession) -> None:
         body = await self._describe_session(made.row) | {"token": made.token}
         name = self._cookie_name(request.http)
         cookie = f"{name}={made.cookie}; Max-Age={made.row.expires_at - made.row.created_at}; {COOKIE_RULES}"
         head = [JSON, *request_id_headers(request.request_id), (b"cache-control", b"no-store")]
         head += [(b"set-cookie", cookie.encode()), *SECURITY_HEADERS]
         request.sink.respond(200, head, msgspec.json.encode(body))
+
+    async def _begin_session(self, proof: SignIn, browser: Browser) -> NewSession | None:
+        if proof.link:
+            return await self.sessions.open_link(proof.link, browser)
+        return await self.sessions.sign_in(proof.key.strip().encode(errors="replace"), browser)
 
     async def _describe(self, request: RoutedRequest) -> None:
         respond(request, await self._describe_session(await self._own_session(request)))

@@ -34,18 +34,12 @@ def _accepts(profile: Profile, body: bytes) -> bool:
     return NAME not in profile.no_tools_in or b'"tools"' not in body
 
 
-def _describe_model(model: ListedModel) -> dict[str, object]:
-    owner = model.owned_by or "dragoman"
-    rate = {} if model.credit_rate is None else {"credit_rate": model.credit_rate}
-    return {"id": model.id, "object": "model", "created": model.created, "owned_by": owner, **rate}
-
-
 def _render_models(models: Sequence[ListedModel], query: Mapping[str, str]) -> bytes:
-    return msgspec.json.encode({"object": "list", "data": [_describe_model(model) for model in models]})
+    return msgspec.json.encode({"object": "list", "data": [model.for_openai() for model in models]})
 
 
 def _render_model(model: ListedModel) -> bytes:
-    return msgspec.json.encode(_describe_model(model))
+    return msgspec.json.encode(model.for_openai())
 
 
 PROTOCOL = Protocol(

@@ -1,7 +1,6 @@
 """Build Chat content parts and reasoning fields from hub parts."""
 
-import msgspec
-
+from dragoman.framing.jsonread import parse_or
 from dragoman.hub.ext import restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
@@ -126,10 +125,7 @@ def find_call_signatures(thoughts: list[Thinking]) -> dict[str, object]:
 
 def _read_entry(opaque: Opaque) -> dict[str, object]:
     """Return an entry as the server sent it; empty if a client has altered it beyond reading."""
-    try:
-        return msgspec.json.decode(opaque.payload, type=dict[str, object])
-    except (ValueError, RecursionError):
-        return {}
+    return parse_or(opaque.payload, dict[str, object], {})
 
 
 def build_reasoning(thoughts: list[Thinking]) -> dict[str, object]:

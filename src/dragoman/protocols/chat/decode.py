@@ -56,7 +56,6 @@ from dragoman.protocols.chat.wire import (
     Choice,
     Chunk,
     Content,
-    ContentPart,
     FunctionPiece,
     Message,
     Tokens,
@@ -123,11 +122,18 @@ class Decoder:
         if item.event == "error":
             return self._fail(read_event_error(data))
         if data[:1] == b"[" and DONE.startswith(data):
-            return self._read_done_marker()
+            if not self._started:
+                return self._fail(_no_content())
+            if self._finish is None and "cut_then_done" in self._issuer.quirks:
+                return self._fail(_make_truncated_failure())
+            return self._end()
         try:
             chunk = read_json_leniently(CHUNKS, data, INESSENTIAL_FIELDS)
         except (ValueError, RecursionError) as error:
-            return self._read_invalid(error)
+            if _CUT in str(error) and not isinstance(error, msgspec.ValidationError):
+                self._has_cut_frame = True  # if nothing follows, the connection ended here
+                return []
+            return self._fail(Failure(Kind.CORRUPT, "the upstream sent a chunk that is not of Chat Completions"))
         return self._read_chunk(chunk)
 
     def finish(self) -> list[Event]:
@@ -139,13 +145,6 @@ class Decoder:
             return self._fail(_no_content())
         return self._fail(_make_truncated_failure())
 
-    def _read_done_marker(self) -> list[Event]:
-        if not self._started:
-            return self._fail(_no_content())
-        if self._finish is None and "cut_then_done" in self._issuer.quirks:
-            return self._fail(_make_truncated_failure())
-        return self._end()
-
     def read_whole(self, chunk: Chunk) -> list[Event]:
         """Return the events of a body that is the whole reply, with or without a finish_reason."""
         events = self._read_chunk(chunk)
@@ -154,12 +153,6 @@ class Decoder:
         if not self._started:
             return events + self._fail(Failure(Kind.CORRUPT, "the upstream's reply has no choice with index 0"))
         return events + self._end()
-
-    def _read_invalid(self, error: Exception) -> list[Event]:
-        if _CUT in str(error) and not isinstance(error, msgspec.ValidationError):
-            self._has_cut_frame = True  # if nothing follows, the connection ended here
-            return []
-        return self._fail(Failure(Kind.CORRUPT, "the upstream sent a chunk that is not of Chat Completions"))
 
     def _read_chunk(self, chunk: Chunk) -> list[Event]:
         if chunk.error:
@@ -176,7 +169,11 @@ class Decoder:
             if self._blocks and not finished and not self._is_same_reply(chunk):
                 return self._fail(Failure(Kind.CORRUPT, "the upstream changed the id or model within its stream"))
             if not self._blocks:
-                self._start_reply(chunk, events)
+                self._id = chunk.id or self._id
+                self._model = chunk.model or self._model
+                if not self._started:
+                    self._started = True
+                    events.append(Started(self._id, chunk.model or self._issuer.model))
                 delta = choice.delta
                 self._acts |= delta is not None and (delta.audio is not None or delta.images is not None)
             self._read_choice(choice, events)
@@ -194,13 +191,6 @@ class Decoder:
         same_id = not chunk.id or not self._id or chunk.id == self._id
         same_model = not chunk.model or chunk.model == self._model
         return same_id and (same_model or may_be_same_model(chunk.model or "", self._model))
-
-    def _start_reply(self, chunk: Chunk, events: list[Event]) -> None:
-        self._id = chunk.id or self._id
-        self._model = chunk.model or self._model
-        if not self._started:
-            self._started = True
-            events.append(Started(self._id, chunk.model or self._issuer.model))
 
     def _read_choice(self, choice: Choice, events: list[Event]) -> None:
         message = choice.delta or choice.message
@@ -265,21 +255,18 @@ class Decoder:
     def _read_content(self, content: Content, logprobs: msgspec.Raw | None, events: list[Event]) -> None:
         if isinstance(content, list):
             for part in content:
-                self._read_content_part(part, events)
+                if part.thinking:
+                    self._add_thinking(read_thinking_text(part.thinking), events)
+                elif part.refusal:
+                    events.append(Delta(self._open_block(_REFUSAL, events), part.refusal))
+                else:
+                    self._read_content(part.text, None, events)
             content = ""
         if content or logprobs is not None:
             text = content or ""
             block = self._block if self._open_kind is _TEXT else self._open_block(_TEXT, events)
             events.append(Delta(block, text, logprobs))
             self._chars += len(text)
-
-    def _read_content_part(self, part: ContentPart, events: list[Event]) -> None:
-        if part.thinking:
-            self._add_thinking(read_thinking_text(part.thinking), events)
-        elif part.refusal:
-            events.append(Delta(self._open_block(_REFUSAL, events), part.refusal))
-        else:
-            self._read_content(part.text, None, events)
 
     def _read_annotation(self, annotation: Annotation, events: list[Event]) -> None:
         cited = annotation.url_citation

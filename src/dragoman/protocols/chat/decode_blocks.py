@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.protocols.chat.wire import CALL_KEY, FIELD_KEY, VISIBLE_KEYS, CallPiece, ThinkingPart
@@ -25,14 +26,11 @@ def is_opaque(detail: dict[str, object]) -> bool:
     return bool(detail.get("signature") or detail.get("data"))
 
 
-class _DetailEntry:
+class _DetailEntry(Struct, eq=False):
     """One entry of reasoning_details; its pieces of text are joined once, at the end."""
 
-    __slots__ = ("_fields", "_pieces")
-
-    def __init__(self) -> None:
-        self._fields: dict[str, object] = {}
-        self._pieces: dict[str, list[str]] = {}
+    _fields: dict[str, object] = {}
+    _pieces: dict[str, list[str]] = {}
 
     def add(self, detail: dict[str, object]) -> None:
         for name, value in detail.items():
@@ -54,13 +52,10 @@ def _entry_key(index: object, count: int) -> object:
     return ("index", index) if isinstance(index, str | int | float) else count
 
 
-class ReasoningDetails:
+class ReasoningDetails(Struct, eq=False):
     """The reasoning_details of one thinking block; pieces with the same `index` belong to one entry."""
 
-    __slots__ = ("_entries",)
-
-    def __init__(self) -> None:
-        self._entries: dict[object, _DetailEntry] = {}
+    _entries: dict[object, _DetailEntry] = {}
 
     def add(self, detail: dict[str, object]) -> None:
         key = _entry_key(detail.get("index"), len(self._entries))

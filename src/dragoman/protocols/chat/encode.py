@@ -7,6 +7,7 @@ are joined, and the ledger records which.
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.hub.answers import AnswersEncoder
@@ -47,15 +48,12 @@ _FIELDS: dict[type[Block], bytes] = {
 }
 
 
-class LossRecorder:
+class LossRecorder(Struct, eq=False):
     """Record what a Chat message cannot represent."""
 
-    __slots__ = ("_last", "_ledger", "_text_seen")
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._last = 0
-        self._text_seen = False
+    _ledger: Ledger
+    _last: int = 0
+    _text_seen: bool = False
 
     def block(self, number: int, what: Block) -> None:
         at = f"/content/{number}"
@@ -192,7 +190,10 @@ class Encoder:
             case Closed(block=block):
                 return self._close(block)
             case OpaqueAdded(block=block, opaque=opaque):
-                return self._seal(block, opaque)
+                detail = encode_opaque(self._details, opaque, "".join(self._blocks[block].texts or ()))
+                self._details += 1
+                self._signature = opaque
+                return (self._chunk({"reasoning_details": [detail]}),)
             case CitationAdded(block=block, citation=citation):
                 self._losses.citation(block, citation)
                 if citation.url:
@@ -263,12 +264,6 @@ class Encoder:
             return (block_state.prefix + b'"{}"' + block_state.suffix,)
         self._has_visible_text |= isinstance(block_state.what, TextBlock | RefusalBlock) and block_state.length > 0
         return ()
-
-    def _seal(self, block: int, opaque: Opaque) -> Sequence[bytes]:
-        detail = encode_opaque(self._details, opaque, "".join(self._blocks[block].texts or ()))
-        self._details += 1
-        self._signature = opaque
-        return (self._chunk({"reasoning_details": [detail]}),)
 
     def encode_end(self, event: Ended, *, is_last: bool = True) -> Sequence[bytes]:
         """Return the end of the choice, and of the stream if it is the last one."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 import msgspec
 
 from dragoman.framing.error_text import (
+    OPENAI_ERRORS,
+    OPENAI_WORDS,
     clean_message,
     describe_error_page,
     find_error_object,
@@ -19,54 +21,13 @@ from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import ErrorResponse
 
-# kind -> status, error.type, error.code (None: the vendor's own code, if there was one)
-_RENDERED: dict[Kind, tuple[int, str, str | None]] = {
-    Kind.BAD_REQUEST: (400, "invalid_request_error", None),
-    Kind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
-    Kind.REQUEST_TIMEOUT: (408, "invalid_request_error", "request_timeout"),
-    Kind.AUTH: (401, "invalid_request_error", "invalid_api_key"),
-    Kind.CREDENTIAL: (502, "server_error", "upstream_credential_refused"),
-    Kind.FORBIDDEN: (403, "permission_error", None),
-    Kind.NOT_FOUND: (404, "invalid_request_error", "model_not_found"),
-    Kind.CONFLICT: (409, "conflict_error", None),
-    Kind.QUOTA: (429, "insufficient_quota", "insufficient_quota"),
-    Kind.RATE_LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
-    Kind.OVERLOADED: (503, "server_error", None),
-    Kind.BUSY: (503, "server_error", None),
-    Kind.CONTEXT_TOO_LONG: (400, "invalid_request_error", "context_length_exceeded"),
-    Kind.REFUSED: (400, "invalid_request_error", "content_policy_violation"),
-    Kind.TIMEOUT: (504, "server_error", "timeout"),
-    Kind.TRUNCATED: (502, "server_error", "upstream_truncated"),
-    Kind.CORRUPT: (502, "server_error", "upstream_corrupt"),
-    Kind.LOST: (502, "server_error", "upstream_lost"),
-    Kind.UPSTREAM: (502, "server_error", None),
-    Kind.BUG: (500, "server_error", "internal_error"),
-    Kind.SHUTDOWN: (503, "server_error", "shutting_down"),
-}
-
 # What vendors write as error.code or error.type; the status decides where neither is listed.
-_KIND_BY_WORD: dict[str, Kind] = {
-    "context_length_exceeded": Kind.CONTEXT_TOO_LONG,
+_KIND_BY_WORD = OPENAI_WORDS | {
     "exceed_context_size_error": Kind.CONTEXT_TOO_LONG,
-    "insufficient_quota": Kind.QUOTA,
-    "billing_hard_limit_reached": Kind.QUOTA,
-    "billing_not_active": Kind.QUOTA,
-    "billing_error": Kind.QUOTA,
-    "rate_limit_exceeded": Kind.RATE_LIMITED,
-    "rate_limit_error": Kind.RATE_LIMITED,
-    "invalid_api_key": Kind.CREDENTIAL,
     "account_deactivated": Kind.CREDENTIAL,
-    "authentication_error": Kind.CREDENTIAL,
     "permission_error": Kind.FORBIDDEN,
-    "model_not_found": Kind.NOT_FOUND,
     "not_found_error": Kind.NOT_FOUND,
-    "content_policy_violation": Kind.REFUSED,
-    "content_filter": Kind.REFUSED,
-    "server_is_overloaded": Kind.OVERLOADED,
     "engine_overloaded": Kind.OVERLOADED,
-    "overloaded_error": Kind.OVERLOADED,
-    "request_too_large": Kind.TOO_LARGE,
-    "timeout": Kind.TIMEOUT,
 }
 
 UNEXPLAINED = "the upstream reported an error without a message"
@@ -118,7 +79,7 @@ def read_event_error(data: bytes) -> Failure:
 
 def render_error(failure: Failure, request_id: str) -> ErrorResponse:
     """Return the error response; Chat has no field for the request id."""
-    status = _RENDERED[failure.kind][0]
+    status = OPENAI_ERRORS[failure.kind][0]
     if failure.kind is Kind.UPSTREAM and failure.status == 500:
         status = 500
     return ErrorResponse(status, _encode_error(failure))
@@ -134,7 +95,7 @@ def encode_error_event(failure: Failure) -> bytes:
 
 
 def _encode_error(failure: Failure) -> bytes:
-    error_type = _RENDERED[failure.kind][1]
+    error_type = OPENAI_ERRORS[failure.kind][1]
     error = {
         "message": failure.message,
         "type": error_type,
@@ -147,7 +108,7 @@ def _encode_error(failure: Failure) -> bytes:
 def _choose_code(failure: Failure) -> str | None:
     if failure.kind is Kind.NOT_FOUND and failure.status is None:
         return failure.code  # a path that does not exist is not an unknown model
-    return _RENDERED[failure.kind][2] or failure.code
+    return OPENAI_ERRORS[failure.kind][2] or failure.code
 
 
 def _choose_kind(status: int | None, code: str, error_type: str, message: str) -> Kind:

@@ -3,7 +3,6 @@
 import msgspec
 
 from dragoman.framing.fields import BadField, Fields, read_body, unread_fields
-from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import (
     Custom,
@@ -48,11 +47,8 @@ _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED, "any"
 
 def parse(body: bytes, ledger: Ledger) -> Request:
     """Parse a client's body; raises BadRequest for what no upstream could understand."""
-    try:
-        raw = read_body(body)
-        return _read_request(Fields(raw), raw, ledger)
-    except BadField as bad:
-        raise BadRequest(bad.at, bad.message) from bad
+    raw = read_body(body)
+    return _read_request(Fields(raw), raw, ledger)
 
 
 def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:

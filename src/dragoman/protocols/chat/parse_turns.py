@@ -50,7 +50,10 @@ def _read_turn(message: Fields, custom: set[str]) -> Turn:
     if role == "assistant":
         return _read_assistant(message)
     if role == "tool":
-        return _read_result(message, custom)
+        call_id = message.need_text("tool_call_id")
+        content = tuple(_result_part(part) for part in _parse_content(message))
+        result = ToolResult(call_id, content, message.at, custom=call_id in custom, ext=unread_fields(message))
+        return Turn(Role.USER, (result,), message.at)
     if role == "function":
         raise BadField(message.pointer("role"), "is the deprecated 'function'; send the result with the role 'tool'")
     if role not in _ROLES:
@@ -62,7 +65,13 @@ def _read_turn(message: Fields, custom: set[str]) -> Turn:
 def _read_assistant(message: Fields) -> Turn:
     if message.has("audio"):
         raise BadField(message.pointer("audio"), "refers to an audio reply, which is not stored here; send its text")
-    parts: list[Part] = [*_parse_reasoning(message), *_parse_content(message)]
+    # Parse the reasoning that a client returns, once even if several fields repeat it.
+    key = "reasoning_content" if message.has("reasoning_content") else "reasoning"
+    visible = message.text("reasoning_content")
+    if visible is None and isinstance(message.raw("reasoning"), str):
+        visible = message.text("reasoning")
+    entries = [*_read_details(message), *_read_blocks(message)]
+    parts: list[Part] = [*_merge_reasoning(visible or "", message.pointer(key), entries), *_parse_content(message)]
     refusal = message.text("refusal")
     if refusal:
         parts.append(Refusal(refusal, message.pointer("refusal")))
@@ -70,7 +79,9 @@ def _read_assistant(message: Fields) -> Turn:
         parts += [*_parse_call_signature(call), _read_call(call)]
     legacy = message.obj("function_call")
     if legacy is not None:
-        parts.append(_read_legacy_call(legacy, message.at))
+        call_id = "call_" + message.at.rpartition("/")[2]
+        name, arguments = legacy.need_text("name"), _read_arguments(legacy)
+        parts.append(ToolCall(call_id, name, arguments, legacy.at, ext=unread_fields(legacy)))
     return Turn(Role.ASSISTANT, tuple(parts), message.at, _without_sdk_defaults(unread_fields(message)))
 
 
@@ -87,24 +98,11 @@ def _read_call(call: Fields) -> Part:
     return ToolCall(call_id, name, arguments, call.at, custom=custom, ext=ext)
 
 
-def _read_legacy_call(call: Fields, at: str) -> ToolCall:
-    call_id = "call_" + at.rpartition("/")[2]
-    name, arguments = call.need_text("name"), _read_arguments(call)
-    return ToolCall(call_id, name, arguments, call.at, ext=unread_fields(call))
-
-
 def _read_arguments(called: Fields) -> str:
     """Return arguments as JSON text; some clients send the object itself, or nothing for no arguments."""
     if isinstance(called.raw("arguments"), dict):
         return msgspec.json.encode(called.raw("arguments")).decode()
     return called.text("arguments") or "{}"
-
-
-def _read_result(message: Fields, custom: set[str]) -> Turn:
-    call_id = message.need_text("tool_call_id")
-    content = tuple(_result_part(part) for part in _parse_content(message))
-    result = ToolResult(call_id, content, message.at, custom=call_id in custom, ext=unread_fields(message))
-    return Turn(Role.USER, (result,), message.at)
 
 
 def _result_part(part: Part) -> Text | Image | Document | Foreign:
@@ -134,28 +132,23 @@ def _read_part(part: Fields) -> Part:
     kind = part.need_text("type")
     match kind:
         case "text":
-            return _read_text(part)
+            text = part.text("text", "")
+            cache = _read_cache(part)
+            return Text(text, part.at, cache=cache, ext=unread_fields(part))
         case "refusal":
-            return _read_refusal(part)
+            refusal = part.text("refusal", "")
+            return Refusal(refusal, part.at, ext=unread_fields(part))
         case "image_url":
             return _read_image(part)
         case "file":
             return _read_file(part)
         case "input_audio":
-            return _read_audio(part)
+            audio = part.need_obj("input_audio")
+            sound = audio.need_text("format")
+            source = Inline(AUDIO_TYPES.get(sound, f"audio/{sound}"), audio.need_text("data"))
+            return Audio(source, part.at, ext=unread_fields(part, audio))
         case _:
             return Foreign(kind, {"type": kind, **part.rest()}, part.at)
-
-
-def _read_text(part: Fields) -> Text:
-    text = part.text("text", "")
-    cache = _read_cache(part)
-    return Text(text, part.at, cache=cache, ext=unread_fields(part))
-
-
-def _read_refusal(part: Fields) -> Refusal:
-    refusal = part.text("refusal", "")
-    return Refusal(refusal, part.at, ext=unread_fields(part))
 
 
 def _read_image(part: Fields) -> Image:
@@ -193,13 +186,6 @@ def _read_file(part: Fields) -> Document:
     return Document(source, part.at, title=name, cache=cache, ext=unread_fields(part, file))
 
 
-def _read_audio(part: Fields) -> Audio:
-    audio = part.need_obj("input_audio")
-    sound = audio.need_text("format")
-    source = Inline(AUDIO_TYPES.get(sound, f"audio/{sound}"), audio.need_text("data"))
-    return Audio(source, part.at, ext=unread_fields(part, audio))
-
-
 def _read_cache(part: Fields) -> Cache | None:
     breakpoint_ = part.obj("prompt_cache_breakpoint")
     return None if breakpoint_ is None else Cache(breakpoint_.at, breakpoint_.text("ttl"))
@@ -228,16 +214,6 @@ def _read_file_data(data: str, name: str | None, at: str) -> Inline:
         return _read_data_url(data, at)
     extension = (name or "").rpartition(".")[2].lower()
     return Inline(FILE_TYPES.get(extension, "application/pdf"), data)
-
-
-def _parse_reasoning(message: Fields) -> list[Thinking]:
-    """Parse the reasoning that a client returns, once even if several fields repeat it."""
-    key = "reasoning_content" if message.has("reasoning_content") else "reasoning"
-    visible = message.text("reasoning_content")
-    if visible is None and isinstance(message.raw("reasoning"), str):
-        visible = message.text("reasoning")
-    entries = [*_read_details(message), *_read_blocks(message)]
-    return _merge_reasoning(visible or "", message.pointer(key), entries)
 
 
 def _merge_reasoning(visible: str, at: str, entries: list[Thinking]) -> list[Thinking]:

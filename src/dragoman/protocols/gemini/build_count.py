@@ -3,6 +3,7 @@
 import msgspec
 from msgspec import Raw, Struct
 
+from dragoman.framing.jsonread import parse_or
 from dragoman.protocols.gemini.wire import COUNT, VERTEX
 
 
@@ -24,7 +25,4 @@ def wrap_for_count(body: bytes, model: str, quirks: frozenset[str]) -> bytes:
 
 
 def read_count(body: bytes) -> int | None:
-    try:
-        return msgspec.json.decode(body, type=_Count).total_tokens
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    return parse_or(body, _Count, _Count()).total_tokens

@@ -177,14 +177,20 @@ class _Cleaner:
                 if key == "oneOf" and not _are_disjoint(value):
                     self._note(_ONE_OF)
                 clean["anyOf"] = [self.clean(each) for each in value]
-            case "exclusiveMinimum" | "exclusiveMaximum", int() | float() if _is_integer(schema):
+            case "exclusiveMinimum" | "exclusiveMaximum", int() | float() if _types(schema) - {"null"} == {"integer"}:
                 _write_bound(key, value, schema, clean)
             case "format", _:
-                return self._keep_if(key, value, _is_number(schema), clean)
+                kinds = _types(schema) - {"null"}
+                return self._keep_if(key, value, bool(kinds) and kinds <= _NUMBERS, clean)
             case "enum", list():
                 return self._keep_if(key, value, {*map(type, value)} <= _ENUMERABLE, clean)
             case "const", _:
-                return _write_const(value, clean)
+                kind = _JSON_TYPES.get(type(value))
+                if kind is not None:
+                    clean.setdefault("type", kind)
+                if _is_enumerable(value):
+                    clean.setdefault("enum", [value])
+                return kind == "null" or _is_enumerable(value)
             case _:
                 return self._keep_if(key, value, key in _KEPT, clean)
         return True
@@ -306,20 +312,17 @@ class _Merger:
             if key not in self.schema:
                 self.schema[key] = value
             elif key == "required" and isinstance(present, list) and isinstance(value, list):
-                self._add_required(present, value)
+                if self._required is None:
+                    self._required = _freeze_all(present)
+                    self.schema["required"] = present = [*present]
+                for name in value:
+                    if (frozen := _freeze(name)) not in self._required:
+                        self._required.add(frozen)
+                        present.append(name)
             elif key in ("properties", *DEFINITIONS) and isinstance(present, dict) and isinstance(value, dict):
                 self._add_named(key, present, value)
             elif present != value:
                 self.has_conflict = True
-
-    def _add_required(self, present: list[object], names: list[object]) -> None:
-        if self._required is None:
-            self._required = _freeze_all(present)
-            self.schema["required"] = present = [*present]
-        for name in names:
-            if (frozen := _freeze(name)) not in self._required:
-                self._required.add(frozen)
-                present.append(name)
 
     def _add_named(self, key: str, present: dict[str, object], schemas: dict[str, object]) -> None:
         if key not in self._named:
@@ -366,15 +369,6 @@ def _types(schema: Schema) -> set[str]:
     return {name.lower() for name in names if isinstance(name, str)}
 
 
-def _is_integer(schema: Schema) -> bool:
-    return _types(schema) - {"null"} == {"integer"}
-
-
-def _is_number(schema: Schema) -> bool:
-    kinds = _types(schema) - {"null"}
-    return bool(kinds) and kinds <= _NUMBERS
-
-
 def _is_enumerable(value: object) -> bool:
     return type(value) in _ENUMERABLE
 
@@ -387,15 +381,6 @@ def _write_bound(key: str, value: float, schema: Schema, clean: Schema) -> None:
     if isinstance(other, int | float):
         bound = max(bound, math.ceil(other)) if low else min(bound, math.floor(other))
     clean[name] = bound
-
-
-def _write_const(value: object, clean: Schema) -> bool:
-    kind = _JSON_TYPES.get(type(value))
-    if kind is not None:
-        clean.setdefault("type", kind)
-    if _is_enumerable(value):
-        clean.setdefault("enum", [value])
-    return kind == "null" or _is_enumerable(value)
 
 
 def _are_disjoint(alternatives: Iterable[object]) -> bool:

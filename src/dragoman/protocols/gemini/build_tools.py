@@ -43,7 +43,12 @@ def build_tools(request: Request, target: Target, ledger: Ledger) -> Offered:
     if request.protocol == NAME and any(tool.strict for tool in functions):
         config = _validate(config)
     if hosted and declared:
-        config = _allow_mixed_tools(config)
+        # The configuration with which functions and tools that Google runs may stand side by side.
+        calling = config.get("functionCallingConfig")
+        calling = dict(calling) if isinstance(calling, dict) else {"mode": "AUTO"}
+        if calling["mode"] == "AUTO":
+            calling["mode"] = "VALIDATED"  # beside the flag, AUTO is refused
+        config = {"functionCallingConfig": calling, "includeServerSideToolInvocations": True}
     if config:
         body["toolConfig"] = config
     return Offered(body, bool(declared))
@@ -141,15 +146,6 @@ def _validate(config: Wire) -> Wire:
     if not isinstance(calling, dict) or calling["mode"] != "AUTO":
         return config
     return {**config, "functionCallingConfig": {**calling, "mode": "VALIDATED"}}
-
-
-def _allow_mixed_tools(config: Wire) -> Wire:
-    """Return the configuration with which functions and tools that Google runs may stand side by side."""
-    calling = config.get("functionCallingConfig")
-    calling = dict(calling) if isinstance(calling, dict) else {"mode": "AUTO"}
-    if calling["mode"] == "AUTO":
-        calling["mode"] = "VALIDATED"  # beside the flag, AUTO is refused
-    return {"functionCallingConfig": calling, "includeServerSideToolInvocations": True}
 
 
 # The choice

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from dragoman.framing.jsonread import parse_or
 from dragoman.hub.ext import restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
@@ -62,7 +63,14 @@ def build_conversation(request: Request, target: Target, ledger: Ledger, instruc
 
     Raises BadRequest for a call without a result, and for media that Gemini cannot get.
     """
-    _require_results(request)
+    # Raise BadRequest for a call without a result: Gemini refuses one without naming it.
+    answered = {part.call_id for turn in request.turns for part in turn.parts if isinstance(part, ToolResult)}
+    for turn in request.turns:
+        for part in turn.parts:
+            if isinstance(part, ToolCall) and turn.role is Role.ASSISTANT and part.id not in answered:
+                raise BadRequest(
+                    part.at, f"The call {part.id!r} of {part.name!r} has no result. Send one, or remove it."
+                )
     paired = pair_results(tag_later_instructions(request, ledger), ledger)
     leading, turns = split_leading_instructions(paired.turns)
     builder = _TurnBuilder(paired, target, ledger)
@@ -76,17 +84,6 @@ def build_conversation(request: Request, target: Target, ledger: Ledger, instruc
         )
         return Conversation([], _put_first(instructions, contents))
     return Conversation(instructions, contents)
-
-
-def _require_results(request: Request) -> None:
-    """Raise BadRequest for a call without a result: Gemini refuses one without naming it."""
-    answered = {part.call_id for turn in request.turns for part in turn.parts if isinstance(part, ToolResult)}
-    for turn in request.turns:
-        for part in turn.parts:
-            if isinstance(part, ToolCall) and turn.role is Role.ASSISTANT and part.id not in answered:
-                raise BadRequest(
-                    part.at, f"The call {part.id!r} of {part.name!r} has no result. Send one, or remove it."
-                )
 
 
 def _put_first(instructions: list[Wire], contents: list[Wire]) -> list[Wire]:
@@ -215,10 +212,7 @@ class _TurnBuilder:
 
     def _read_arguments(self, call: ToolCall) -> object:
         """Return the arguments as an object, as Gemini has them; a client's broken JSON is kept as text."""
-        try:
-            arguments: object = msgspec.json.decode(call.arguments or "{}")
-        except (msgspec.DecodeError, RecursionError):
-            arguments = call.arguments
+        arguments = parse_or(call.arguments or "{}", object, call.arguments)
         if isinstance(arguments, dict):
             return arguments
         self._ledger.note_approximated(call.at, "Gemini's arguments are an object: others are wrapped in one")
@@ -294,10 +288,7 @@ class _TurnBuilder:
         """Return the object that a Gemini client sent as a response."""
         if not self._same_protocol or len(texts) != 1 or not texts[0].startswith("{"):
             return None
-        try:
-            return msgspec.json.decode(texts[0], type=dict[str, object])
-        except (msgspec.DecodeError, RecursionError):
-            return None
+        return parse_or(texts[0], dict[str, object], None)
 
     def _find_name(self, result: ToolResult) -> str:
         return self._names.get(result.call_id, result.call_id)

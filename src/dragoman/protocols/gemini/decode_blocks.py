@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from dragoman.framing.jsonread import decode_or
 from dragoman.hub.events import (
     MAX_CALLS,
     Block,
@@ -132,10 +133,7 @@ class ReplyBlocks:
                 self._add_replayed(msgspec.json.encode({key: raw, **signed}).decode(errors="replace"), events)
 
     def _add_media(self, raw: msgspec.Raw, events: list[Event]) -> None:
-        try:
-            media = _media.decode(raw)
-        except (ValueError, RecursionError):
-            media = InlineData()
+        media = decode_or(_media, raw, InlineData())
         if not media.mime_type.startswith("image/"):
             self._ledger.note_dropped("/candidates/0/content/parts", "of generated media only images are translated")
             return
@@ -283,10 +281,7 @@ def read_grounding(raw: Raw) -> Grounding | None:
     """Return the metadata; None if there is none, or none that can be read."""
     if not bytes(raw) or bytes(raw) == b"null":
         return None
-    try:
-        return _GROUNDING.decode(raw)
-    except (ValueError, RecursionError):
-        return None
+    return decode_or(_GROUNDING, raw, None)
 
 
 def _list_sources(grounding: Grounding) -> tuple[Citation, ...]:

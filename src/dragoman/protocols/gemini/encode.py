@@ -158,7 +158,11 @@ class Encoder:
         what, text = self._open, delta.text
         if type(what) is CallBlock:
             self._arguments.append(text)
-            return self._show_life()
+            # An empty chunk if the client has been sent nothing for long, since calls are sent whole.
+            if self._context.now() - self._sent_at < _QUIET_S:
+                return ()
+            self._sent_at = self._context.now()
+            return (self.keep_alive,)
         if type(what) is ThinkingBlock:
             self._thoughts.append(text)
             return (self._chunk({"text": text, "thought": True}),) if text and self._shows_thoughts else ()
@@ -183,27 +187,17 @@ class Encoder:
         what, self._open, self._is_plain = self._open, None, False
         if type(what) is CallBlock:
             text, self._arguments = "".join(self._arguments), []
-            return self._encode_call(what, text)
+            call = encode_call(what, text, self._context, f"/content/{self._block}", self._ledger)
+            if call is None:
+                return ()
+            self._signs = False
+            return (self._chunk({**call, **self._reasoning.sign_call()}),)
         if type(what) is ThinkingBlock:
             self._reasoning.add(Thought("".join(self._thoughts), self._opaque, what.raw))
             self._thoughts, self._opaque, self._signs = [], None, True
         elif type(what) is not HostedBlock:
             self._grounding.close_block()
         return ()
-
-    def _encode_call(self, what: CallBlock, text: str) -> Sequence[bytes]:
-        call = encode_call(what, text, self._context, f"/content/{self._block}", self._ledger)
-        if call is None:
-            return ()
-        self._signs = False
-        return (self._chunk({**call, **self._reasoning.sign_call()}),)
-
-    def _show_life(self) -> Sequence[bytes]:
-        """Return an empty chunk if the client has been sent nothing for long, since calls are sent whole."""
-        if self._context.now() - self._sent_at < _QUIET_S:
-            return ()
-        self._sent_at = self._context.now()
-        return (self.keep_alive,)
 
     # The end
 

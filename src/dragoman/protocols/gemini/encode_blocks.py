@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.hub.events import CallBlock, HostedBlock
 from dragoman.hub.loss import Ledger
@@ -17,7 +18,7 @@ from dragoman.protocols.gemini.wire import Wire
 _arguments = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class StepReasoning:
+class StepReasoning(Struct, eq=False):
     """The reasoning of a step, until parts have carried it to the client.
 
     Clients drop thoughts from their history, and some keep the signature of the first text alone. So the first text
@@ -25,12 +26,9 @@ class StepReasoning:
     tools have returned between them is carried in the same way, but once.
     """
 
-    __slots__ = ("_step", "_unsent", "_uses_bytes")
-
-    def __init__(self) -> None:
-        self._step: list[Thought] = []
-        self._unsent: list[Thought] = []
-        self._uses_bytes = 0
+    _step: list[Thought] = []
+    _unsent: list[Thought] = []
+    _uses_bytes: int = 0
 
     def add(self, thought: Thought) -> None:
         if thought.text or thought.opaque is not None:

@@ -93,21 +93,15 @@ def read_call(path: str, query: str, body: bytes) -> CallHead:
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
-    try:
-        raw = read_body(body)
-        return _parse_request(ProtoFields(raw), raw, ledger)
-    except BadField as bad:
-        raise BadRequest(bad.at, bad.message) from bad
+    raw = read_body(body)
+    return _parse_request(ProtoFields(raw), raw, ledger)
 
 
 def parse_for_count(body: bytes, ledger: Ledger) -> Request:
     """Parse the body of countTokens: contents, perhaps with tools and instructions, or a whole request inside."""
-    try:
-        raw = read_body(body)
-        top = ProtoFields(raw)
-        return _parse_request(top.obj("generateContentRequest") or top, raw, ledger)
-    except BadField as bad:
-        raise BadRequest(bad.at, bad.message) from bad
+    raw = read_body(body)
+    top = ProtoFields(raw)
+    return _parse_request(top.obj("generateContentRequest") or top, raw, ledger)
 
 
 def _parse_request(top: ProtoFields, raw: dict[str, Json], ledger: Ledger) -> Request:

@@ -20,13 +20,10 @@ _DISPLAYS = {"summarized": "summarized", "omitted": "omitted"}
 _SUMMARIES = ("auto", "concise", "detailed")
 
 
-class NativeFields:
+class NativeFields(Struct, eq=False):
     """`additionalModelRequestFieldsSchema`: Kiro rejects a request whose fields do not satisfy it."""
 
-    __slots__ = ("_schema",)
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
+    _schema: Schema
 
     def declares(self, *path: str) -> bool:
         """Return whether the schema declares a field; others may be rejected."""
@@ -157,17 +154,14 @@ class _NativePlan:
         candidates = self._claude_candidates(is_requested, effort) if self._claude else self._gpt_candidates(effort)
         fields = next((fields for fields in candidates if self._schema.accepts(fields)), None)
         if fields is None:
-            return self._plan_unsupported(is_requested)
+            if is_requested is not False:
+                return None
+            self._ledger.note_approximated(
+                self._reasoning.switch_at or self._reasoning.at, "this model's thinking cannot be disabled"
+            )
+            return {}
         self._note_differences(is_requested, fields)
         return fields
-
-    def _plan_unsupported(self, is_requested: bool | None) -> Fields | None:
-        if is_requested is not False:
-            return None
-        self._ledger.note_approximated(
-            self._reasoning.switch_at or self._reasoning.at, "this model's thinking cannot be disabled"
-        )
-        return {}
 
     def _choose_effort(self, is_requested: bool | None) -> str | None:
         reasoning = self._reasoning
@@ -243,16 +237,13 @@ class _NativePlan:
             ledger.note_approximated(reasoning.show_at, f"reasoning is shown as {shown!r}")
 
 
-class _TagPlan:
+class _TagPlan(Struct, eq=False):
     """Choose tags that ask a model in its prompt to think aloud."""
 
-    __slots__ = ("_budgets", "_ledger", "_protocol", "_reasoning")
-
-    def __init__(self, reasoning: Reasoning, protocol: str, budgets: dict[str, int], ledger: Ledger) -> None:
-        self._reasoning = reasoning
-        self._protocol = protocol
-        self._budgets = budgets
-        self._ledger = ledger
+    _reasoning: Reasoning
+    _protocol: str
+    _budgets: dict[str, int]
+    _ledger: Ledger
 
     def plan(self) -> str:
         reasoning, is_requested = self._reasoning, _wants_thinking(self._reasoning)

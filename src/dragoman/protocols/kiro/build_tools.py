@@ -203,7 +203,14 @@ def _build_sentences(request: Request, functions: Sequence[Function], ledger: Le
     sentences: list[str] = []
     choice = request.tool_choice
     if choice is not None and choice.pick in (Pick.REQUIRED, Pick.NAMED):
-        _check_choice(choice, functions)
+        if not functions:
+            raise BadRequest(
+                choice.at, "tool_choice requires a tool call, but no tool is offered. Add a tool or remove tool_choice."
+            )
+        if choice.pick is Pick.NAMED and choice.name not in {tool.name for tool in functions}:
+            raise BadRequest(
+                choice.at, f"tool_choice names {choice.name or choice.hosted!r}, which is not among the tools."
+            )
         ledger.note_approximated(choice.at, "Kiro cannot be forced to call a tool; the prompt asks for it")
         named = choice.pick is Pick.NAMED
         sentences.append(f"You must answer by calling the tool {choice.name}." if named else _MUST_CALL)
@@ -212,17 +219,6 @@ def _build_sentences(request: Request, functions: Sequence[Function], ledger: Le
         if functions:
             sentences.append(_ONE_AT_A_TIME)
     return sentences
-
-
-def _check_choice(choice: ToolChoice, functions: Sequence[Function]) -> None:
-    if not functions:
-        raise BadRequest(
-            choice.at, "tool_choice requires a tool call, but no tool is offered. Add a tool or remove tool_choice."
-        )
-    if choice.pick is Pick.NAMED and choice.name not in {tool.name for tool in functions}:
-        raise BadRequest(
-            choice.at, f"tool_choice names {choice.name or choice.hosted!r}, which is not among the tools."
-        )
 
 
 def _build_specification(tool: Function, ledger: Ledger) -> ToolEntry:

@@ -1,14 +1,14 @@
 """Decode the messages of a Kiro reply, streamed or whole, into hub events."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from dragoman.framing import eventstream, jsonscan
-from dragoman.framing.eventstream import EventStreamFramer, HeaderValue, Message
+from dragoman.framing.eventstream import EventStreamFramer, Message
 from dragoman.framing.jsonread import read_json
 from dragoman.framing.jsonscan import ObjectScanner
 from dragoman.framing.sse import Broken
@@ -92,15 +92,12 @@ _BY_KEY = {
 }
 
 
-class KiroFramer:
+class KiroFramer(Struct, eq=False):
     """Read AWS event-stream frames, or bare JSON objects if the first bytes are text."""
 
-    __slots__ = ("_first_bytes", "_frames", "_scan")
-
-    def __init__(self) -> None:
-        self._first_bytes = b""  # kept until the format is known
-        self._frames: EventStreamFramer | None = None
-        self._scan: ObjectScanner | None = None
+    _first_bytes: bytes = b""  # kept until the format is known
+    _frames: EventStreamFramer | None = None
+    _scan: ObjectScanner | None = None
 
     def feed(self, chunk: bytes) -> list[Message | Broken]:
         if self._frames is not None:
@@ -174,7 +171,10 @@ class Decoder:
         headers = item.headers
         kind = headers.get(":message-type")
         if kind == "exception" or kind == "error":
-            return self._read_exception(headers, item.payload)
+            fault = read_fault(item.payload)
+            named = headers.get(":exception-type") or headers.get(":error-code") or fault.type or ""
+            message = fault.text or str(headers.get(":error-message") or "")
+            return self._fail(build_failure(message, fault.reason, str(named)))
         name = headers.get(":event-type")
         return self._read_event(str(name) if name else _guess_event_name(item.payload), item.payload)
 
@@ -325,12 +325,6 @@ class Decoder:
         why = item.why if isinstance(item, Broken) else "not a message"
         kind = Kind.TRUNCATED if why in _CUT else Kind.CORRUPT
         return self._fail(Failure(kind, f"the upstream's stream cannot be read: {why}"))
-
-    def _read_exception(self, headers: Mapping[str, HeaderValue], payload: bytes) -> Sequence[Event]:
-        fault = read_fault(payload)
-        named = headers.get(":exception-type") or headers.get(":error-code") or fault.type or ""
-        message = fault.text or str(headers.get(":error-message") or "")
-        return self._fail(build_failure(message, fault.reason, str(named)))
 
     def _read_fault_event(self, payload: bytes) -> Sequence[Event]:
         fault = read_fault(payload)

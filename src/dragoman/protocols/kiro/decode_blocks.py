@@ -44,21 +44,18 @@ class Call(Struct, frozen=True):
     is_disputed: bool = False  # another version of its arguments said something else
 
 
-class _PartialCall:
+class _PartialCall(Struct, eq=False):
     """A call whose arguments are still coming. Kiro may send the same call again: these are its versions."""
 
-    __slots__ = ("_earlier", "_has_ended", "_length", "_next_check", "_pieces", "_starts", "_stops", "id", "name")
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        self.name = ""
-        self._pieces: list[str] = []  # of the current version
-        self._earlier: list[str] = []  # versions before it
-        self._starts: list[int] = []  # where in the current version another one may begin
-        self._length = 0  # characters of all pieces
-        self._has_ended = False  # the current version: by a stop, or because it came whole
-        self._stops = 0
-        self._next_check = 0
+    id: str
+    name: str = ""
+    _pieces: list[str] = []  # of the current version
+    _earlier: list[str] = []  # versions before it
+    _starts: list[int] = []  # where in the current version another one may begin
+    _length: int = 0  # characters of all pieces
+    _has_ended: bool = False  # the current version: by a stop, or because it came whole
+    _stops: int = 0
+    _next_check: int = 0
 
     def replace(self, arguments: str) -> None:
         """Take the whole arguments instead of what came so far; empty ones replace nothing."""
@@ -72,21 +69,18 @@ class _PartialCall:
         if not piece:
             return
         if self._pieces and piece.lstrip().startswith("{"):
-            self._begin_version()
+            # Note that a version may begin here; it does if the upstream has ended the one before.
+            text = "".join(self._pieces) if self._has_ended or len(self._pieces) == 1 else ""
+            if text == EMPTY:  # some calls begin with an empty object before their pieces
+                self._pieces = []
+            elif self._has_ended:
+                self._earlier.append(text)
+                self._pieces, self._starts = [], []
+            elif len(self._starts) < MAX_EARLY_CHECKS:
+                self._starts.append(sum(map(len, self._pieces)))
         self._pieces.append(piece)
         self._length += len(piece)
         self._has_ended = False
-
-    def _begin_version(self) -> None:
-        """Note that a version may begin here; it does if the upstream has ended the one before."""
-        text = "".join(self._pieces) if self._has_ended or len(self._pieces) == 1 else ""
-        if text == EMPTY:  # some calls begin with an empty object before their pieces
-            self._pieces = []
-        elif self._has_ended:
-            self._earlier.append(text)
-            self._pieces, self._starts = [], []
-        elif len(self._starts) < MAX_EARLY_CHECKS:
-            self._starts.append(sum(map(len, self._pieces)))
 
     def stop(self) -> Call | None:
         """Note that the upstream ended the call; return it if it is complete.
@@ -228,14 +222,11 @@ class Calls:
             else:
                 calls += self._release(whole)
         for repeated in self._repeated.values():
-            self._check_repeated(repeated)
+            # Note a version that says something else than the call which was released before it came.
+            late, sent = repeated.complete(), self._released[repeated.id]
+            if late is not None and (late.name != sent.name or _say_more([late.arguments], sent.arguments)):
+                self._ledger.note_dropped(f"/toolUses/{late.id}", OTHER_VERSION)
         return calls, tuple(truncated)
-
-    def _check_repeated(self, repeated: _PartialCall) -> None:
-        """Note a version that says something else than the call which was released before it came."""
-        late, sent = repeated.complete(), self._released[repeated.id]
-        if late is not None and (late.name != sent.name or _say_more([late.arguments], sent.arguments)):
-            self._ledger.note_dropped(f"/toolUses/{late.id}", OTHER_VERSION)
 
     def _current_id(self, name: str | None) -> str:
         """Return the id for a piece without one: the last call's, or a new one if the piece begins another call."""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from dragoman.framing.error_text import clean_message, describe_error_page, kind_for_status, retry_after
-from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.framing.jsonread import JSON_ERRORS, decode_or
 from dragoman.hub.failure import Failure, Kind
 from dragoman.protocols.kiro.wire import Fault
 
@@ -132,10 +132,7 @@ def may_be_old_token(failure: Failure) -> bool:
 
 def read_fault(body: bytes) -> Fault:
     """Return the error in a JSON body; an empty one if there is none."""
-    try:
-        fault = _fault.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return Fault()
+    fault = decode_or(_fault, body, Fault())
     if isinstance(fault.error, str):
         return Fault(message=fault.text or fault.error, reason=fault.reason, type=fault.type, code=fault.code)
     return fault.error or fault.wrapped or fault

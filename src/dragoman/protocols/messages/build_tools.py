@@ -216,15 +216,11 @@ def _build_toolsets(server: Hosted, tools: Sequence[Tool], content: ContentBuild
     )
     if content.same_protocol and (written or "tool_configuration" in raw):
         return []
-    toolset: Wire = {"type": "mcp_toolset", "mcp_server_name": _server_name(server)}
+    toolset: Wire = {"type": "mcp_toolset", "mcp_server_name": server.server_name or "server"}
     if allowed is not None:
         toolset["default_config"] = {"enabled": False}
         toolset["configs"] = {name: {"enabled": True} for name in allowed}
     return [toolset]
-
-
-def _server_name(server: Hosted) -> str:
-    return server.server_name or "server"
 
 
 def _note_call_limit(request: Request, tools: Sequence[Tool], content: ContentBuilder) -> None:

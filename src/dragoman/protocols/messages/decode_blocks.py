@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
-from dragoman.framing.jsonread import read_json, replace_lone_surrogates
+from dragoman.framing.jsonread import decode_or, read_json, replace_lone_surrogates
 from dragoman.hub.events import (
     MAX_CITATIONS,
     CallBlock,
@@ -49,13 +49,10 @@ _page = msgspec.json.Decoder(FetchedPage)
 _any = msgspec.json.Decoder(object)
 
 
-class _Numbers:
+class _Numbers(Struct, eq=False):
     """Block numbers in the order of opening; empty blocks take none."""
 
-    __slots__ = ("_next",)
-
-    def __init__(self) -> None:
-        self._next = 0
+    _next: int = 0
 
     def take(self) -> int:
         self._next += 1
@@ -180,15 +177,12 @@ class _Call:
         return (Closed(self._number),)
 
 
-class _HostedUse:
+class _HostedUse(Struct, eq=False):
     """A vendor-run tool that is running; its block is sent together with the result."""
 
-    __slots__ = ("_input", "_raw", "block")
-
-    def __init__(self, block: ContentBlock, raw: Raw) -> None:
-        self.block = block
-        self._raw = raw
-        self._input: list[str] = []
+    block: ContentBlock
+    _raw: Raw
+    _input: list[str] = []
 
     def change(self, change: Change) -> Sequence[Event]:
         self._input.append(change.partial_json)
@@ -200,7 +194,7 @@ class _HostedUse:
     def as_object(self) -> dict[str, object]:
         raw = read_json(_object, self._raw)
         if any(self._input):
-            raw["input"] = _read_object("".join(self._input))
+            raw["input"] = decode_or(_object, "".join(self._input), {})
         return raw
 
 
@@ -310,13 +304,6 @@ class Blocks:
 
 def _hosted_kind(block: ContentBlock) -> str:
     return "mcp" if block.type == "mcp_tool_use" else HOSTED_KINDS.get(block.name, block.name)
-
-
-def _read_object(text: str) -> dict[str, object]:
-    try:
-        return _object.decode(text)
-    except (ValueError, RecursionError):
-        return {}
 
 
 def _read_citation(raw: Raw, length: int) -> Citation:

@@ -86,7 +86,12 @@ class Encoder:
 
     def feed(self, event: Event) -> Sequence[bytes]:
         if isinstance(event, Delta):
-            return self._encode_delta(event)
+            if event.logprobs is not None:
+                _note_logprobs(self._index, self._ledger)
+            if not event.text:
+                return ()
+            written = self._prefix + _encode(event.text) + _END_OF_DELTA
+            return (written,) if self._is_open else (self._start_block(), written)
         match event:
             case Opened(what=what):
                 return self._open_block(what)
@@ -111,14 +116,6 @@ class Encoder:
 
     def finish(self) -> Sequence[bytes]:
         return ()
-
-    def _encode_delta(self, delta: Delta) -> Sequence[bytes]:
-        if delta.logprobs is not None:
-            _note_logprobs(self._index, self._ledger)
-        if not delta.text:
-            return ()
-        written = self._prefix + _encode(delta.text) + _END_OF_DELTA
-        return (written,) if self._is_open else (self._start_block(), written)
 
     def _encode_start(self, started: Started) -> Sequence[bytes]:
         self._usage = started.usage

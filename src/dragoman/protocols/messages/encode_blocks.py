@@ -208,18 +208,14 @@ def encode_blocks(piece: Piece, reply: Reply, context: ReplyContext, at: str, le
                 return []
             return [{**text_block(piece.text), "citations": citations} if citations else text_block(piece.text)]
         case ThinkingBlock():
-            return _encode_thinking(piece)
+            signature = None if piece.opaque is None else encode_envelope(piece.opaque)
+            if piece.text:
+                return [{"type": "thinking", "thinking": piece.text, "signature": signature or UNSIGNED}]
+            return [] if signature is None else [{"type": "redacted_thinking", "data": signature}]
         case CallBlock(id=id, name=name):
             return _encode_call(choose_call_id(id, context), name, piece.text, reply, at, ledger)
         case HostedBlock() as hosted:
             return encode_hosted(hosted, context, at, ledger)
-
-
-def _encode_thinking(piece: Piece) -> list[Wire]:
-    signature = None if piece.opaque is None else encode_envelope(piece.opaque)
-    if piece.text:
-        return [{"type": "thinking", "thinking": piece.text, "signature": signature or UNSIGNED}]
-    return [] if signature is None else [{"type": "redacted_thinking", "data": signature}]
 
 
 def _encode_call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Ledger) -> list[Wire]:

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from dragoman.framing.error_text import clean_message, describe_error_page, kind_for_status, retry_after
-from dragoman.framing.jsonread import replace_invalid_utf8
+from dragoman.framing.jsonread import decode_or, replace_invalid_utf8
 from dragoman.framing.sse import encode_event
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
@@ -148,10 +148,7 @@ def read_error(fault: Fault | str | None) -> Failure:
 
 
 def _read_fault(body: bytes) -> Fault:
-    try:
-        answer = _body.decode(replace_invalid_utf8(body))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return Fault()
+    answer = decode_or(_body, replace_invalid_utf8(body), _Body())
     if isinstance(answer.error, Fault):
         return answer.error
     detail = bytes(answer.detail).decode().strip('"') if is_present(answer.detail) else None
@@ -166,7 +163,7 @@ def _choose_kind(fault: Fault, status: int | None) -> Kind:
     message = fault.message or ""
     kind = _BY_TYPE.get(fault.type or "") or _BY_TYPE.get(_fault_code(fault) or "")
     if kind is None:
-        kind = _kind_of_status(status)
+        kind = Kind.UPSTREAM if status is None else kind_for_status(status)
     if kind is Kind.BAD_REQUEST:
         if fault.code == "context_length_exceeded" or _CONTEXT.search(message):
             return Kind.CONTEXT_TOO_LONG
@@ -174,7 +171,3 @@ def _choose_kind(fault: Fault, status: int | None) -> Kind:
     if kind is Kind.FORBIDDEN and _BAD_TOKEN.search(message):
         return Kind.CREDENTIAL
     return kind
-
-
-def _kind_of_status(status: int | None) -> Kind:
-    return Kind.UPSTREAM if status is None else kind_for_status(status)

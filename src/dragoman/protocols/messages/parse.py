@@ -72,11 +72,8 @@ def parse_for_count(body: bytes, ledger: Ledger) -> Request:
 
 
 def _parse(body: bytes, read_max_tokens: Callable[[Fields], int | None]) -> Request:
-    try:
-        raw = read_body(body)
-        return _parse_request(Fields(raw), raw, read_max_tokens)
-    except BadField as bad:
-        raise BadRequest(bad.at, bad.message) from bad
+    raw = read_body(body)
+    return _parse_request(Fields(raw), raw, read_max_tokens)
 
 
 def _parse_request(top: Fields, raw: dict[str, Json], read_max_tokens: Callable[[Fields], int | None]) -> Request:

@@ -7,7 +7,7 @@ from dragoman.hub.ext import note_foreign_fields
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
-from dragoman.hub.request import Part, Request, Thinking, Turn
+from dragoman.hub.request import Part, Request, Thinking
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
@@ -15,21 +15,15 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     if request.n is not None and request.n > 1:
         raise BadRequest(request.pointer("n"), f"n must be 1, got {request.n}: this provider returns one answer.")
     note_foreign_fields(request, "Echo", ledger)  # the only provider that uses this protocol
-    turns = tuple(_drop_foreign_reasoning(turn, target, ledger) for turn in request.turns)
+    turns = tuple(
+        replace(turn, parts=tuple(part for part in turn.parts if _can_read(part, target, ledger)))
+        for turn in request.turns
+    )
     return msgspec.json.encode(replace(request, model=target.model, turns=turns, where={}, ext={}, raw={}))
 
 
-def _drop_foreign_reasoning(turn: Turn, target: Target, ledger: Ledger) -> Turn:
-    if not any(_is_foreign(part, target) for part in turn.parts):
-        return turn
-    parts: list[Part] = []
-    for part in turn.parts:
-        if isinstance(part, Thinking) and _is_foreign(part, target):
-            ledger.note_dropped(part.at, "only the vendor that issued this reasoning can read it")
-        else:
-            parts.append(part)
-    return replace(turn, parts=tuple(parts))
-
-
-def _is_foreign(part: Part, target: Target) -> bool:
-    return isinstance(part, Thinking) and part.opaque is not None and part.opaque.issuer != target.issuer
+def _can_read(part: Part, target: Target, ledger: Ledger) -> bool:
+    is_foreign = isinstance(part, Thinking) and part.opaque is not None and part.opaque.issuer != target.issuer
+    if is_foreign:
+        ledger.note_dropped(part.at, "only the vendor that issued this reasoning can read it")
+    return not is_foreign

@@ -6,6 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.framing.error_text import describe_error_page, kind_for_status, retry_after
+from dragoman.framing.jsonread import decode_or
 from dragoman.hub.failure import Failure
 
 _failure = msgspec.json.Decoder(Failure)
@@ -13,8 +14,5 @@ _failure = msgspec.json.Decoder(Failure)
 
 def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """Return the failure that a body is; a body that is none is described by its status and text."""
-    try:
-        failure = _failure.decode(body)
-    except (ValueError, RecursionError):
-        failure = Failure(kind_for_status(status), describe_error_page(status, body))
+    failure = decode_or(_failure, body, None) or Failure(kind_for_status(status), describe_error_page(status, body))
     return replace(failure, status=status, retry_after=failure.retry_after or retry_after(headers))

@@ -23,24 +23,18 @@ from dragoman.protocols.responses import build, decode, encode, errors, parse, p
 from dragoman.protocols.responses.wire import NAME, ResponsesOptions
 
 
-def _describe_model(model: ListedModel) -> dict[str, object]:
-    owner = model.owned_by or "dragoman"
-    rate = {} if model.credit_rate is None else {"credit_rate": model.credit_rate}
-    return {"id": model.id, "object": "model", "created": model.created, "owned_by": owner, **rate}
-
-
 def _render_models(models: Sequence[ListedModel], query: Mapping[str, str]) -> bytes:
     """Return OpenAI's list with the one that Codex reads beside it; Codex names its version in the query."""
     for_codex = [
         {"slug": model.id, "display_name": model.name or model.id, "context_window": model.max_input}
         for model in models
     ]
-    body = {"object": "list", "data": [_describe_model(model) for model in models], "models": for_codex}
+    body = {"object": "list", "data": [model.for_openai() for model in models], "models": for_codex}
     return msgspec.json.encode(body)
 
 
 def _render_model(model: ListedModel) -> bytes:
-    return msgspec.json.encode(_describe_model(model))
+    return msgspec.json.encode(model.for_openai())
 
 
 PROTOCOL = Protocol(

@@ -151,14 +151,6 @@ class ToolBuilder:
             case "tool_search":
                 self._note_carried(tool, "the vendor's tool search works differently")
                 return {"type": "tool_search"}
-        self._drop_hosted(tool)
-        return None
-
-    def _note_carried(self, tool: Hosted, why: str) -> None:
-        self._ledger.note_approximated(tool.at, why)
-        note_unread_fields(tool, NAME, self._ledger)
-
-    def _drop_hosted(self, tool: Hosted) -> None:
         tools = self._request.tools
         others = (other for other in tools if not isinstance(other, Hosted) or other.kind in _EQUIVALENT_KINDS)
         if is_indispensable(tool, self._request.tool_choice, others):
@@ -166,6 +158,11 @@ class ToolBuilder:
                 tool.at, f"A Responses upstream has no tool like {tool.kind!r}. Remove it or choose another model."
             )
         self._ledger.note_dropped(tool.at, f"Responses has no tool like {tool.kind!r}")
+        return None
+
+    def _note_carried(self, tool: Hosted, why: str) -> None:
+        self._ledger.note_approximated(tool.at, why)
+        note_unread_fields(tool, NAME, self._ledger)
 
     def _build_web_search(self, tool: Hosted) -> Wire:
         wire: Wire = {"type": "web_search"}

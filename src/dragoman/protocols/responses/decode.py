@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8, replace_lone_surrogates
+from dragoman.framing.jsonread import parse_or, read_json_leniently, replace_invalid_utf8, replace_lone_surrogates
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
     Closed,
@@ -81,10 +81,7 @@ def _read_code(item: Item) -> tuple[Item, None]:
 
 def _read_mcp(item: Item) -> tuple[Item, None]:
     arguments = text_at(item, "arguments")
-    try:
-        parsed: Json = msgspec.json.decode(arguments) if arguments else {}
-    except (ValueError, RecursionError):
-        parsed = arguments
+    parsed: Json = parse_or(arguments, object, arguments) if arguments else {}
     return {"server": text_at(item, "server_label"), "name": text_at(item, "name"), "arguments": parsed}, None
 
 
@@ -283,7 +280,10 @@ class Decoder:
         output = response.output or []
         if too_many := find_excess(blocks=len(output)):
             return [Failed(too_many)]
-        longer = len(output) > self._count_items()
+        # The number of items; some servers give one index to two items of different types.
+        streamed = sum(len(items.indexes()) for items in (self._messages, self._thoughts, self._calls))
+        finished = (type_ for types in self._finished_types.values() for type_ in types)
+        longer = len(output) > (streamed + sum(type_ not in _STREAMED_TYPES for type_ in finished))
         for index, raw in enumerate(output):
             # Positions differ where output_index has gaps or repeats; only a longer output holds new items.
             if longer or self._has_seen(index):
@@ -346,12 +346,6 @@ class Decoder:
     def _has_seen(self, index: int) -> bool:
         streamed = (self._messages, self._thoughts, self._calls)
         return index in self._finished_types or any(index in items.indexes() for items in streamed)
-
-    def _count_items(self) -> int:
-        """Return the number of items; some servers give one index to two items of different types."""
-        streamed = sum(len(items.indexes()) for items in (self._messages, self._thoughts, self._calls))
-        finished = (type_ for types in self._finished_types.values() for type_ in types)
-        return streamed + sum(type_ not in _STREAMED_TYPES for type_ in finished)
 
     def _finish_item(self, index: int, raw: Raw) -> Events:
         type_ = _typed.decode(raw).type

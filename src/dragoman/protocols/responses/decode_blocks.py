@@ -7,7 +7,7 @@ items of two kinds. What a server leaves out of its deltas is taken, once, from 
 from collections.abc import Iterator, KeysView, Sequence
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from dragoman.hub.events import (
     Block,
@@ -52,14 +52,11 @@ class _OpenBlock:
         return (Closed(self.block),)
 
 
-class MessageItems:
+class MessageItems(Struct, eq=False):
     """Message items; each content part is a block, opened by its first text."""
 
-    __slots__ = ("_block_numbers", "_items")
-
-    def __init__(self, block_numbers: Iterator[int]) -> None:
-        self._block_numbers = block_numbers
-        self._items: dict[int, dict[int, _OpenBlock]] = {}  # output_index -> content_index
+    _block_numbers: Iterator[int]
+    _items: dict[int, dict[int, _OpenBlock]] = {}  # output_index -> content_index
 
     def indexes(self) -> KeysView[int]:
         return self._items.keys()
@@ -153,16 +150,13 @@ class MessageItems:
         return (CitationAdded(part.block, citation),)
 
 
-class _OpenReasoning:
+class _OpenReasoning(Struct, eq=False):
     """A reasoning item. Summary and raw reasoning are one block each, which joins their parts."""
 
-    __slots__ = ("blocks", "current", "open", "seen")
-
-    def __init__(self) -> None:
-        self.blocks: dict[bool, int] = {}  # raw or not -> block
-        self.current: dict[bool, int] = {}  # the part that is being added to it
-        self.seen: set[tuple[bool, int]] = set()
-        self.open = True
+    blocks: dict[bool, int] = {}  # raw or not -> block
+    current: dict[bool, int] = {}  # the part that is being added to it
+    seen: set[tuple[bool, int]] = set()
+    open: bool = True
 
     def close(self) -> Events:
         if not self.open:
@@ -171,15 +165,12 @@ class _OpenReasoning:
         return [Closed(number) for number in self.blocks.values()]
 
 
-class ReasoningItems:
+class ReasoningItems(Struct, eq=False):
     """Reasoning items."""
 
-    __slots__ = ("_block_numbers", "_issuer", "_items")
-
-    def __init__(self, block_numbers: Iterator[int], issuer: Issuer) -> None:
-        self._block_numbers = block_numbers
-        self._issuer = issuer
-        self._items: dict[int, _OpenReasoning] = {}
+    _block_numbers: Iterator[int]
+    _issuer: Issuer
+    _items: dict[int, _OpenReasoning] = {}
 
     def indexes(self) -> KeysView[int]:
         return self._items.keys()

@@ -31,7 +31,6 @@ from dragoman.hub.events import (
 )
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import KeptItem, KeptReply, ReplyContext, ReplyState
 from dragoman.hub.request import Citation
 from dragoman.hub.server_tools import MAX_RUNS_BYTES, ToolOutcome
@@ -98,13 +97,20 @@ class Encoder:
         if type(event) is Ended:
             return self._encode_end(event)
         if type(event) is Failed:
-            return self._encode_failure(event.failure)
+            frames = [] if self._snapshot else [*self._encode_start("")]
+            frames += self._finish_item("completed")
+            error = errors.build_stream_error(event.failure)
+            frames.append(self._encode_event("error", {"error": error}))
+            return [*frames, *self._encode_terminal("failed", self._usage, error=error)]
         if type(event) is CitationAdded:
             return self._add_citation(event.block, event.citation)
         if type(event) is ToolReturned:
             return self._end_server_tool(event.block, event.outcome)
         if type(event) is OpaqueAdded:
-            self._set_opaque(event.block, event.opaque)
+            # Keep the opaque value even if the client did not ask for it: a later request needs it.
+            item = self._open[event.block]
+            if isinstance(item, OpenItem):
+                item.opaque = event.opaque
         elif type(event) is UsageReported:
             self._usage = event.usage
         return ()
@@ -159,13 +165,6 @@ class Encoder:
         opened = self._open_item(Opened(block, RefusalBlock()))
         delta = self._encode_delta(Delta(block, explanation))
         return [*opened, *delta, *self._close_item(block), *self._finish_item("completed")]
-
-    def _encode_failure(self, failure: Failure) -> Bytes:
-        frames = [] if self._snapshot else [*self._encode_start("")]
-        frames += self._finish_item("completed")
-        error = errors.build_stream_error(failure)
-        frames.append(self._encode_event("error", {"error": error}))
-        return [*frames, *self._encode_terminal("failed", self._usage, error=error)]
 
     def _encode_terminal(
         self,
@@ -240,12 +239,6 @@ class Encoder:
         item.logprobs += msgspec.json.decode(event.logprobs, type=list[Raw])
         fields = {**item.position, "delta": event.text, "logprobs": event.logprobs}
         return [*frames, self._encode_event(item.events.delta, fields)]
-
-    def _set_opaque(self, block: int, opaque: Opaque) -> None:
-        """Keep the opaque value even if the client did not ask for it: a later request needs it."""
-        item = self._open[block]
-        if isinstance(item, OpenItem):
-            item.opaque = opaque
 
     def _add_citation(self, block: int, citation: Citation) -> Bytes:
         item = self._open[block]

@@ -146,7 +146,9 @@ class OpenItem:
             if what.raw:
                 item["content"] = parts
             if self.opaque is not None:
-                item["encrypted_content"] = _encode_opaque(self.opaque, text)
+                # The value for `encrypted_content`: OpenAI's own as it is, others in an envelope with the signed text.
+                is_own = self.opaque.issuer == VENDOR and self.opaque.form is Form.ENCRYPTED
+                item["encrypted_content"] = self.opaque.payload if is_own else encode_envelope(self.opaque, text)
             return item
         if type(what) is CallBlock:
             item = {
@@ -173,12 +175,6 @@ class OpenItem:
         return self.item(status, text, parts)
 
 
-def _encode_opaque(opaque: Opaque, text: str) -> str:
-    """Return the value for `encrypted_content`: OpenAI's own as it is, others in an envelope with the signed text."""
-    is_own = opaque.issuer == VENDOR and opaque.form is Form.ENCRYPTED
-    return opaque.payload if is_own else encode_envelope(opaque, text)
-
-
 def encode_annotation(citation: Citation, length: int) -> Item | None:
     """Return the annotation for a citation; None if it has no address."""
     raw = citation.raw
@@ -195,16 +191,13 @@ def encode_annotation(citation: Citation, length: int) -> Item | None:
     }
 
 
-class HostedItem:
+class HostedItem(Struct, eq=False):
     """An item of a tool that ran on the server's side. One that the vendor ran is complete from the start."""
 
-    __slots__ = ("block", "index", "item", "sealed")
-
-    def __init__(self, index: int, item: Item, block: HostedBlock) -> None:
-        self.index = index
-        self.item = item
-        self.block = block
-        self.sealed: str | None = None  # what a tool of the gateway has returned, for later turns
+    index: int
+    item: Item
+    block: HostedBlock
+    sealed: str | None = None  # what a tool of the gateway has returned, for later turns
 
     def encode_final(self, status: str) -> Item:
         return self.item if self.sealed is None else {**self.item, "encrypted_content": self.sealed}

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 import msgspec
 
 from dragoman.framing.error_text import (
+    OPENAI_ERRORS,
+    OPENAI_WORDS,
     clean_message,
     format_parameter,
     kind_for_status,
@@ -13,38 +15,23 @@ from dragoman.framing.error_text import (
     retry_after,
     strip_html,
 )
+from dragoman.framing.jsonread import decode_or
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import ErrorResponse
 from dragoman.protocols.responses import wire
 
-_KIND_BY_WORD = {  # the vendor's code, else its type
-    "context_length_exceeded": Kind.CONTEXT_TOO_LONG,
-    "insufficient_quota": Kind.QUOTA,
-    "billing_hard_limit_reached": Kind.QUOTA,
-    "billing_not_active": Kind.QUOTA,
-    "billing_error": Kind.QUOTA,
+_KIND_BY_WORD = OPENAI_WORDS | {  # the vendor's code, else its type
     "usage_limit_reached": Kind.QUOTA,
     "usage_not_included": Kind.QUOTA,
-    "rate_limit_exceeded": Kind.RATE_LIMITED,
-    "rate_limit_error": Kind.RATE_LIMITED,
     "too_many_requests": Kind.RATE_LIMITED,
-    "server_is_overloaded": Kind.OVERLOADED,
     "slow_down": Kind.OVERLOADED,
-    "overloaded_error": Kind.OVERLOADED,
     "service_unavailable": Kind.OVERLOADED,
-    "invalid_api_key": Kind.CREDENTIAL,
     "token_expired": Kind.CREDENTIAL,
     "token_invalidated": Kind.CREDENTIAL,
-    "authentication_error": Kind.CREDENTIAL,
-    "model_not_found": Kind.NOT_FOUND,
-    "request_too_large": Kind.TOO_LARGE,
-    "content_filter": Kind.REFUSED,
-    "content_policy_violation": Kind.REFUSED,
     "image_content_policy_violation": Kind.REFUSED,
     "bio_policy": Kind.REFUSED,
     "cyber_policy": Kind.REFUSED,
     "misalignment_policy_violation": Kind.REFUSED,
-    "timeout": Kind.TIMEOUT,
     "request_timeout": Kind.TIMEOUT,
     "vector_store_timeout": Kind.TIMEOUT,
     "invalid_prompt": Kind.BAD_REQUEST,
@@ -61,25 +48,11 @@ _KIND_BY_WORD = {  # the vendor's code, else its type
     "failed_to_download_image": Kind.BAD_REQUEST,
 }
 
-_RENDERED: dict[Kind, tuple[int, str, str | None]] = {  # status, type, code
-    Kind.BAD_REQUEST: (400, "invalid_request_error", None),
-    Kind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
-    Kind.REQUEST_TIMEOUT: (408, "invalid_request_error", "request_timeout"),
-    Kind.AUTH: (401, "invalid_request_error", "invalid_api_key"),
-    Kind.CREDENTIAL: (502, "server_error", "upstream_credential_refused"),
+_RENDERED = OPENAI_ERRORS | {
     Kind.FORBIDDEN: (403, "permission_error", "permission_denied"),
-    Kind.NOT_FOUND: (404, "invalid_request_error", "model_not_found"),
     Kind.CONFLICT: (409, "conflict_error", "conflict"),
-    Kind.QUOTA: (429, "insufficient_quota", "insufficient_quota"),
-    Kind.RATE_LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
     Kind.OVERLOADED: (503, "server_error", "server_is_overloaded"),
     Kind.BUSY: (503, "server_error", "server_is_overloaded"),
-    Kind.CONTEXT_TOO_LONG: (400, "invalid_request_error", "context_length_exceeded"),
-    Kind.REFUSED: (400, "invalid_request_error", "content_policy_violation"),
-    Kind.TIMEOUT: (504, "server_error", "timeout"),
-    Kind.TRUNCATED: (502, "server_error", "upstream_truncated"),
-    Kind.CORRUPT: (502, "server_error", "upstream_corrupt"),
-    Kind.LOST: (502, "server_error", "upstream_lost"),
     Kind.UPSTREAM: (502, "server_error", "server_error"),
     Kind.BUG: (500, "server_error", "server_error"),
     Kind.SHUTDOWN: (503, "server_error", "server_error"),
@@ -149,10 +122,7 @@ def read_stream_error(error: wire.Error) -> Failure:
 
 def read_error(raw: msgspec.Raw) -> wire.Error | None:
     """Return the `error` of a stream event or response; None if it is null or not an error."""
-    try:
-        return _error_decoder.decode(raw)
-    except (ValueError, RecursionError):
-        return None
+    return decode_or(_error_decoder, raw, None)
 
 
 def render_error(failure: Failure, request_id: str) -> ErrorResponse:

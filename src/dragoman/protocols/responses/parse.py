@@ -72,13 +72,15 @@ _HOSTED_DEFAULTS: Wire = {
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
-    try:
-        raw = read_body(body)
-        fields = Fields(raw)
-        _refuse_server_state(fields)
-        return _parse_request(fields, raw, ledger)
-    except BadField as bad:
-        raise BadRequest(bad.at, bad.message) from bad
+    raw = read_body(body)
+    fields = Fields(raw)
+    for key in _SERVER_STATE:
+        _refuse_state(fields, key)
+    if fields.flag("background", False):
+        raise BadRequest(
+            fields.pointer("background"), "background must be false: this gateway runs no background responses."
+        )
+    return _parse_request(fields, raw, ledger)
 
 
 def parse_with_items(raw: dict[str, Json], items: Sequence[Json], *, kept: bool, ledger: Ledger) -> Request:
@@ -87,11 +89,8 @@ def parse_with_items(raw: dict[str, Json], items: Sequence[Json], *, kept: bool,
     fields = Fields(whole)
     for resolved in ("previous_response_id", "conversation", "background"):
         fields.raw(resolved)
-    try:
-        _refuse_state(fields, "prompt")
-        return replace(_parse_request(fields, whole, ledger), kept=kept)
-    except BadField as bad:
-        raise BadRequest(bad.at, bad.message) from bad
+    _refuse_state(fields, "prompt")
+    return replace(_parse_request(fields, whole, ledger), kept=kept)
 
 
 def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
@@ -145,15 +144,6 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
     )
     _keep_unread(ext, fields, reasoning, text, cache, stream)
     return request
-
-
-def _refuse_server_state(fields: Fields) -> None:
-    for key in _SERVER_STATE:
-        _refuse_state(fields, key)
-    if fields.flag("background", False):
-        raise BadRequest(
-            fields.pointer("background"), "background must be false: this gateway runs no background responses."
-        )
 
 
 def _refuse_state(fields: Fields, key: str) -> None:

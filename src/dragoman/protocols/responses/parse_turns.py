@@ -113,7 +113,15 @@ class Conversation:
             case "reasoning":
                 self._add_reply_parts(item, _read_reasoning(item))
             case "function_call" | "custom_tool_call":
-                self._add_reply_parts(item, _read_call(item, custom=type_ == "custom_tool_call"))
+                custom = type_ == "custom_tool_call"
+                call_id, name = item.need_text("call_id"), item.need_text("name")
+                arguments = item.text("input", "") if custom else _read_arguments(item)
+                namespace = item.text("namespace")
+                if item.raw("caller") not in (None, {"type": "direct"}):
+                    ext = unread_fields(item) | {"caller": item.raw("caller")}
+                else:
+                    ext = unread_fields(item)
+                self._add_reply_parts(item, ToolCall(call_id, name, arguments, item.at, custom, namespace, ext=ext))
             case "function_call_output" | "custom_tool_call_output":
                 self._read_output(item)
             case "compaction":
@@ -150,7 +158,9 @@ class Conversation:
         self._add_turn(Turn(Role.USER, (Text(summary.text_for_model, item.at),), item.at, unread_fields(item)))
 
     def _read_foreign(self, type_: str, item: Fields) -> None:
-        raw = {"type": type_, **_read_whole(item)}
+        # A foreign item as it came, with its id and status.
+        bookkeeping_fields = {key: item.raw(key) for key in ("id", "status") if item.has(key)}
+        raw = {"type": type_, **bookkeeping_fields, **item.rest()}
         foreign = Foreign(type_, raw, item.at)
         token = raw.get("encrypted_content") if type_ == SEARCH_ITEM else None
         if isinstance(token, str) and is_sealed_use(token):
@@ -181,12 +191,6 @@ class Conversation:
             self._reply_parts = []
 
 
-def _read_whole(item: Fields) -> dict[str, object]:
-    """Return a foreign item as it came, with its id and status."""
-    bookkeeping_fields = {key: item.raw(key) for key in ("id", "status") if item.has(key)}
-    return {**bookkeeping_fields, **item.rest()}
-
-
 def _read_reasoning(item: Fields) -> Thinking:
     summary = _read_texts(item, "summary")
     content = _read_texts(item, "content")
@@ -204,17 +208,6 @@ def _read_reasoning(item: Fields) -> Thinking:
 
 def _read_texts(item: Fields, key: str) -> list[str]:
     return [part.need_text("text") for part in item.objects(key) or []]
-
-
-def _read_call(item: Fields, custom: bool) -> ToolCall:
-    call_id, name = item.need_text("call_id"), item.need_text("name")
-    arguments = item.text("input", "") if custom else _read_arguments(item)
-    namespace = item.text("namespace")
-    if item.raw("caller") not in (None, {"type": "direct"}):
-        ext = unread_fields(item) | {"caller": item.raw("caller")}
-    else:
-        ext = unread_fields(item)
-    return ToolCall(call_id, name, arguments, item.at, custom, namespace, ext=ext)
 
 
 def _read_arguments(item: Fields) -> str:
@@ -251,7 +244,12 @@ def _parse_content(fields: Fields, key: str) -> tuple[Part, ...]:
 def _parse_part(part: Fields) -> Part:
     match part.text("type"):
         case "input_text" | "output_text" | "text":
-            return _read_text(part)
+            annotations = part.objects("annotations") or []
+            logprobs = part.raw("logprobs")
+            cache = _read_cache(part)
+            text = part.need_text("text")
+            ext = unread_fields(part) | ({"logprobs": logprobs} if logprobs else {})
+            return Text(text, part.at, tuple(_read_citation(annotation) for annotation in annotations), cache, ext)
         case "refusal":
             return Refusal(part.need_text("refusal"), part.at, unread_fields(part))
         case "input_image":
@@ -259,18 +257,11 @@ def _parse_part(part: Fields) -> Part:
         case "input_file":
             return _read_file(part)
         case "input_audio":
-            return _read_audio(part)
+            audio = part.need_obj("input_audio")
+            source = Inline(f"audio/{audio.need_text('format')}", audio.need_text("data"))
+            return Audio(source, part.at, unread_fields(part, audio))
         case other:
             return Foreign(str(other), {"type": other, **part.rest()}, part.at)
-
-
-def _read_text(part: Fields) -> Text:
-    annotations = part.objects("annotations") or []
-    logprobs = part.raw("logprobs")
-    cache = _read_cache(part)
-    text = part.need_text("text")
-    ext = unread_fields(part) | ({"logprobs": logprobs} if logprobs else {})
-    return Text(text, part.at, tuple(_read_citation(annotation) for annotation in annotations), cache, ext)
 
 
 def _read_citation(annotation: Fields) -> Citation:
@@ -319,12 +310,6 @@ def _read_file(part: Fields) -> Document:
     detail, cache = part.text("detail"), _read_cache(part)
     ext = unread_fields(part) | ({"detail": detail} if detail not in (None, "auto") else {})
     return Document(source, part.at, title, cache, ext)
-
-
-def _read_audio(part: Fields) -> Audio:
-    audio = part.need_obj("input_audio")
-    source = Inline(f"audio/{audio.need_text('format')}", audio.need_text("data"))
-    return Audio(source, part.at, unread_fields(part, audio))
 
 
 def _read_cache(part: Fields) -> Cache | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 from msgspec import Raw, Struct
 
-from dragoman.framing.fields import BadField, read_body
+from dragoman.framing.fields import read_body
 from dragoman.framing.jsonread import read_json
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.checksum import decode_checked, encode_checked
@@ -80,10 +80,7 @@ def _needs_store(type_: object, role: object, id_: object, encrypted: object) ->
 
 def read_request(body: bytes) -> dict[str, Json]:
     """Return a request's fields; raises RequestError."""
-    try:
-        return read_body(body)
-    except BadField as bad:
-        raise BadRequest(bad.at, bad.message) from bad
+    return read_body(body)
 
 
 def read_input(raw: dict[str, Json], key: str = "input") -> list[Item]:

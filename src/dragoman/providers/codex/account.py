@@ -192,15 +192,12 @@ class LimitTracker:
     def update(self, headers: Headers, now: float) -> None:
         response = read_limits(headers, now)
         if response is not None:
-            self.limits = replace(response, exhausted_until=self._current_exhaustion(now))
+            until = self.limits.exhausted_until if self.limits else None
+            self.limits = replace(response, exhausted_until=until if until is not None and until > now else None)
 
     def set_exhausted(self, until: float) -> None:
         """Note that the upstream rejects requests until then."""
         self.limits = replace(self.limits or Limits(), exhausted_until=until)
-
-    def _current_exhaustion(self, now: float) -> float | None:
-        until = self.limits.exhausted_until if self.limits else None
-        return until if until is not None and until > now else None
 
 
 def read_codex_exhausted_until(headers: Headers, now: float) -> float | None:

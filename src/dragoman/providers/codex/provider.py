@@ -33,8 +33,6 @@ from dragoman.providers.provider import (
     Attempt,
     Auth,
     Catalogue,
-    Endpoint,
-    FirstTokenWait,
     FixedResponse,
     IncomingResponse,
     Provider,
@@ -45,7 +43,14 @@ from dragoman.providers.provider import (
     adjust_reasoning,
     is_event_stream,
 )
-from dragoman.providers.section import configured_models, read_dial, read_headers, read_secrets, read_user_agent
+from dragoman.providers.section import (
+    configured_models,
+    read_dial,
+    read_endpoint,
+    read_headers,
+    read_secrets,
+    read_user_agent,
+)
 
 ITEM_DONE = b'"response.output_item.done"'
 FINAL_EVENTS = (b'"response.completed"', b'"response.incomplete"')
@@ -67,13 +72,10 @@ _event = msgspec.json.Decoder(_Event)
 _snapshot = msgspec.json.Decoder(_Snapshot)
 
 
-class OutputFiller:
+class OutputFiller(Struct, eq=False):
     """Fills the output of the final event, which this backend may leave empty: a client may read only that event."""
 
-    __slots__ = ("_items",)
-
-    def __init__(self) -> None:
-        self._items: dict[int, Raw] = {}
+    _items: dict[int, Raw] = {}
 
     def rewrite(self, data: bytes) -> bytes:
         if ITEM_DONE not in data and not any(end in data for end in FINAL_EVENTS):
@@ -83,21 +85,18 @@ class OutputFiller:
             if event.type == "response.output_item.done":
                 self._items[event.output_index] = event.item.copy()
             elif event.type in ("response.completed", "response.incomplete"):
-                return self._fill_output(data, event)
+                if not self._items or _snapshot.decode(event.response).output:
+                    return data
+                output = msgspec.json.encode([self._items[index] for index in sorted(self._items)])
+                self._items.clear()  # free the memory: a stream has one final event
+                response = bytes(event.response)
+                filled = replace_value(response, "output", output)
+                if filled == response:  # the field is missing
+                    filled = response.rstrip()[:-1] + b',"output":' + output + b"}"
+                return replace_value(data, "response", filled)
         except (ValueError, RecursionError):
             return data
         return data
-
-    def _fill_output(self, data: bytes, event: _Event) -> bytes:
-        if not self._items or _snapshot.decode(event.response).output:
-            return data
-        output = msgspec.json.encode([self._items[index] for index in sorted(self._items)])
-        self._items.clear()  # free the memory: a stream has one final event
-        response = bytes(event.response)
-        filled = replace_value(response, "output", output)
-        if filled == response:  # the field is missing
-            filled = response.rstrip()[:-1] + b',"output":' + output + b"}"
-        return replace_value(data, "response", filled)
 
 
 def fill_output() -> DataRewriter:
@@ -127,13 +126,9 @@ def make_codex(config: ProviderConfig, send: SendRequest, environ: Mapping[str, 
         name=config.name,
         kind=config.kind,
         issuer=config.name,
-        endpoint=Endpoint(
-            url=config.endpoint or "",
-            protocols=config.protocols,
-            send=codex.wrap_send(send),
-            dial=read_dial(config, environ),
+        endpoint=replace(
+            read_endpoint(config, codex.wrap_send(send), environ),
             headers=((b"originator", config.originator.encode()), ACCEPT_STREAM, *read_headers(config, environ)),
-            first_token=FirstTokenWait(config.first_token_timeout_s),
         ),
         auth=Auth(
             codex.authorize,

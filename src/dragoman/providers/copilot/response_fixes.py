@@ -9,6 +9,7 @@ items by id see several.
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.framing.sse import DataRewriter
 
@@ -21,13 +22,10 @@ STOPS = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_f
 _body = msgspec.json.Decoder(Table)
 
 
-class ChoiceMerger:
+class ChoiceMerger(Struct, eq=False):
     """Buffers a whole body and merges its choices; a correct body passes unchanged."""
 
-    __slots__ = ("_held",)
-
-    def __init__(self) -> None:
-        self._held: list[bytes] = []
+    _held: list[bytes] = []
 
     def feed(self, item: bytes) -> Sequence[bytes]:
         self._held.append(item)
@@ -121,13 +119,10 @@ def _read_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-class CallFinisher:
+class CallFinisher(Struct, eq=False):
     """Gives a Chat stream of one choice that called tools the finish reason for it."""
 
-    __slots__ = ("_called",)
-
-    def __init__(self) -> None:
-        self._called = False
+    _called: bool = False
 
     def rewrite(self, data: bytes) -> bytes:
         if (STOP if self._called else CALLS) not in data:
@@ -152,13 +147,10 @@ def finish_calls() -> DataRewriter:
     return DataRewriter(CallFinisher().rewrite)
 
 
-class IdStabilizer:
+class IdStabilizer(Struct, eq=False):
     """Gives every item the first id that its output_index was seen with."""
 
-    __slots__ = ("_ids",)
-
-    def __init__(self) -> None:
-        self._ids: dict[int, str] = {}
+    _ids: dict[int, str] = {}
 
     def rewrite(self, data: bytes) -> bytes:
         if b'"output_index"' not in data and b'"output"' not in data:

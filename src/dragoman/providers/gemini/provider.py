@@ -12,6 +12,7 @@ from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServerClock, ServiceClient
 from dragoman.config.settings import GeminiProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.net.bodies import read_and_close
 from dragoman.net.headers import Header
 from dragoman.passes.adapt_turns import drop_reasoning
 from dragoman.protocols.gemini.wire import VERTEX
@@ -154,7 +155,16 @@ def _make_lister(
         found: list[ModelInfo] = []
         token = ""
         for _ in range(MAX_PAGES):
-            page = await _fetch_page(endpoint, authorize, elsewhere, token)
+            headers = (*endpoint.headers, (b"accept", b"application/json"))
+            address = elsewhere or f"{endpoint.url}/models"
+            url = f"{address}?pageSize={_PAGE_SIZE}" + (f"&pageToken={quote(token, safe='')}" if token else "")
+            request = UnsignedRequest(endpoint.protocols[0], "GET", url, headers)
+            out = request.add_credentials(await authorize(request))
+            response = await endpoint.send(out, endpoint.dial, head_timeout_s=LIST_TIMEOUT_S)
+            body = await read_and_close(response, MAX_LIST_BYTES, LIST_TIMEOUT_S)
+            if response.status != 200:
+                raise RequestError(Failure(Kind.UPSTREAM, f"HTTP {response.status}", status=response.status))
+            page = msgspec.json.decode(body, type=_Page)
             found += [_describe(model) for model in page.models if _generates(model)]
             token = page.next_page_token
             if not token:
@@ -162,22 +172,6 @@ def _make_lister(
         return tuple(found)
 
     return list_models
-
-
-async def _fetch_page(endpoint: Endpoint, authorize: Authorize, elsewhere: str | None, token: str) -> _Page:
-    headers = (*endpoint.headers, (b"accept", b"application/json"))
-    address = elsewhere or f"{endpoint.url}/models"
-    url = f"{address}?pageSize={_PAGE_SIZE}" + (f"&pageToken={quote(token, safe='')}" if token else "")
-    request = UnsignedRequest(endpoint.protocols[0], "GET", url, headers)
-    out = request.add_credentials(await authorize(request))
-    response = await endpoint.send(out, endpoint.dial, head_timeout_s=LIST_TIMEOUT_S)
-    try:
-        body = await response.read(MAX_LIST_BYTES, LIST_TIMEOUT_S)
-    finally:
-        response.close()
-    if response.status != 200:
-        raise RequestError(Failure(Kind.UPSTREAM, f"HTTP {response.status}", status=response.status))
-    return msgspec.json.decode(body, type=_Page)
 
 
 def _generates(model: _Model) -> bool:

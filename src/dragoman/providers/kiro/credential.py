@@ -129,7 +129,11 @@ class TokenIssuers:
             case Method.OIDC:
                 response = await self._renew_oidc(old)
             case Method.EXTERNAL:
-                response = await self._renew_external(old)
+                _check_external(old)
+                form = {"grant_type": "refresh_token", "client_id": old.client_id, "refresh_token": old.refresh_token}
+                if old.scopes:
+                    form["scope"] = " ".join(old.scopes)
+                response = await self._service.post_form(old.token_endpoint, form)
             case Method.API_KEY:
                 raise TokenRejected("api_key")
         fresh = self._merge(old, read_tokens(response))
@@ -154,13 +158,6 @@ class TokenIssuers:
             "refreshToken": old.refresh_token,
         }
         return await self._service.post(url, body)
-
-    async def _renew_external(self, old: Credential) -> ServiceResponse:
-        _check_external(old)
-        form = {"grant_type": "refresh_token", "client_id": old.client_id, "refresh_token": old.refresh_token}
-        if old.scopes:
-            form["scope"] = " ".join(old.scopes)
-        return await self._service.post_form(old.token_endpoint, form)
 
     def _merge(self, old: Credential, new: TokenResponse) -> Credential:
         life = new.expiresIn or new.expires_in or DEFAULT_LIFE_S

@@ -36,7 +36,7 @@ from dragoman.accounts.credential import (
 from dragoman.config.discovery import data_directory, home_directory, kiro_credential_paths
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
-from dragoman.framing.jsonread import JSON_ERRORS
+from dragoman.framing.jsonread import parse_or
 from dragoman.providers.kiro.credential import (
     Credential,
     Method,
@@ -194,10 +194,7 @@ def _read_value(connection: apsw.Connection, query: str, key: str) -> str | byte
 
 
 def _decode(value: str | bytes, kind: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(value, type=kind)
-    except JSON_ERRORS:
-        return None
+    return parse_or(value, kind, None)
 
 
 REMEDY = "sign in with Kiro, or `dragoman login kiro`"

@@ -6,7 +6,6 @@ from typing import TypeVar
 from uuid import uuid4
 
 import msgspec
-from msgspec import Raw, Struct
 
 from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
@@ -18,7 +17,7 @@ from dragoman.protocols.kiro.errors import may_be_old_token, read_failure
 from dragoman.providers.kiro.account import KiroAccount
 from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.services import Q, authorization_headers, target_headers
-from dragoman.tools.mcp import INVALID_PARAMS, ToolList, ToolResult
+from dragoman.tools.mcp import INVALID_PARAMS, RpcMessage, ToolList, ToolResult
 from dragoman.tools.tool_results import read_search
 from dragoman.tools.web_search import SearchQuery
 
@@ -30,17 +29,6 @@ TEXT_RETRY_S = 300.0
 TEXT_TIMEOUT_S = 3.0  # a request waits for it
 
 T = TypeVar("T", ToolResult, ToolList)
-
-
-class _RpcError(Struct):
-    code: int = 0
-    message: str = ""
-
-
-class _Answer(Struct):
-    id: str | int | None = None
-    result: Raw = Raw(b"")
-    error: _RpcError | None = None
 
 
 class KiroSearch:
@@ -130,7 +118,7 @@ def _read(response: ServiceResponse, message: dict[str, object], result_type: ty
         failure = _failure_of(response)
         return _make_failure(failure.message, failure.kind)
     try:
-        answer = msgspec.json.decode(response.body, type=_Answer)
+        answer = msgspec.json.decode(response.body, type=RpcMessage)
         if answer.error is not None:
             code = ToolErrorCode.INVALID_INPUT if answer.error.code == INVALID_PARAMS else ToolErrorCode.UNAVAILABLE
             return ToolFailure(code, f"kiro: {answer.error.message}")
