@@ -57,6 +57,15 @@ def read_changed(shown: ShownFile, text: str, read: Callable[[str], Config]) -> 
     the file did not have.
     """
     new_text = plan_write(shown, text).new
+    change = _compare(shown, text, new_text, read)
+    _raise(shown, text, find_protected_keys(change))
+    old = read(plan_write(shown, shown.text).new)
+    new = read(new_text)
+    _raise(shown, text, [*find_exposed_credentials(old, new, change), *find_revealed(shown, text, new_text, new)])
+    return new
+
+
+def _compare(shown: ShownFile, text: str, new_text: str, read: Callable[[str], Config]) -> TextChange:
     try:
         new_tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -70,12 +79,7 @@ def read_changed(shown: ShownFile, text: str, read: Callable[[str], Config]) -> 
     if not is_same:
         message = f"A secret cannot be put back into this text. Edit {shown.path} on the gateway's machine."
         raise ConfigError([Problem(str(shown.path), None, "", message)])
-    change = TextChange(dict(_flatten(old_tree)), dict(_flatten(new_tree)), old_tree, new_tree)
-    _raise(shown, text, find_protected_keys(change))
-    old = read(plan_write(shown, shown.text).new)
-    new = read(new_text)
-    _raise(shown, text, [*find_exposed_credentials(old, new, change), *find_revealed(shown, text, new_text, new)])
-    return new
+    return TextChange(dict(_flatten(old_tree)), dict(_flatten(new_tree)), old_tree, new_tree)
 
 
 def _restore(value: object, hidden: tuple[str, ...]) -> object:

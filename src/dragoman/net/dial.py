@@ -160,15 +160,21 @@ async def _open(target: ParsedUrl, dial: DialOptions, protocol: asyncio.Protocol
         await connect_to_proxy(proxy, context, lambda: protocol)
     else:
         transport = await open_tunnel(proxy, context, dial.address or target.host, target.port)
-        try:
-            if context is not None and target.scheme == "https":
-                protocol.connection_made(await _secure(transport, protocol, context, target.host))
-            else:
-                transport.set_protocol(protocol)
-                protocol.connection_made(transport)
-        except BaseException:
-            transport.abort()
-            raise
+        await _attach_protocol(transport, target, context, protocol)
+
+
+async def _attach_protocol(
+    transport: asyncio.Transport, target: ParsedUrl, context: ssl.SSLContext | None, protocol: asyncio.Protocol
+) -> None:
+    try:
+        if context is not None and target.scheme == "https":
+            protocol.connection_made(await _secure(transport, protocol, context, target.host))
+        else:
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+    except BaseException:
+        transport.abort()
+        raise
 
 
 async def _secure(

@@ -85,18 +85,21 @@ class OutputFiller(Struct, eq=False):
             if event.type == "response.output_item.done":
                 self._items[event.output_index] = event.item.copy()
             elif event.type in ("response.completed", "response.incomplete"):
-                if not self._items or _snapshot.decode(event.response).output:
-                    return data
-                output = msgspec.json.encode([self._items[index] for index in sorted(self._items)])
-                self._items.clear()  # free the memory: a stream has one final event
-                response = bytes(event.response)
-                filled = replace_value(response, "output", output)
-                if filled == response:  # the field is missing
-                    filled = response.rstrip()[:-1] + b',"output":' + output + b"}"
-                return replace_value(data, "response", filled)
+                return self._fill_output(data, event)
         except (ValueError, RecursionError):
             return data
         return data
+
+    def _fill_output(self, data: bytes, event: _Event) -> bytes:
+        if not self._items or _snapshot.decode(event.response).output:
+            return data
+        output = msgspec.json.encode([self._items[index] for index in sorted(self._items)])
+        self._items.clear()  # free the memory: a stream has one final event
+        response = bytes(event.response)
+        filled = replace_value(response, "output", output)
+        if filled == response:  # the field is missing
+            filled = response.rstrip()[:-1] + b',"output":' + output + b"}"
+        return replace_value(data, "response", filled)
 
 
 def fill_output() -> DataRewriter:

@@ -140,15 +140,19 @@ def fit_request(request: Request, ledger: Ledger) -> Request:
         stream=True,
         raw={**request.raw, "store": False},
     )
+    return _drop_rejected(fitted, ledger)
+
+
+def _drop_rejected(request: Request, ledger: Ledger) -> Request:
     dropped: dict[str, None] = {}
     for name, default in REJECTED.items():
-        value = getattr(fitted, name)
+        value = getattr(request, name)
         if value is None:
             continue
         dropped[name] = None
         if value != default and value is not False:
-            ledger.note_dropped(fitted.pointer(name), NO_SUCH_FIELD)
-    return replace(fitted, **dropped)
+            ledger.note_dropped(request.pointer(name), NO_SUCH_FIELD)
+    return replace(request, **dropped)
 
 
 def _keep_known_ext(request: Request, ledger: Ledger) -> Ext:
