@@ -26,8 +26,7 @@ from dragoman.flow.capture.masking import encode_headers, to_text
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.ports import CallState, LostCallMemory, MediaFetcher, ModelCatalogue
 from dragoman.flow.runtime import Runtime
-from dragoman.hub.failure import Failure, RequestError
-from dragoman.hub.failure import Kind as FailureKind
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline, Json
 from dragoman.hub.server_tools import (
     FETCH,
@@ -57,7 +56,7 @@ AsyncFunction = Callable[P, Coroutine[object, object, T]]
 Source = Provider | str  # who is asked: a provider with one credential, or a name in captures
 
 
-class Kind(Struct, Generic[T], frozen=True):
+class LookupKind(Struct, Generic[T], frozen=True):
     """One kind of lookup: how its answers stand in captures."""
 
     name: Name
@@ -127,32 +126,32 @@ def _measure_run(run: ToolRun) -> tuple[int, str]:
     return sum(len(text or "") for text in texts), "what tools returned"
 
 
-AUTHORIZE: Kind[tuple[Header, ...]] = Kind(Name.AUTHORIZE, None, _write_headers, _read_headers)
-ADDRESS: Kind[Address] = Kind(Name.ADDRESS, None, _write_address, _read_address)
-RENEW: Kind[bool] = Kind(Name.RENEW, bool)
-PROTOCOL_NAMES: Kind[tuple[str, ...]] = Kind(Name.PROTOCOLS, tuple[str, ...])
-OPTIONS: Kind[object] = Kind(Name.OPTIONS, object)  # their type depends on the provider: `_read_options`
-CONTEXT_WINDOW: Kind[int | None] = Kind(Name.CONTEXT_WINDOW, int | None, is_optional=True)
-MAX_OUTPUT: Kind[int | None] = Kind(Name.MAX_OUTPUT, int | None, is_optional=True)
-LIST_PROBLEM: Kind[str] = Kind(Name.LIST_PROBLEM, str, is_optional=True, skips_empty=True)
-RETRY_AFTER: Kind[float | None] = Kind(Name.RETRY_AFTER, float | None, is_optional=True)
-CREDENTIAL: Kind[Choice | None] = Kind(Name.CREDENTIAL, None, _write_choice, _read_choice)
-SOONEST_CREDENTIAL: Kind[int] = Kind(Name.SOONEST_CREDENTIAL, int)
-MEDIA: Kind[dict[str, Inline]] = Kind(Name.MEDIA, dict[str, Inline], measure=_measure_media)
-CUT_CALLS: Kind[tuple[LostCall, ...]] = Kind(Name.CUT_CALLS, tuple[LostCall, ...], is_optional=True)
-TOOL_RUN: Kind[ToolRun] = Kind(Name.TOOL_RUN, ToolRun, measure=_measure_run)
-TOOL_TEXT: Kind[ToolText | None] = Kind(Name.TOOL_TEXT, ToolText | None, is_optional=True)
-STATE: Kind[RecordedState | None] = Kind(Name.STATE, RecordedState, _write_state, is_optional=True)
-NOT_STORED: Kind[bool] = Kind(Name.NOT_STORED, bool, is_optional=True)
+AUTHORIZE: LookupKind[tuple[Header, ...]] = LookupKind(Name.AUTHORIZE, None, _write_headers, _read_headers)
+ADDRESS: LookupKind[Address] = LookupKind(Name.ADDRESS, None, _write_address, _read_address)
+RENEW: LookupKind[bool] = LookupKind(Name.RENEW, bool)
+PROTOCOL_NAMES: LookupKind[tuple[str, ...]] = LookupKind(Name.PROTOCOLS, tuple[str, ...])
+OPTIONS: LookupKind[object] = LookupKind(Name.OPTIONS, object)  # their type depends on the provider: `_read_options`
+CONTEXT_WINDOW: LookupKind[int | None] = LookupKind(Name.CONTEXT_WINDOW, int | None, is_optional=True)
+MAX_OUTPUT: LookupKind[int | None] = LookupKind(Name.MAX_OUTPUT, int | None, is_optional=True)
+LIST_PROBLEM: LookupKind[str] = LookupKind(Name.LIST_PROBLEM, str, is_optional=True, skips_empty=True)
+RETRY_AFTER: LookupKind[float | None] = LookupKind(Name.RETRY_AFTER, float | None, is_optional=True)
+CREDENTIAL: LookupKind[Choice | None] = LookupKind(Name.CREDENTIAL, None, _write_choice, _read_choice)
+SOONEST_CREDENTIAL: LookupKind[int] = LookupKind(Name.SOONEST_CREDENTIAL, int)
+MEDIA: LookupKind[dict[str, Inline]] = LookupKind(Name.MEDIA, dict[str, Inline], measure=_measure_media)
+CUT_CALLS: LookupKind[tuple[LostCall, ...]] = LookupKind(Name.CUT_CALLS, tuple[LostCall, ...], is_optional=True)
+TOOL_RUN: LookupKind[ToolRun] = LookupKind(Name.TOOL_RUN, ToolRun, measure=_measure_run)
+TOOL_TEXT: LookupKind[ToolText | None] = LookupKind(Name.TOOL_TEXT, ToolText | None, is_optional=True)
+STATE: LookupKind[RecordedState | None] = LookupKind(Name.STATE, RecordedState, _write_state, is_optional=True)
+NOT_STORED: LookupKind[bool] = LookupKind(Name.NOT_STORED, bool, is_optional=True)
 
 
 class Lookups(Protocol):
     """The port: it takes the place of the functions that look something up."""
 
-    def wrap(self, source: Source, kind: Kind[T], ask: Callable[P, T]) -> Callable[P, T]:
+    def wrap(self, source: Source, kind: LookupKind[T], ask: Callable[P, T]) -> Callable[P, T]:
         """Return the function to call instead of `ask`."""
 
-    def wrap_async(self, source: Source, kind: Kind[T], ask: Callable[P, Awaitable[T]]) -> AsyncFunction[P, T]:
+    def wrap_async(self, source: Source, kind: LookupKind[T], ask: Callable[P, Awaitable[T]]) -> AsyncFunction[P, T]:
         """Return the function to call instead of `ask`."""
 
     async def run_tool(self, provider: str, run: ToolRun, ask: Callable[[], Awaitable[ToolOutcome]]) -> ToolOutcome:
@@ -165,14 +164,14 @@ class RecordingLookups:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
 
-    def wrap(self, source: Source, kind: Kind[T], ask: Callable[P, T]) -> Callable[P, T]:
+    def wrap(self, source: Source, kind: LookupKind[T], ask: Callable[P, T]) -> Callable[P, T]:
         def ask_and_note(*args: P.args, **kwargs: P.kwargs) -> T:
             with self._note_refusals(source, kind):
                 return self.note(source, kind, ask(*args, **kwargs))
 
         return ask_and_note
 
-    def wrap_async(self, source: Source, kind: Kind[T], ask: Callable[P, Awaitable[T]]) -> AsyncFunction[P, T]:
+    def wrap_async(self, source: Source, kind: LookupKind[T], ask: Callable[P, Awaitable[T]]) -> AsyncFunction[P, T]:
         async def ask_and_note(*args: P.args, **kwargs: P.kwargs) -> T:
             with self._note_refusals(source, kind):
                 return self.note(source, kind, await ask(*args, **kwargs))
@@ -193,14 +192,14 @@ class RecordingLookups:
         took = round(self._recording.elapsed_s() - began, 6)
         self.note(provider, TOOL_RUN, replace(run, at=began, duration_s=took))
 
-    def note(self, source: Source, kind: Kind[T], answer: T) -> T:
+    def note(self, source: Source, kind: LookupKind[T], answer: T) -> T:
         """Note an answer, and return it."""
         fits = kind.measure is None or self._recording.reserve(*kind.measure(answer))
         if fits and (answer or not kind.skips_empty):
             self._note(source, kind, lambda: {"value": kind.write(answer)})
         return answer
 
-    def note_refusal(self, source: Source, kind: Kind[T], failure: Failure) -> None:
+    def note_refusal(self, source: Source, kind: LookupKind[T], failure: Failure) -> None:
         self._note(source, kind, lambda: {"refused": msgspec.to_builtins(failure)})
 
     def note_state(self, state: CallState) -> None:
@@ -209,7 +208,7 @@ class RecordingLookups:
             self.note(NO_PROVIDER, STATE, state.record())
 
     @contextmanager
-    def _note_refusals(self, source: Source, kind: Kind[T]) -> Iterator[None]:
+    def _note_refusals(self, source: Source, kind: LookupKind[T]) -> Iterator[None]:
         try:
             yield
         except RequestError as error:
@@ -220,7 +219,7 @@ class RecordingLookups:
             self._note(source, kind, lambda: {"misconfigured": problems})
             raise
 
-    def _note(self, source: Source, kind: Kind[T], value: Callable[[], Json]) -> None:
+    def _note(self, source: Source, kind: LookupKind[T], value: Callable[[], Json]) -> None:
         if isinstance(source, Provider):
             self._recording.note_provider(source)
         self._recording.note_lookup(name_source(source), kind.name, value)
@@ -239,14 +238,14 @@ class ReplayingLookups:
         self._started_at = int(capture.started_at)
         self._ids = itertools.count(1)
 
-    def wrap(self, source: Source, kind: Kind[T], ask: Callable[P, T]) -> Callable[P, T]:
+    def wrap(self, source: Source, kind: LookupKind[T], ask: Callable[P, T]) -> Callable[P, T]:
         def answer(*args: P.args, **kwargs: P.kwargs) -> T:
             has_answer = not kind.is_optional or self.has(source, kind)
             return self._read_next(source, kind) if has_answer else ask(*args, **kwargs)
 
         return answer
 
-    def wrap_async(self, source: Source, kind: Kind[T], ask: Callable[P, Awaitable[T]]) -> AsyncFunction[P, T]:
+    def wrap_async(self, source: Source, kind: LookupKind[T], ask: Callable[P, Awaitable[T]]) -> AsyncFunction[P, T]:
         async def answer(*args: P.args, **kwargs: P.kwargs) -> T:
             has_answer = not kind.is_optional or self.has(source, kind)
             return self._read_next(source, kind) if has_answer else await ask(*args, **kwargs)
@@ -263,7 +262,7 @@ class ReplayingLookups:
         message = f"The capture has no run of {run.tool} with the input {run.input!r}."
         return ToolFailure(ToolErrorCode.UNAVAILABLE, message)
 
-    def has(self, source: Source, kind: Kind[T]) -> bool:
+    def has(self, source: Source, kind: LookupKind[T]) -> bool:
         return bool(self._values[name_source(source), kind.name.value])
 
     def now(self) -> float:
@@ -272,14 +271,14 @@ class ReplayingLookups:
     def new_id(self, prefix: str) -> str:
         return f"{prefix}{next(self._ids):024x}"
 
-    def _read_next(self, source: Source, kind: Kind[T]) -> T:
+    def _read_next(self, source: Source, kind: LookupKind[T]) -> T:
         """Return the next answer; raises RequestError or ConfigError as the captured lookup did."""
         name = name_source(source)
         values = self._values[name, kind.name.value]
         if not values:
             where = f"provider {name!r}" if name else "its surroundings"
             message = f"This version looks up {kind.name.value!r} in {where}, which the capture does not contain."
-            raise RequestError(Failure(FailureKind.BUG, message))
+            raise RequestError(Failure(Kind.BUG, message))
         return kind.read(_unwrap(values.popleft() if len(values) > 1 else values[0], name))
 
 
@@ -336,7 +335,7 @@ def _ask_for_provider(provider: Provider, lookups: Lookups) -> Provider:
 def _ask_for_member(provider: Provider, lookups: Lookups) -> Provider:
     endpoint, auth, catalogue, requests = provider.endpoint, provider.auth, provider.catalogue, provider.requests
     protocols, address, renew = endpoint.find_protocols, endpoint.find_address, auth.renew
-    options: Kind[object] = replace(OPTIONS, parse=partial(_read_options, provider))
+    options: LookupKind[object] = replace(OPTIONS, parse=partial(_read_options, provider))
     retry_after = lookups.wrap(provider, RETRY_AFTER, lambda failure: failure.retry_after)
 
     def interpret_failure(failure: Failure) -> Failure:
