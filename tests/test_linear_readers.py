@@ -18,7 +18,7 @@ from dragoman.flow.complete_reply import FENCE, FENCE_IN_PROSE
 from dragoman.framing.error_text import clean_message, strip_html
 from dragoman.framing.fields import read_call_head
 from dragoman.framing.hostnames import decode_host, encode_host
-from dragoman.framing.jsonread import read_input_tokens, read_json, read_json_leniently
+from dragoman.framing.jsonread import decode_or, parse_or, read_input_tokens, read_json, read_json_leniently
 from dragoman.framing.multipart import read_boundary
 from dragoman.hub.checksum import decode_checked, encode_checked
 from dragoman.hub.opaque import Form, Opaque, Thought, decode_envelope, encode_envelope, seal_thoughts, unseal_thoughts
@@ -253,6 +253,8 @@ READERS: dict[str, Reader] = {
         20_000,
     ),
     "framing.fields:read_call_head": Reader(lambda body: read_call_head(body, needs_model=False), NESTED),
+    "framing.jsonread:decode_or": Reader(lambda body: decode_or(ANY_OBJECT, body, None), NESTED),
+    "framing.jsonread:parse_or": Reader(lambda body: parse_or(body, dict[str, object], None), NESTED),
     "framing.jsonread:read_json": Reader(
         lambda body: read_json(ANY_OBJECT, body),
         {**NESTED, **repeat("\\ud800", "\\\\", "\\", start='{"a":"', end='"}')},
@@ -409,7 +411,7 @@ COVERED = {
     "protocols.chat.errors:read_error": "protocols.chat.errors:read_failure",
     "protocols.chat.parse:parse": REQUEST,
     "protocols.chat.parse_turns:parse_turns": REQUEST,
-    "protocols.gemini.build_count:read_count": "framing.jsonread:read_input_tokens",
+    "protocols.gemini.build_count:read_count": "framing.jsonread:parse_or",
     "protocols.gemini.decode:decode_whole": DECODER,
     "protocols.gemini.decode_blocks:read_grounding": DECODER,
     "protocols.gemini.errors:read_error": "protocols.gemini.errors:read_failure",

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.framing.jsonread import read_json, read_json_leniently, replace_lone_surrogates
+from dragoman.framing.jsonread import (
+    decode_or,
+    parse_or,
+    read_json,
+    read_json_leniently,
+    replace_lone_surrogates,
+)
 from tables import each_row
 
 NUMBERS = msgspec.json.Decoder(dict[str, int | str])
@@ -94,3 +100,11 @@ def test_repaired_json_decodes_as_in_python_with_lone_surrogates_replaced(parts:
     text = '"' + "".join(parts) + '"'
     expected = json.loads(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert msgspec.json.decode(replace_lone_surrogates(text.encode())) == expected
+
+
+@pytest.mark.parametrize("bad", [b"", b"{", b"[]", b'{"a":"x"}', b'"\xff"', b"[" * 5000, '"\ud800'])
+def test_what_cannot_be_decoded_is_replaced_by_a_default(bad: bytes | str) -> None:
+    numbers = msgspec.json.Decoder(dict[str, int])
+    assert decode_or(numbers, bad, None) is None
+    assert parse_or(bad, dict[str, int], {"b": 2}) == {"b": 2}
+    assert decode_or(numbers, b'{"a":1}', None) == parse_or('{"a":1}', dict[str, int], None) == {"a": 1}

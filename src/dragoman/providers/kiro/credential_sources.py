@@ -101,7 +101,7 @@ class Database(FileSource[Credential]):
         row = _find_row(connection)
         if row is None:
             raise CredentialError(f"{self.path} holds no token: `kiro-cli login`, or `dragoman login kiro`")
-        token = _decode(row.value, _Token)
+        token = parse_or(row.value, _Token, None)
         if token is None:
             raise CredentialError(f"{self.path}: {row.key} cannot be parsed: run `kiro-cli login`")
         registered = _read_registration(connection, row) if row.method is Method.OIDC else None
@@ -174,7 +174,7 @@ def _find_row(connection: apsw.Connection) -> _Row | None:
 def _read_registration(connection: apsw.Connection, row: _Row) -> _Registration:
     key = row.key.removesuffix("token") + "device-registration"
     value = _read_value(connection, "SELECT value FROM auth_kv WHERE key = ?", key)
-    return (_decode(value, _Registration) if value is not None else None) or _Registration()
+    return parse_or(value or b"", _Registration, _Registration())
 
 
 def _read_profile_arn(connection: apsw.Connection) -> str | None:
@@ -182,8 +182,7 @@ def _read_profile_arn(connection: apsw.Connection) -> str | None:
         value = _read_value(connection, "SELECT value FROM state WHERE key = ?", PROFILE)
     except apsw.SQLError:  # older databases have no such table
         return None
-    found = _decode(value, _Profile) if value is not None else None
-    return found.arn if found else None
+    return parse_or(value or b"", _Profile, _Profile()).arn
 
 
 def _read_value(connection: apsw.Connection, query: str, key: str) -> str | bytes | None:
@@ -191,10 +190,6 @@ def _read_value(connection: apsw.Connection, query: str, key: str) -> str | byte
         if isinstance(value, str | bytes) and value:
             return value
     return None
-
-
-def _decode(value: str | bytes, kind: type[T]) -> T | None:
-    return parse_or(value, kind, None)
 
 
 REMEDY = "sign in with Kiro, or `dragoman login kiro`"
