@@ -163,8 +163,8 @@ class ClientConnection(asyncio.Protocol):
         self._limits = self._service.limits
         self._body_wait = None
         self._request = request = HttpRequest(head, self, self._service.budget)
-        self._sink = sink = SocketSink(head, self)
-        if rest and len(rest) == head.length <= min(UNCOUNTED_BYTES, self._limits.max_body_bytes):
+        self._sink = sink = SocketSink(self, head.modern, head.keep_alive, head.method == "HEAD")
+        if rest and len(rest) == head.length <= UNCOUNTED_BYTES and head.length <= self._limits.max_body_bytes:
             request.take_short_body(rest)
         else:
             self._expect_body(request, head)
@@ -318,11 +318,13 @@ class ClientConnection(asyncio.Protocol):
 
     def _await_next(self) -> None:
         limits = self._limits
-        keep_alive_s = limits.keep_alive_s if self._authenticated else limits.unauthenticated_keep_alive_s
-        self._deadline.set(min(keep_alive_s, limits.keep_alive_s), self._close)
+        keep_alive_s = limits.keep_alive_s
+        if not self._authenticated:
+            keep_alive_s = min(keep_alive_s, limits.unauthenticated_keep_alive_s)
+        self._deadline.set(keep_alive_s, self._close)
         if self._unread:
             self._next_head()
-        if self._request is None:
+        if self._request is None and not self._reading:
             self.resume_reading()
 
     def _refuse(self, raw: bytes, refusal: RequestRejected) -> None:

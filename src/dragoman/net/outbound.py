@@ -286,7 +286,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._reject("the response uses a transfer-encoding we did not ask for")
             return
         self._headed = True
-        self._ends_at_eof = coding is None and b"content-length" not in headers
+        self._ends_at_eof = coding is None and headers.get(b"content-length") is None
         self.phase = BODY
         if self._bodiless:
             # The parser waits for a body that does not come, so this connection cannot be used again.
