@@ -93,10 +93,7 @@ class Call:
         self.tenant = caller.tenant
         self.is_owner = caller.key == ENVIRONMENT_KEY  # the environment's key belongs to the gateway's owner
         self.default_thinking = caller.access.default_thinking
-        self.strict = headers.get(b"x-dragoman-strict") == b"1"
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
-        # The client's choice for models that do not exist here: some clients ask for their vendor's by name.
-        self.fallback_model = (headers.get(b"x-dragoman-fallback-model") or b"").decode("latin-1")
 
     def take_body(self, body: bytes, parse: Parse | None = None) -> None:
         """Take the body, and read what routing needs of it; `parse` if it is not in the protocol of the reply.
@@ -111,6 +108,16 @@ class Call:
         self.model, self.stream, self.stream_type = head.model, head.stream, head.stream_type
         record = self.record
         record.requested_model, record.stream, record.body = self.model, self.stream, body
+
+    @property
+    def strict(self) -> bool:
+        """Whether the client refuses a translation that loses something."""
+        return self.headers.get(b"x-dragoman-strict") == b"1"
+
+    @property
+    def fallback_model(self) -> str:
+        """The client's choice for models that do not exist here: some clients ask for their vendor's by name."""
+        return (self.headers.get(b"x-dragoman-fallback-model") or b"").decode("latin-1")
 
     @cached_property
     def uuid(self) -> str:

@@ -297,14 +297,13 @@ class SecondChance(Enum):
     CHANGED_REQUEST = "changed request"
 
 
-class SecondChances:
+class SecondChances(Struct, eq=False):
     """What may be changed after a refusal, each once: a renewed credential, an adjusted request."""
 
-    def __init__(self, learned_quirks: QuirkMemory, tenant: str) -> None:
-        self._taken: frozenset[tuple[str, int, str]] = frozenset()
-        self._learnt = learned_quirks
-        self._tenant = tenant
-        self.changes: tuple[Change, ...] = ()
+    _learnt: QuirkMemory
+    _tenant: str
+    _taken: frozenset[tuple[str, int, str]] = frozenset()
+    changes: tuple[Change, ...] = ()
 
     def take(self, provider: Provider, model: str, end: NoReply) -> SecondChance | None:
         """Return the change with which the same provider is tried again at once; None: it is not."""

@@ -13,7 +13,7 @@ from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
 from dragoman.flow.offered_tools import EarlierRounds, choose_plan, find_server_tools, offer_tools
 from dragoman.flow.ports import MediaFetcher
-from dragoman.flow.response_headers import format_loss_headers
+from dragoman.flow.response_headers import format_loss_count, format_loss_headers
 from dragoman.flow.why import RELAYED, Obstacles, Why, explain_translation, other_protocols, same_protocol
 from dragoman.framing.known_secrets import Secrets, redact_known_in_fields
 from dragoman.hub.events import Started
@@ -21,7 +21,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ErrorShape, Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
-from dragoman.hub.request import Hosted, Request, Tool
+from dragoman.hub.request import Hosted, Request
 from dragoman.hub.server_tools import ServerToolUse
 from dragoman.net.client import OutgoingRequest, join_fields
 from dragoman.net.headers import CREDENTIAL_FIELDS, JSON, Header, Headers, LastingFields, names_in_connection
@@ -64,24 +64,11 @@ class Outbound(Struct, frozen=True, kw_only=True):
     owner: bool  # the client may see the upstream account's headers
 
     @property
-    def translated(self) -> "Translated | None":
-        """This request, if it was built for its upstream; None if the client's own bytes pass."""
-        return None
-
-    @property
     def issuer(self) -> Issuer:
+        """The upstream of the reply. Of bytes that pass unchanged, the first answer is read."""
         provider, model = self.provider, self.route.model
         window, quirks = provider.catalogue.context_window(model), provider.requests.quirks
-        return Issuer(provider.issuer, model, window, self.options, quirks, self.answers, self.sent_tools)
-
-    @property
-    def answers(self) -> int:
-        """How many answers to one request are read; of bytes that pass unchanged, the first."""
-        return 1
-
-    @property
-    def sent_tools(self) -> tuple[Tool, ...]:
-        return ()
+        return Issuer(provider.issuer, model, window, self.options, quirks)
 
     @property
     def streams(self) -> bool:
@@ -145,10 +132,6 @@ class Translated(Outbound, frozen=True, kw_only=True):
     may_pause: bool = False  # the upstream may pause, and the client's protocol has no pause
 
     @property
-    def translated(self) -> "Translated":
-        return self
-
-    @property
     def has_rounds(self) -> bool:
         """Whether the reply may go on in another turn, after tools have run or after a pause."""
         return self.server_tools is not None or self.may_pause
@@ -158,17 +141,16 @@ class Translated(Outbound, frozen=True, kw_only=True):
         return self.upstream.always_streams or self.request.stream
 
     @property
-    def answers(self) -> int:
-        return self.request.n or 1
-
-    @property
-    def sent_tools(self) -> tuple[Tool, ...]:
-        return self.request.tools
+    def issuer(self) -> Issuer:
+        provider, model, request = self.provider, self.route.model, self.request
+        window, quirks = provider.catalogue.context_window(model), provider.requests.quirks
+        return Issuer(provider.issuer, model, window, self.options, quirks, request.n or 1, request.tools)
 
     def count_losses(self, *, explain: bool, whole: bool) -> list[Header]:
         count = len(self.ledger) if whole else self.losses
-        losses = format_loss_headers(tuple(self.ledger)[:count], count, explain)
-        return redact_known_in_fields(losses, self.secrets) if explain else losses
+        if not explain:
+            return [format_loss_count(count)]
+        return redact_known_in_fields(format_loss_headers(tuple(self.ledger)[:count], count), self.secrets)
 
 
 Prepared = Passthrough | Translated
@@ -200,11 +182,15 @@ async def prepare(
     """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
     endpoint, rules = provider.endpoint, provider.requests
     speaks = endpoint.protocols if endpoint.find_protocols is None else await endpoint.find_protocols(route.model)
-    passing = call.body if call.protocol.name in speaks and call.leaves_state_to(endpoint.keeps_replies) else None
+    passes = call.protocol.name in speaks and (call.state is None or call.leaves_state_to(endpoint.keeps_replies))
+    passing = call.body if passes else None
     if passing is not None and rules.passthrough_body is not keep_body:
         passing = await run_off_loop(len(passing), partial(rules.passthrough_body, call.protocol.name, passing))
-    choose = partial(choose_protocol, call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
-    choice = choose() if len(call.body) <= LARGE_BYTES else await run_off_loop(len(call.body), choose)
+    choosing = (call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
+    if len(call.body) <= LARGE_BYTES:
+        choice = choose_protocol(*choosing)
+    else:
+        choice = await run_off_loop(len(call.body), partial(choose_protocol, *choosing))
     protocol, upstream = choice.protocol, choice.protocol.upstream
     assert upstream is not None
     options = None if rules.options is no_options else await rules.options(route.model)
@@ -503,13 +489,13 @@ def choose_protocol(
     """Prefer the client's own protocol if the upstream has it and accepts the body, else the first that accepts it."""
     own = protocols[client] if client in speaks else None
     if own is not None and _accepts(own, profile, body):
-        return ProtocolChoice(own, unchanged=not _has_envelope(own, body))
+        return ProtocolChoice(own, not _has_envelope(own, body))
     for name in speaks:
         if _accepts(protocols[name], profile, body):
             return ProtocolChoice(protocols[name])
     if own is None:
         return ProtocolChoice(protocols[speaks[0]])
-    return ProtocolChoice(own, unchanged=not _has_envelope(own, body))
+    return ProtocolChoice(own, not _has_envelope(own, body))
 
 
 def _has_envelope(protocol: Protocol, body: bytes) -> bool:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from dragoman.flow.client_encoding import ClientEncoding
 from dragoman.flow.decoding import make_source, make_stages, read_events
 from dragoman.flow.failures import attribute_failure
+from dragoman.flow.prepare import Translated
 from dragoman.flow.replies.reply import Origin
 from dragoman.flow.replies.translation import Translation
 from dragoman.flow.request_record import Awaited
@@ -50,7 +51,8 @@ class TranslatedReply(Translation, ABC):
 
     def __init__(self, origin: Origin, encoding: ClientEncoding, begun: bytes = b"", body: Body | None = None) -> None:
         prepared = origin.prepared
-        request = prepared.translated  # None: the client's bytes passed, and the reply has another form than requested
+        # None: the client's bytes passed, and the reply has another form than requested
+        request = prepared if type(prepared) is Translated else None
         self.origin = origin
         self.encoding = encoding
         self._request = request
@@ -123,8 +125,9 @@ class TranslatedReply(Translation, ABC):
             text = None if has_stopped else self.encoding.text_to_continue
             self.encoding.interrupt(self.used_so_far())
             return Interrupted(self.failure, text)
-        unfinished = None if self._request is None else find_unfinished(self._request, self)
-        return unfinished or Completed(self.watch.failure)
+        if self._request is None or len(self._own) == 1:  # the estimate alone, which holds nothing back
+            return Completed(self.watch.failure)
+        return find_unfinished(self._request, self) or Completed(self.watch.failure)
 
     @abstractmethod
     async def commit(self) -> None: ...
