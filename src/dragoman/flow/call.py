@@ -5,7 +5,6 @@ from collections.abc import Callable
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import msgspec
 
@@ -18,6 +17,7 @@ from dragoman.hub.ports import Client, Protocol
 from dragoman.hub.request import Request
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.tasks import run_off_loop
+from dragoman.providers.provider import make_uuid
 from dragoman.providers.token_count import estimate_body_tokens
 from dragoman.routing import Route
 
@@ -122,7 +122,7 @@ class Call:
     @cached_property
     def uuid(self) -> str:
         """Return an id that is unique, unlike `id`, which a client may choose."""
-        return str(uuid4())
+        return make_uuid()
 
     async def read(self) -> None:
         """Parse the body, off the event loop where it is large; raises RequestError."""

@@ -56,7 +56,8 @@ class ReplyMonitor(Struct, eq=False):
     _clock: Callable[[], float]
     has_content: bool = False  # whether the client would see anything of the reply
     ended: bool = False  # with or without a failure
-    _started: Started | None = None
+    started: Started | None = None
+    failure: Failure | None = None  # that ended the reply
     _usage: Usage | None = None
     _usage_is_final: bool = False
     _first_token: float | None = None
@@ -82,7 +83,7 @@ class ReplyMonitor(Struct, eq=False):
             if self._first_token is None and type(event.what) in ACTIONS:
                 self._first_token = self._clock()
         elif type(event) is Started:
-            self._started = event
+            self.started = event
             self._usage = event.usage
         elif type(event) is UsageReported:
             self._usage = event.usage
@@ -90,7 +91,10 @@ class ReplyMonitor(Struct, eq=False):
         elif not self.ended and (type(event) is Ended or type(event) is Failed):
             self._end = event
             self.ended = True
-            self.has_content |= type(event) is Ended
+            if type(event) is Failed:
+                self.failure = event.failure
+            else:
+                self.has_content = True
 
     def observe_run(self, run: Sequence[Delta], text: str) -> None:
         """Observe consecutive deltas; `text` is their joined text."""
@@ -102,8 +106,8 @@ class ReplyMonitor(Struct, eq=False):
 
     def fail(self, failure: Failure) -> None:
         """Note a failure that the client was sent, even if the upstream's reply ended well."""
-        if not isinstance(self._end, Failed):
-            self._end = Failed(failure)
+        if self.failure is None:
+            self._end, self.failure = Failed(failure), failure
             self.ended = True
 
     @property
@@ -130,16 +134,8 @@ class ReplyMonitor(Struct, eq=False):
         """The usage that was reported after the reply; None if there was none."""
         return self._usage if self._usage_is_final else None
 
-    @property
-    def started(self) -> Started | None:
-        return self._started
-
-    @property
-    def failure(self) -> Failure | None:
-        return self._end.failure if type(self._end) is Failed else None
-
     def summarize(self) -> ReplySummary:
-        started = self._started or Started("", "")
+        started = self.started or Started("", "")
         end = self._end
         return ReplySummary(  # positional, since every request pays for it
             started.id,
@@ -148,7 +144,7 @@ class ReplyMonitor(Struct, eq=False):
             self._usage_is_final,
             self._first_token,
             end.stop if type(end) is Ended else None,
-            end.failure if type(end) is Failed else None,
+            self.failure,
             self._deltas,
             self._bytes,
             tuple(self._blocks),

@@ -27,7 +27,10 @@ from dragoman.hub.usage import Source as UsageSource
 from dragoman.hub.usage import Usage
 from dragoman.stages.cite_links import find_earlier_sources
 from dragoman.stages.estimate_usage import EstimateUsage
+from dragoman.stages.hold_end import HoldContinuation, HoldPause, HoldServerCalls, HoldTruncatedCall
 from dragoman.stages.split_citations import split_citations
+
+HOLDING = frozenset((HoldTruncatedCall, HoldServerCalls, HoldPause, HoldContinuation))  # stages that hold something
 
 
 class Body(Struct, frozen=True):
@@ -125,7 +128,7 @@ class TranslatedReply(Translation, ABC):
             text = None if has_stopped else self.encoding.text_to_continue
             self.encoding.interrupt(self.used_so_far())
             return Interrupted(self.failure, text)
-        if self._request is None or len(self._own) == 1:  # the estimate alone, which holds nothing back
+        if self._request is None or HOLDING.isdisjoint(map(type, self._own)):
             return Completed(self.watch.failure)
         return find_unfinished(self._request, self) or Completed(self.watch.failure)
 
