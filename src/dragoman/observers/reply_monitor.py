@@ -50,23 +50,41 @@ class ReplySummary(Struct, frozen=True):
     read_chunks: int = 0  # reads that they came in
 
 
-class ReplyMonitor(Struct, eq=False):
+class ReplyMonitor:
     """Observes the events of one reply without changing them."""
 
-    _clock: Callable[[], float]
-    has_content: bool = False  # whether the client would see anything of the reply
-    ended: bool = False  # with or without a failure
-    started: Started | None = None
-    failure: Failure | None = None  # that ended the reply
-    _usage: Usage | None = None
-    _usage_is_final: bool = False
-    _first_token: float | None = None
-    _end: Ended | Failed | None = None
-    _deltas: int = 0
-    _bytes: int = 0
-    _blocks: list[str] = []
-    _read_bytes: int = 0
-    _read_chunks: int = 0
+    __slots__ = (
+        "_blocks",
+        "_bytes",
+        "_clock",
+        "_deltas",
+        "_end",
+        "_first_token",
+        "_read_bytes",
+        "_read_chunks",
+        "_usage",
+        "_usage_is_final",
+        "ended",
+        "failure",
+        "has_content",
+        "started",
+    )
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.has_content = False  # whether the client would see anything of the reply
+        self.started: Started | None = None
+        self._usage: Usage | None = None
+        self._usage_is_final = False
+        self._first_token: float | None = None
+        self._end: Ended | Failed | None = None
+        self.ended = False  # with or without a failure
+        self.failure: Failure | None = None  # that ended it
+        self._deltas = 0
+        self._bytes = 0
+        self._blocks: list[str] = []
+        self._read_bytes = 0
+        self._read_chunks = 0
 
     def count_read(self, size: int) -> None:
         """Count one read of the upstream's stream."""

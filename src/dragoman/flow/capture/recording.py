@@ -195,7 +195,7 @@ class Recording:
         self._ledger, self._request_losses = ledger, 0 if ledger is None else len(ledger)
 
     def make_monitor(self) -> ReplyMonitor:
-        return RecordingMonitor(time.monotonic, _recording=self)
+        return RecordingMonitor(self)
 
     def record_guard_trips(self, on_guard_trip: Callable[[str], None]) -> Callable[[str], None]:
         """Return a callback that notes what the grammar guard objects to and then calls this one."""
@@ -384,11 +384,15 @@ class Recording:
         )
 
 
-class RecordingMonitor(ReplyMonitor, eq=False, kw_only=True):
+class RecordingMonitor(ReplyMonitor):
     """A monitor that also records the events."""
 
-    _recording: Recording
-    _index: int | None = None  # known at the first event: a monitor may be made before its request is sent
+    __slots__ = ("_index", "_recording")
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(time.monotonic)
+        self._recording = recording
+        self._index: int | None = None  # known at the first event: a monitor may be made before its request is sent
 
     def observe(self, event: Event) -> None:
         if not isinstance(event, Delta):  # recorded by `observe_run`
