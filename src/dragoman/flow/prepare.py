@@ -180,17 +180,14 @@ async def prepare(
     rounds: EarlierRounds | None = None,
 ) -> Prepared:
     """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
-    endpoint, rules = provider.endpoint, provider.requests
+    endpoint, rules, name = provider.endpoint, provider.requests, call.protocol.name
     speaks = endpoint.protocols if endpoint.find_protocols is None else await endpoint.find_protocols(route.model)
-    passes = call.protocol.name in speaks and (call.state is None or call.leaves_state_to(endpoint.keeps_replies))
-    passing = call.body if passes else None
+    keeps_state = call.state is None or call.leaves_state_to(endpoint.keeps_replies)
+    passing = call.body if keeps_state and name in speaks else None
     if passing is not None and rules.passthrough_body is not keep_body:
-        passing = await run_off_loop(len(passing), partial(rules.passthrough_body, call.protocol.name, passing))
-    choosing = (call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
-    if len(call.body) <= LARGE_BYTES:
-        choice = choose_protocol(*choosing)
-    else:
-        choice = await run_off_loop(len(call.body), partial(choose_protocol, *choosing))
+        passing = await run_off_loop(len(passing), partial(rules.passthrough_body, name, passing))
+    choosing = (name, speaks, fitting.protocols, fitting.profile, call.body)
+    choice = choose_protocol(*choosing) if len(call.body) <= LARGE_BYTES else await _choose_off_loop(*choosing)
     protocol, upstream = choice.protocol, choice.protocol.upstream
     assert upstream is not None
     options = None if rules.options is no_options else await rules.options(route.model)
@@ -198,8 +195,7 @@ async def prepare(
     own_tools: tuple[str, ...] = ()
     if passing is not None and plan is not None and plan.mentions(call.body):
         own_tools = await find_server_tools(call, plan)
-    is_changed = bool(changes) or call.is_from_other_protocol or call.continues
-    is_altered = is_changed or bool(own_tools) or provider.replies.stages is not None
+    is_altered = changes or own_tools or call.is_from_other_protocol or call.continues or provider.replies.stages
     if passing is not None and choice.unchanged and not is_altered:
         return await _pass_unchanged(call, route, provider, protocol, passing, options, number)
     why = _explain(call, provider, speaks, choice, own_tools, is_changed=bool(changes))
@@ -496,6 +492,12 @@ def choose_protocol(
     if own is None:
         return ProtocolChoice(protocols[speaks[0]])
     return ProtocolChoice(own, not _has_envelope(own, body))
+
+
+async def _choose_off_loop(
+    client: str, speaks: tuple[str, ...], protocols: Mapping[str, Protocol], profile: Profile, body: bytes
+) -> ProtocolChoice:
+    return await run_off_loop(len(body), partial(choose_protocol, client, speaks, protocols, profile, body))
 
 
 def _has_envelope(protocol: Protocol, body: bytes) -> bool:
