@@ -46,7 +46,7 @@ def test_a_stalled_reader_is_cheap(rig: Rig, client: str, upstream: str) -> None
             if isinstance(item, ClientConnection) and item.blocked:
                 held += item._transport.get_write_buffer_size() + item._unsent_bytes
             elif isinstance(item, UpstreamConnection):
-                held += item._buffered
+                held += item.buffered
         assert 0 < held <= MOST
     wait_until(lambda: bool(fake.closed))  # what this connection holds is not the next test's
 

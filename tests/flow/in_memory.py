@@ -162,7 +162,7 @@ def make_request(
 
 def make_sink(wire: MemoryWire) -> SocketSink:
     """Return the sink of a reply whose bytes, framing included, are kept in memory."""
-    return SocketSink(make_head("/"), wire)
+    return SocketSink(wire, modern=True, keep_alive=True, _is_head=False)
 
 
 def make_head(path: str, headers: Sequence[Header] = (), query: str = "") -> RequestHead:

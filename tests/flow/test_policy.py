@@ -18,6 +18,7 @@ from dragoman.config.settings import Retry
 from dragoman.flow.between_turns import Then
 from dragoman.flow.complete_reply import CompleteCall, CutCalls, DropCutCalls
 from dragoman.flow.policy import AFTER, Limits, Policy, SecondChances
+from dragoman.flow.prepare import Translated
 from dragoman.flow.replies.translated import TranslatedStream
 from dragoman.flow.step import Ask, Completed, ErrorReply, Finish, GiveUp, NoReply, Step, Wait
 from dragoman.hub.events import TruncatedCall
@@ -29,7 +30,7 @@ from dragoman.routing import Route
 from flow.in_memory import MESSAGES_STREAM, NOW, URL, make_provider, run, send_nothing
 from flow.policy_trial import ONE, TWO, Trial
 from flow.rigs import WriterRig
-from narrowing import expect, present
+from narrowing import expect
 from tables import each_row
 
 # What an upstream adds to its refusal.
@@ -277,7 +278,8 @@ def test_one_cut_call_is_completed_where_its_provider_repairs(repairs: bool, cal
     reply = run(open_translated())
     trial = Trial(first=provider)
     trial.begin()
-    prepared = replace(present(reply.origin.prepared.translated), provider=provider)
+    assert isinstance(reply.origin.prepared, Translated)
+    prepared = replace(reply.origin.prepared, provider=provider)
     cut = CutCalls(prepared, reply, (CUT,) * calls)
     assert trial.after(cut) == (CompleteCall(cut) if completes else DropCutCalls(cut))
 

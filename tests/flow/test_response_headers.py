@@ -7,6 +7,7 @@ from dragoman.flow.response_headers import (
     MAX_DETAIL_BYTES,
     detail,
     drop_account_headers,
+    format_loss_count,
     format_loss_headers,
     headers_to_forward,
     id_headers,
@@ -81,8 +82,8 @@ LOSSES = [Loss("/seed", LossKind.DROPPED, "it has none"), Loss("/top_k", LossKin
 
 
 def test_losses_are_counted_and_explained_on_demand() -> None:
-    assert format_loss_headers(LOSSES, 2, explain=False) == [(b"x-dragoman-loss", b"2")]
-    count, explained = format_loss_headers(LOSSES, 2, explain=True)
+    assert format_loss_count(2) == (b"x-dragoman-loss", b"2")
+    count, explained = format_loss_headers(LOSSES, 2)
     assert count == (b"x-dragoman-loss", b"2")
     assert explained[0] == b"x-dragoman-loss-detail"
     assert explained[1].isascii()

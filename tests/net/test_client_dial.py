@@ -99,7 +99,7 @@ async def test_a_slow_consumer_holds_a_tls_upstream_back(client: HttpClient, tls
             before = sent
             await asyncio.sleep(0.1)
         assert answer._connection is not None
-        assert 0 < answer._connection._buffered <= (128 + 256) << 10
+        assert 0 < answer._connection.buffered <= (128 + 256) << 10
         taken = 0
         while taken <= before:
             taken += len(await answer.chunk(60))

@@ -28,7 +28,7 @@ async def test_a_fast_upstream_is_paused_while_nothing_is_read_and_resumes_after
             await asyncio.sleep(0.1)
         assert answer._connection is not None
         # One read of the event loop may come on top of the mark at which reading stops.
-        assert 0 < answer._connection._buffered <= (128 + 256) << 10
+        assert 0 < answer._connection.buffered <= (128 + 256) << 10
         taken = 0
         while taken <= before:
             taken += len(await answer.chunk(60))

@@ -87,7 +87,7 @@ async def test_a_fast_upstream_is_paused_once_the_sink_has_enough(client: HttpCl
             before = server.visits[0].sent
             await asyncio.sleep(0.1)
         assert answer._connection is not None
-        assert answer._connection._buffered <= (128 + 256) << 10
+        assert answer._connection.buffered <= (128 + 256) << 10
         assert not await answer.stream_to(Collector(most=30), 60)
         assert server.visits[0].sent > before
         answer.close()

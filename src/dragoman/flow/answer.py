@@ -56,8 +56,13 @@ class ActiveCall:
                 if type(step) is Ask:
                     turn = self._begin_turn(step)
                     step = self._after(step, await turn.run())
-                elif type(step) is Finish or type(step) is GiveUp:
-                    await self._end(step)
+                elif type(step) is Finish:
+                    assert self._turn is not None
+                    assert self._turn.reply is not None
+                    await self._turn.reply.finish()
+                    break
+                elif type(step) is GiveUp:
+                    await self._give_up(step)
                     break
                 else:
                     self._scope = self._scope or CallScope(self._call, self._around.memory, [])
@@ -126,18 +131,12 @@ class ActiveCall:
         ledger = None if turn.built is None else turn.built.ledger
         call.record.note_reply(prepared.route, prepared.protocol.name, ledger, reply)
 
-    async def _end(self, step: GiveUp | Finish) -> None:
-        if type(step) is GiveUp:
-            stream = self._writer.open_stream
-            if stream is None:
-                raise AllTargetsFailed(step.failure, step.error_reply)
-            self._call.record.note_fault(RequestError(step.failure))
-            await stream.finish_failed(step.failure)
-            return
-        turn = self._turn
-        assert turn is not None
-        assert turn.reply is not None
-        await turn.reply.finish()
+    async def _give_up(self, step: GiveUp) -> None:
+        stream = self._writer.open_stream
+        if stream is None:
+            raise AllTargetsFailed(step.failure, step.error_reply)
+        self._call.record.note_fault(RequestError(step.failure))
+        await stream.finish_failed(step.failure)
 
     async def _break_off(self, failure: Failure) -> None:
         """End a stream at once, whatever step is running."""

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import msgspec
 
@@ -18,6 +17,7 @@ from dragoman.hub.ports import Client, Protocol
 from dragoman.hub.request import Request
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.tasks import run_off_loop
+from dragoman.providers.provider import make_uuid
 from dragoman.providers.token_count import estimate_body_tokens
 from dragoman.routing import Route
 
@@ -93,10 +93,7 @@ class Call:
         self.tenant = caller.tenant
         self.is_owner = caller.key == ENVIRONMENT_KEY  # the environment's key belongs to the gateway's owner
         self.default_thinking = caller.access.default_thinking
-        self.strict = headers.get(b"x-dragoman-strict") == b"1"
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
-        # The client's choice for models that do not exist here: some clients ask for their vendor's by name.
-        self.fallback_model = (headers.get(b"x-dragoman-fallback-model") or b"").decode("latin-1")
 
     def take_body(self, body: bytes, parse: Parse | None = None) -> None:
         """Take the body, and read what routing needs of it; `parse` if it is not in the protocol of the reply.
@@ -112,10 +109,20 @@ class Call:
         record = self.record
         record.requested_model, record.stream, record.body = self.model, self.stream, body
 
+    @property
+    def strict(self) -> bool:
+        """Whether the client refuses a translation that loses something."""
+        return self.headers.get(b"x-dragoman-strict") == b"1"
+
+    @property
+    def fallback_model(self) -> str:
+        """The client's choice for models that do not exist here: some clients ask for their vendor's by name."""
+        return (self.headers.get(b"x-dragoman-fallback-model") or b"").decode("latin-1")
+
     @cached_property
     def uuid(self) -> str:
         """Return an id that is unique, unlike `id`, which a client may choose."""
-        return str(uuid4())
+        return make_uuid()
 
     async def read(self) -> None:
         """Parse the body, off the event loop where it is large; raises RequestError."""

@@ -90,7 +90,7 @@ class Gateway:
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         if recording is not None:
             recording.routes, make_watch = routes, recording.make_monitor
-        chances = SecondChances(runtime.learned_quirks, call.tenant, adjusts=False)
+        chances = SecondChances(runtime.learned_quirks, call.tenant, False)  # it cannot be built anew
         policy = Policy(routes, runtime.providers, Limits(runtime.config.retry, False, _jitter), chances, {})
         replies = RelayedReplies(call, writer := RelayedWriter(sink), make_watch)
         await ActiveCall(call, self._memory, policy, writer, replies, self._clock).run(sink, self._answering)

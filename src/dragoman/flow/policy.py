@@ -294,18 +294,14 @@ class SecondChance(Enum):
     CHANGED_REQUEST = "changed request"
 
 
-class SecondChances:
-    """What may be changed after a refusal, each once: a renewed credential, an adjusted request.
+class SecondChances(Struct, eq=False):
+    """What may be changed after a refusal, each once: a renewed credential, an adjusted request."""
 
-    `adjusts`: the request can be built anew.
-    """
-
-    def __init__(self, learned_quirks: QuirkMemory, tenant: str, *, adjusts: bool = True) -> None:
-        self._adjusts = adjusts
-        self._taken: frozenset[tuple[str, int, str]] = frozenset()
-        self._learnt = learned_quirks
-        self._tenant = tenant
-        self.changes: tuple[Change, ...] = ()
+    _learnt: QuirkMemory
+    _tenant: str
+    _adjusts: bool = True  # the request can be built anew
+    _taken: frozenset[tuple[str, int, str]] = frozenset()
+    changes: tuple[Change, ...] = ()
 
     def take(self, provider: Provider, model: str, end: NoReply) -> SecondChance | None:
         """Return the change with which the same provider is tried again at once; None: it is not."""

@@ -13,7 +13,7 @@ from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
 from dragoman.flow.offered_tools import EarlierRounds, choose_plan, find_server_tools, offer_tools
 from dragoman.flow.ports import MediaFetcher
-from dragoman.flow.response_headers import format_loss_headers
+from dragoman.flow.response_headers import format_loss_count, format_loss_headers
 from dragoman.flow.why import RELAYED, Obstacles, Why, explain_translation, other_protocols, same_protocol
 from dragoman.framing.known_secrets import Secrets, redact_known_in_fields
 from dragoman.hub.events import Started
@@ -21,7 +21,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ErrorShape, Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
-from dragoman.hub.request import Hosted, Request, Tool
+from dragoman.hub.request import Hosted, Request
 from dragoman.hub.server_tools import ServerToolUse
 from dragoman.net.client import OutgoingRequest, join_fields
 from dragoman.net.headers import CREDENTIAL_FIELDS, JSON, Header, Headers, LastingFields, names_in_connection
@@ -64,24 +64,11 @@ class Outbound(Struct, frozen=True, kw_only=True):
     owner: bool  # the client may see the upstream account's headers
 
     @property
-    def translated(self) -> "Translated | None":
-        """This request, if it was built for its upstream; None if the client's own bytes pass."""
-        return None
-
-    @property
     def issuer(self) -> Issuer:
+        """The upstream of the reply. Of bytes that pass unchanged, the first answer is read."""
         provider, model = self.provider, self.route.model
         window, quirks = provider.catalogue.context_window(model), provider.requests.quirks
-        return Issuer(provider.issuer, model, window, self.options, quirks, self.answers, self.sent_tools)
-
-    @property
-    def answers(self) -> int:
-        """How many answers to one request are read; of bytes that pass unchanged, the first."""
-        return 1
-
-    @property
-    def sent_tools(self) -> tuple[Tool, ...]:
-        return ()
+        return Issuer(provider.issuer, model, window, self.options, quirks)
 
     @property
     def streams(self) -> bool:
@@ -156,10 +143,6 @@ class Translated(Outbound, frozen=True, kw_only=True):
     may_pause: bool = False  # the upstream may pause, and the client's protocol has no pause
 
     @property
-    def translated(self) -> "Translated":
-        return self
-
-    @property
     def has_rounds(self) -> bool:
         """Whether the reply may go on in another turn, after tools have run or after a pause."""
         return self.server_tools is not None or self.may_pause
@@ -169,17 +152,16 @@ class Translated(Outbound, frozen=True, kw_only=True):
         return self.upstream.always_streams or self.request.stream
 
     @property
-    def answers(self) -> int:
-        return self.request.n or 1
-
-    @property
-    def sent_tools(self) -> tuple[Tool, ...]:
-        return self.request.tools
+    def issuer(self) -> Issuer:
+        provider, model, request = self.provider, self.route.model, self.request
+        window, quirks = provider.catalogue.context_window(model), provider.requests.quirks
+        return Issuer(provider.issuer, model, window, self.options, quirks, request.n or 1, request.tools)
 
     def count_losses(self, *, explain: bool, whole: bool) -> list[Header]:
         count = len(self.ledger) if whole else self.losses
-        losses = format_loss_headers(tuple(self.ledger)[:count], count, explain)
-        return redact_known_in_fields(losses, self.secrets) if explain else losses
+        if not explain:
+            return [format_loss_count(count)]
+        return redact_known_in_fields(format_loss_headers(tuple(self.ledger)[:count], count), self.secrets)
 
 
 Prepared = Passthrough | Translated | Relayed
@@ -209,13 +191,14 @@ async def prepare(
     rounds: EarlierRounds | None = None,
 ) -> Prepared:
     """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
-    endpoint, rules = provider.endpoint, provider.requests
+    endpoint, rules, name = provider.endpoint, provider.requests, call.protocol.name
     speaks = endpoint.protocols if endpoint.find_protocols is None else await endpoint.find_protocols(route.model)
-    passing = call.body if call.protocol.name in speaks and call.leaves_state_to(endpoint.keeps_replies) else None
+    keeps_state = call.state is None or call.leaves_state_to(endpoint.keeps_replies)
+    passing = call.body if keeps_state and name in speaks else None
     if passing is not None and rules.passthrough_body is not keep_body:
-        passing = await run_off_loop(len(passing), partial(rules.passthrough_body, call.protocol.name, passing))
-    choose = partial(choose_protocol, call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
-    choice = choose() if len(call.body) <= LARGE_BYTES else await run_off_loop(len(call.body), choose)
+        passing = await run_off_loop(len(passing), partial(rules.passthrough_body, name, passing))
+    choosing = (name, speaks, fitting.protocols, fitting.profile, call.body)
+    choice = choose_protocol(*choosing) if len(call.body) <= LARGE_BYTES else await _choose_off_loop(*choosing)
     protocol, upstream = choice.protocol, choice.protocol.upstream
     assert upstream is not None
     options = None if rules.options is no_options else await rules.options(route.model)
@@ -223,8 +206,7 @@ async def prepare(
     own_tools: tuple[str, ...] = ()
     if passing is not None and plan is not None and plan.mentions(call.body):
         own_tools = await find_server_tools(call, plan)
-    is_changed = bool(changes) or call.is_from_other_protocol or call.continues
-    is_altered = is_changed or bool(own_tools) or provider.replies.stages is not None
+    is_altered = changes or own_tools or call.is_from_other_protocol or call.continues or provider.replies.stages
     if passing is not None and choice.unchanged and not is_altered:
         return await _pass_unchanged(call, route, provider, protocol, passing, options, number)
     why = _explain(call, provider, speaks, choice, own_tools, is_changed=bool(changes))
@@ -514,13 +496,19 @@ def choose_protocol(
     """Prefer the client's own protocol if the upstream has it and accepts the body, else the first that accepts it."""
     own = protocols[client] if client in speaks else None
     if own is not None and _accepts(own, profile, body):
-        return ProtocolChoice(own, unchanged=not _has_envelope(own, body))
+        return ProtocolChoice(own, not _has_envelope(own, body))
     for name in speaks:
         if _accepts(protocols[name], profile, body):
             return ProtocolChoice(protocols[name])
     if own is None:
         return ProtocolChoice(protocols[speaks[0]])
-    return ProtocolChoice(own, unchanged=not _has_envelope(own, body))
+    return ProtocolChoice(own, not _has_envelope(own, body))
+
+
+async def _choose_off_loop(
+    client: str, speaks: tuple[str, ...], protocols: Mapping[str, Protocol], profile: Profile, body: bytes
+) -> ProtocolChoice:
+    return await run_off_loop(len(body), partial(choose_protocol, client, speaks, protocols, profile, body))
 
 
 def _has_envelope(protocol: Protocol, body: bytes) -> bool:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import itemgetter
 
 import msgspec
 
@@ -15,6 +16,7 @@ from dragoman.protocols import ACCOUNT_NAMES
 CLIENT_ID = b"x-request-id"  # the id that the client has given to its request, or ours
 OWN_ID = b"x-dragoman-request-id"  # always ours, by which rows, captures and log lines are found
 MAX_DETAIL_BYTES = 8 * 1024  # some clients refuse a reply whose headers exceed 16 KiB in all
+_name_of = itemgetter(0)  # of a field
 NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 
 HOP_BY_HOP = frozenset(
@@ -37,8 +39,8 @@ NOT_OF_ACCOUNT = frozenset((b"retry-after-ms", b"x-codex-turn-state"))
 def headers_to_forward(headers: Headers, secrets: Secrets = (), *, shows_account: bool = True) -> list[Header]:
     """Return the upstream's headers that concern the client; `shows_account`: those about the account, too."""
     fields = headers.fields
-    places = _find_forwarded(tuple([name for name, _ in fields]), names_in_connection(headers), shows_account)
-    return redact_known_in_fields([fields[place] for place in places], secrets)
+    places = _find_forwarded(tuple(map(_name_of, fields)), names_in_connection(headers), shows_account)
+    return redact_known_in_fields(list(map(fields.__getitem__, places)), secrets)
 
 
 @lru_cache(maxsize=64)
@@ -83,10 +85,13 @@ def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Hea
     return ours
 
 
-def format_loss_headers(losses: Sequence[Loss], count: int, explain: bool) -> list[Header]:
+def format_loss_headers(losses: Sequence[Loss], count: int) -> list[Header]:
     """Return the loss headers. `count` is the number of all losses; only the first ones are listed."""
-    counted = (b"x-dragoman-loss", str(count).encode())
-    return [counted, (b"x-dragoman-loss-detail", detail(losses, count))] if explain else [counted]
+    return [format_loss_count(count), (b"x-dragoman-loss-detail", detail(losses, count))]
+
+
+def format_loss_count(count: int) -> Header:
+    return (b"x-dragoman-loss", b"%d" % count)
 
 
 def detail(losses: Sequence[Loss], count: int) -> bytes:

@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from typing import ClassVar
+
+from msgspec import Struct
 
 from dragoman.flow.call import Call
 from dragoman.flow.client_encoding import NOTHING, ClientEncoding, LastCollector, LastWrites
@@ -216,19 +219,18 @@ class StreamWriter:
 EncodeWhole = Callable[[Sequence[Event], Ledger], bytes]
 
 
-class DocumentWriter:
+class DocumentWriter(Struct, eq=False):
     """Writes a reply as one body, once it is complete: its failures are HTTP errors."""
 
-    committed = False
-    open_stream: StreamWriter | None = None
+    committed: ClassVar[bool] = False
+    open_stream: ClassVar[StreamWriter | None] = None
 
-    def __init__(self, sink: ReplySink, call: Call, on_guard_trip: Callable[[str], None], encode: EncodeWhole) -> None:
-        self._sink = sink
-        self._call = call
-        self._on_guard_trip = on_guard_trip
-        self._encode = encode
-        self._collector: LastCollector | None = None
-        self._encoding: ClientEncoding | None = None
+    _sink: ReplySink
+    _call: Call
+    _on_guard_trip: Callable[[str], None]
+    _encode: EncodeWhole
+    _collector: LastCollector | None = None
+    _encoding: ClientEncoding | None = None
 
     @property
     def encoding(self) -> ClientEncoding:
@@ -277,13 +279,18 @@ def own_headers(call: Call, prepared: Prepared, why: Why, given: list[Header], *
     """Return the headers that name the route, count the losses and explain the choice of the reply."""
     head: list[Header] = [
         *id_headers(call.client, call.id, given),
-        (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace")),
+        _route_header(prepared.route),
     ]
     if not prepared.why.passes:
         head += prepared.count_losses(explain=call.explain, whole=whole)
     if call.explain:
         head.append((b"x-dragoman-why", str(why).encode("ascii", "replace")))
     return head
+
+
+@lru_cache(maxsize=256)
+def _route_header(route: Route) -> Header:
+    return (b"x-dragoman-route", str(route).encode("ascii", "replace"))
 
 
 def _stream_fields(headers: Headers, prepared: Prepared, own: list[Header]) -> list[Header]:

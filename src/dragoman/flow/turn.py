@@ -69,7 +69,7 @@ class Turn:
         except RequestError as refused:
             return NoReply(refused.failure)
         self._replies.begin_turn(ask, prepared)
-        self.built = built = None if prepared.why.passes else prepared.translated
+        self.built = built = prepared if type(prepared) is Translated else None
         if built is not None and built.unrun_uses:
             return await self._begin_with_tools(built)
         provider = prepared.provider

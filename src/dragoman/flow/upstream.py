@@ -10,7 +10,7 @@ from msgspec import Struct
 from dragoman.config.problems import ConfigError
 from dragoman.flow.failures import add_retry_advice, adjust_reset_time, attribute_failure, redirect_failure
 from dragoman.flow.prepare import IDENTITY, Prepared
-from dragoman.flow.reply_bounds import ERROR_BODY_S, MAX_REPLY_BYTES, charge_bytes, read_error
+from dragoman.flow.reply_bounds import ERROR_BODY_S, MAX_REPLY_BYTES, no_room_failure, read_error
 from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, request_id_headers
 from dragoman.flow.runtime import Runtime
 from dragoman.flow.step import ErrorReply, NoReply
@@ -18,7 +18,7 @@ from dragoman.framing.known_secrets import redact_known, redact_known_in_fields
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.bodies import BudgetShare
 from dragoman.net.client import ConnectionLost, IncomingResponse, SizeLimitExceeded, UpstreamTimeout
-from dragoman.net.errors import InvalidResponse
+from dragoman.net.errors import BufferBudgetExceeded, InvalidResponse
 from dragoman.net.headers import Headers
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
@@ -111,9 +111,9 @@ def count_held(share: BudgetShare, provider: Provider, total: int, size: int) ->
     if total > MAX_REPLY_BYTES:
         return oversized_failure(provider)
     try:
-        charge_bytes(share, size)
-    except RequestError as refused:
-        return refused.failure
+        share.hold(size)
+    except BufferBudgetExceeded:
+        return no_room_failure()
     return None
 
 

@@ -25,6 +25,8 @@ HeaderValue = bool | int | str | bytes | UUID  # a timestamp is its milliseconds
 
 _PRELUDE = Layout(">III")
 _CRC = Layout(">I")
+_PRELUDE_BYTES, _CRC_BYTES = _PRELUDE.size, _CRC.size
+_read_prelude, _read_crc = _PRELUDE.unpack_from, _CRC.unpack_from  # looked up once, not for each message
 _LENGTH = Layout(">H")
 _INTEGERS = {2: Layout(">b"), 3: Layout(">h"), 4: Layout(">i"), 5: Layout(">q"), 8: Layout(">q")}
 _TRUE, _FALSE, _BYTES, _STRING, _UUID = 0, 1, 6, 7, 9
@@ -83,10 +85,10 @@ class EventStreamFramer:
         """Append every whole message of `data`; return the offset of the incomplete one."""
         at, end = 0, len(data)
         while at < end:
-            if end - at < _PRELUDE.size:
-                self._needed = _PRELUDE.size
+            if end - at < _PRELUDE_BYTES:
+                self._needed = _PRELUDE_BYTES
                 break
-            total, headers_length, checksum = _PRELUDE.unpack_from(data, at)
+            total, headers_length, checksum = _read_prelude(data, at)
             actual = crc32(data[at : at + 8])
             if actual != checksum:
                 raise _Malformed("the checksum of a frame's prelude is wrong")
@@ -95,12 +97,13 @@ class EventStreamFramer:
             if end - at < total:
                 self._needed = total
                 break
-            last = at + total - _CRC.size
-            if crc32(data[at + 8 : last], actual) != _CRC.unpack_from(data, last)[0]:
+            last = at + total - _CRC_BYTES
+            if crc32(data[at + 8 : last], actual) != _read_crc(data, last)[0]:
                 raise _Malformed("the checksum of a frame is wrong")
-            start = at + _PRELUDE.size
+            start = at + _PRELUDE_BYTES
             body = start + headers_length
-            messages.append(Message(_headers(data[start:body]), data[body:last]))
+            read_headers = _known_headers if headers_length <= _CACHED_HEADERS_BYTES else _read_headers
+            messages.append(Message(read_headers(data[start:body]), data[body:last]))
             at += total
         return at
 
@@ -115,10 +118,6 @@ class EventStreamFramer:
 
 class _Malformed(Exception):
     """The reason why a stream cannot be read; caught in this module."""
-
-
-def _headers(block: bytes) -> Mapping[str, HeaderValue]:
-    return _known_headers(block) if len(block) <= _CACHED_HEADERS_BYTES else _read_headers(block)
 
 
 def _read_headers(block: bytes) -> Mapping[str, HeaderValue]:

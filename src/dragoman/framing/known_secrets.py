@@ -8,6 +8,7 @@ import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
 from functools import cached_property
+from operator import itemgetter
 from urllib.parse import quote_from_bytes
 
 import msgspec
@@ -21,6 +22,7 @@ Span = tuple[int, int]
 
 COMMON = " etaoinsrhldcumfpgwybvkxjqz"  # the most frequent first
 STARTS = 4  # the first characters of a secret, which are searched for first
+_value_of = itemgetter(1)  # of a field
 _PARTIAL_ESCAPES = tuple(MARK[:count] for count in range(1, len(MARK)))
 _PARTIAL_ESCAPE = re.compile(r"\\+(?:u(?:0(?:0[2-7]?)?)?)?\Z")
 
@@ -78,8 +80,8 @@ def _in_base64(word: bytes) -> Iterator[bytes]:
 
 
 def redact_known(text: bytes, secrets: Secrets) -> bytes:
-    for secret in secrets:
-        if text.find(secret) >= 0:  # on Python 3.11, `in` makes an exception first, and takes three times as long
+    if max(map(text.find, secrets), default=-1) >= 0:
+        for secret in secrets:
             text = text.replace(secret, MASK_BYTES)
     if secrets and text.find(MARK_BYTES) >= 0:
         spans = make_finder(secrets).spans(text.decode("latin-1"))
@@ -94,7 +96,7 @@ def redact_known(text: bytes, secrets: Secrets) -> bytes:
 
 
 def redact_known_in_fields(fields: list[tuple[bytes, bytes]], secrets: Secrets) -> list[tuple[bytes, bytes]]:
-    values = b"\n".join([value for _, value in fields])
+    values = b"\n".join(map(_value_of, fields))
     if redact_known(values, secrets) is values:
         return fields
     return [(name, redact_known(value, secrets)) for name, value in fields]

@@ -152,9 +152,8 @@ def _read_blocks(blocks: Iterable[bytes], read_lines: Callable[[bytes], list[Fra
     frames: list[Frame | Broken] = []
     for block in blocks:
         # Nearly all events of models' streams have one of two forms, which need not be read line by line.
-        line, more, _ = block.partition(b"\n")
-        if not more and line.startswith(b"data: "):
-            frames.append(Frame("", line[6:]))
+        if block.startswith(b"data: ") and block.find(b"\n") < 0:
+            frames.append(Frame("", block[6:]))
         elif named := _NAMED.fullmatch(block):
             frames.append(Frame(named[1].decode(), named[2]))
         else:

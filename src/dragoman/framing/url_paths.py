@@ -1,5 +1,6 @@
 """Names that become part of a URL's path: the model of a request, the id of a resource."""
 
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from dragoman.hub.failure import BadRequest
@@ -11,6 +12,7 @@ class BadName(BadRequest):
     """A name that would lead to another path of the upstream."""
 
 
+@lru_cache(maxsize=256)
 def quote_name(name: str, at: str) -> str:
     """Return a name as it stands in a path. Its slashes stay: each separates two segments.
 

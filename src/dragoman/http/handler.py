@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_KEY = KeyId("")
+WITHOUT_KEY = (Role.PUBLIC, Role.SESSION)
 OF_CONSOLE = (API, "/console")  # paths whose errors have the admin API's shape, and are not cached
 
 
@@ -175,7 +176,7 @@ class RequestHandler:
     async def __call__(self, request: HttpRequest, sink: ReplySink, sender: Sender | None = None) -> None:
         """Answer a request. `sender`: another worker of the gateway has checked it, and passes it on."""
         request_id = self.make_request_id() if sender is None else sender.request_id
-        if b"x-request-id" in request.headers:
+        if request.headers.get(b"x-request-id") is not None:
             sink.echoed_id = find_client_request_id(request.headers).encode()
         tasks.request_id.set(request_id)
         path = plain_path(request.path)
@@ -222,7 +223,7 @@ class RequestHandler:
             return self._respond_with_status(request, sink, path, request_id, *host_error)
         if request.method == "GET" and path != SOCKET_PATH and asks_for_websocket(request.headers):
             return self._respond_with_status(request, sink, path, request_id, 426, NO_SOCKET)
-        if found is not None and found.route.role in (Role.PUBLIC, Role.SESSION):
+        if found is not None and found.route.role in WITHOUT_KEY:
             return found.route.handler(RoutedRequest(request, sink, path, request_id, NO_KEY, found.rest))
         key = self._key(request)
         if key is None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _SLASHES = re.compile("/{2,}")
 CONSOLE_CLIENT = "console"  # the name of the client of requests that the console sends
+_OWNER, _CLIENT = KeyRole.OWNER, KeyRole.CLIENT  # looked up once: on Python 3.11, each look-up of a member is slow
 BELOW = "/*"  # at the end of a path: everything below it
 MODEL = "{model}"  # within a path: any text, slashes and colons included
 ID = "{id}"  # within a path: any text without a slash
@@ -111,9 +112,9 @@ def fits_pattern(path: str, pattern: str) -> bool:
 
 def check_role(route: Route, access: Access) -> None:
     """Raise RequestError (403) if a key may not use a route."""
-    if access.role is KeyRole.OWNER or (access.role is KeyRole.CLIENT and route.role is not Role.ADMIN):
+    if access.role is _OWNER or (access.role is _CLIENT and route.role is not Role.ADMIN):
         return
-    if access.role is KeyRole.CLIENT:
+    if access.role is _CLIENT:
         message = "This is a client key, for model requests and its own usage. Use the owner's key or an admin token."
         raise RequestError(Failure(Kind.FORBIDDEN, message, code="admin_required"))
     if route.role is Role.CLIENT:
@@ -135,6 +136,7 @@ class RouteTable:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
         self._exact: dict[str, dict[str, Route]] = {}
+        self._matches: dict[tuple[str, str], RouteMatch] = {}  # of exact paths, by method and path
         self._below: dict[str, dict[str, Route]] = {}
         self._patterns = [route for route in self.routes if MODEL in route.path]
         self._with_id = [route for route in self.routes if ID in route.path]
@@ -143,14 +145,16 @@ class RouteTable:
                 continue
             table, path = (self._below, route.path[:-1]) if route.path.endswith(BELOW) else (self._exact, route.path)
             table.setdefault(path, {})[route.method] = route
+            if table is self._exact:
+                self._matches[route.method, path] = RouteMatch(route)
         self._prefixes = sorted(self._below, key=len, reverse=True)
 
     def find(self, method: str, path: str) -> RouteMatch | None:
         """Return the route for a method and a path; None if there is none."""
         method = "GET" if method == "HEAD" else method
-        exact = self._exact.get(path, {}).get(method)
+        exact = self._matches.get((method, path))
         if exact is not None:
-            return RouteMatch(exact)
+            return exact
         for route in self._patterns:
             if route.method == method and fits_pattern(path, route.path):
                 return RouteMatch(route)

@@ -28,6 +28,8 @@ class Stop(Enum):
     FILTERED = "filtered"  # refused or cut by a content policy
     PAUSE = "pause"  # the vendor expects another request to continue the reply
 
+    __hash__ = object.__hash__  # Enum's own is a Python function
+
 
 class TextBlock(Struct, frozen=True, tag="text"):
     pass

@@ -14,6 +14,8 @@ class LossKind(Enum):
     APPROXIMATED = "approximated"
     INVENTED = "invented"
 
+    __hash__ = object.__hash__  # Enum's own is a Python function, and every loss is looked up by its kind
+
 
 class Loss(Struct, frozen=True):
     path: str  # JSON pointer into the client's request, or into the upstream's reply

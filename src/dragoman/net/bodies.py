@@ -12,6 +12,8 @@ from enum import Enum
 from io import BytesIO
 from typing import Protocol
 
+from msgspec import Struct
+
 from dragoman.net.errors import BodyTooLarge, BufferBudgetExceeded, MalformedBody, SizeLimitExceeded, UpstreamTimeout
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
@@ -35,14 +37,11 @@ class ByteBudget:
         self.held = 0
 
 
-class BudgetShare:
+class BudgetShare(Struct, eq=False):
     """The bytes of the budget that one request holds."""
 
-    __slots__ = ("budget", "held")
-
-    def __init__(self, budget: ByteBudget) -> None:
-        self.budget = budget
-        self.held = 0
+    budget: ByteBudget
+    held: int = 0
 
     def hold(self, size: int) -> None:
         """Count `size` more bytes; raises BufferBudgetExceeded, and counts none, if they exceed the budget."""

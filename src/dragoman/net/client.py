@@ -256,7 +256,7 @@ class HttpClient:
         target = parse_url(out.url)
         if dial.environment_proxies is not None:
             dial = apply_environment_proxies(dial, target.scheme, target.host, target.port)
-        head = write_head(out, target, dial.forwarder(target.scheme))
+        head = write_head(out, target, None if dial.proxy is None else dial.forwarder(target.scheme))
         pool = self._find_pool(target, dial)
         connection = pool.take_idle() or await pool.acquire(dial.connect_timeout_s)
         try:
@@ -327,7 +327,8 @@ async def _upload(connection: UpstreamConnection, upload: Upload, timeout_s: flo
 def write_head(out: OutgoingRequest, target: ParsedUrl, proxy: Proxy | None) -> bytes:
     """Return the head of a request; raises ValueError, without the value, if a field contains a line break or NUL."""
     fields = out.headers.lines if isinstance(out.headers, JoinedFields) else _format_fields(out.headers)
-    length = b"content-length: %d\r\n" % out.length if out.length or out.method in _WITH_BODY else b""
+    size = len(out.body) if out.upload is None else out.upload.length
+    length = b"content-length: %d\r\n" % size if size or out.method in _WITH_BODY else b""
     return _encode_request_line(out.method, target, proxy) + fields + length + b"\r\n"
 
 
@@ -337,21 +338,20 @@ def _format_fields(headers: tuple[Header, ...]) -> bytes:
     names: tuple[bytes, ...]
     values: tuple[bytes, ...]
     names, values = zip(*headers, strict=True)
-    template = _make_template(names)
-    if template is None:
-        return _format_fields(tuple(field for field in headers if not _is_ours(field[0])))
+    template, lines = _make_template(names)
     fields = template % values
-    if fields.count(b"\n") != len(headers) or fields.count(b"\r") != len(headers) or b"\0" in fields:
+    if fields.count(b"\n") != lines or fields.count(b"\r") != lines or b"\0" in fields:
         raise ValueError(f"the value of header {_find_invalid_header(headers)} holds a line break or NUL")
     return fields
 
 
 @lru_cache(maxsize=256)
-def _make_template(names: tuple[bytes, ...]) -> bytes | None:
-    """Return the lines of these fields with `%b` for the values, which may be secret; None if one of them is ours."""
-    if True in map(_is_ours, names):
-        return None
-    return b"".join([name.replace(b"%", b"%%") + b": %b\r\n" for name in names])
+def _make_template(names: tuple[bytes, ...]) -> tuple[bytes, int]:
+    """Return the lines of these fields with `%b` for the values, which may be secret, and how many lines they are."""
+    ours = [*map(_is_ours, names)]
+    # `%.0b` takes a value and writes nothing of it.
+    lines = [b"%.0b" if own else name.replace(b"%", b"%%") + b": %b\r\n" for own, name in zip(ours, names, strict=True)]
+    return b"".join(lines), len(names) - sum(ours)
 
 
 def _find_invalid_header(headers: tuple[Header, ...]) -> str:

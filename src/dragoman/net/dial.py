@@ -24,7 +24,7 @@ _PORTS = {"http": 80, "https": 443}
 _LONGEST_KEPT_QUERY = 32  # characters: `?alt=sse`, `?api-version=2024-10-21`
 
 
-class DialOptions(msgspec.Struct, frozen=True):
+class DialOptions(msgspec.Struct, frozen=True, cache_hash=True):
     """How to connect to an origin."""
 
     proxy: str | None = None

@@ -6,13 +6,14 @@ from msgspec import Struct
 
 Header = tuple[bytes, bytes]
 
+_NOTHING: frozenset[bytes] = frozenset()
 JSON: Header = (b"content-type", b"application/json")
 
 
 def names_in_connection(headers: "Headers") -> frozenset[bytes]:
     """Return the header names that `Connection` lists: they concern this hop only and are not forwarded."""
-    if b"connection" not in headers:
-        return frozenset()
+    if headers.get(b"connection") is None:
+        return _NOTHING
     values = b",".join(value for name, value in headers if name == b"connection")
     return frozenset(name.strip().lower() for name in values.split(b","))
 

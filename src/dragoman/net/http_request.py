@@ -15,6 +15,9 @@ class BodySource(Protocol):
     address: str  # of the peer, without its port; empty for a local socket
 
     async def wait_for_body(self, request: "HttpRequest", *, whole: bool) -> None: ...
+
+    authenticated: bool  # a request of this connection carried a valid key
+
     def mark_authenticated(self) -> None: ...
 
 
@@ -90,7 +93,7 @@ class HttpRequest:
 
     def mark_authenticated(self) -> None:
         """Note that a request of this connection had a valid key: if connections run out, others are closed first."""
-        if self._source is not None:
+        if self._source is not None and not self._source.authenticated:
             self._source.mark_authenticated()
 
     def take_short_body(self, content: bytes) -> None:

@@ -29,9 +29,9 @@ class ClientConnection(asyncio.Protocol):
     """The server's side of a connection. It reads while a handler runs, to notice that the client disconnects."""
 
     __slots__ = (
-        *("_authenticated", "_body_in_turn", "_body_wait", "_deadline", "_discarding", "_heads", "_in_head", "_limits"),
+        *("_body_in_turn", "_body_wait", "_deadline", "_discarding", "_heads", "_in_head", "_limits"),
         *("_loop", "_reading", "_request", "_scanned", "_service", "_sink", "_transport", "_unread", "_unsent"),
-        *("_unsent_bytes", "_unwritten", "_write_waiters", "address", "blocked"),
+        *("_unsent_bytes", "_unwritten", "_write_waiters", "address", "authenticated", "blocked"),
     )
 
     _transport: asyncio.Transport
@@ -57,7 +57,7 @@ class ClientConnection(asyncio.Protocol):
         self._body_wait: BodyWait | None = None  # of the current request, once its handler reads the body
         self._body_in_turn = 0
         self.address = ""
-        self._authenticated = False  # a request of this connection carried a valid key
+        self.authenticated = False  # a request of this connection carried a valid key
 
     # Called by the transport
 
@@ -163,8 +163,8 @@ class ClientConnection(asyncio.Protocol):
         self._limits = self._service.limits
         self._body_wait = None
         self._request = request = HttpRequest(head, self, self._service.budget)
-        self._sink = sink = SocketSink(head, self)
-        if rest and len(rest) == head.length <= min(UNCOUNTED_BYTES, self._limits.max_body_bytes):
+        self._sink = sink = SocketSink(self, head.modern, head.keep_alive, head.method == "HEAD")
+        if rest and len(rest) == head.length <= UNCOUNTED_BYTES and head.length <= self._limits.max_body_bytes:
             request.take_short_body(rest)
         else:
             self._expect_body(request, head)
@@ -318,11 +318,13 @@ class ClientConnection(asyncio.Protocol):
 
     def _await_next(self) -> None:
         limits = self._limits
-        keep_alive_s = limits.keep_alive_s if self._authenticated else limits.unauthenticated_keep_alive_s
-        self._deadline.set(min(keep_alive_s, limits.keep_alive_s), self._close)
+        keep_alive_s = limits.keep_alive_s
+        if not self.authenticated:
+            keep_alive_s = min(keep_alive_s, limits.unauthenticated_keep_alive_s)
+        self._deadline.set(keep_alive_s, self._close)
         if self._unread:
             self._next_head()
-        if self._request is None:
+        if self._request is None and not self._reading:
             self.resume_reading()
 
     def _refuse(self, raw: bytes, refusal: RequestRejected) -> None:
@@ -364,9 +366,8 @@ class ClientConnection(asyncio.Protocol):
         return self._request is None
 
     def mark_authenticated(self) -> None:
-        if not self._authenticated:
-            self._authenticated = True
-            self._service.admission.discard(self)
+        self.authenticated = True
+        self._service.admission.discard(self)
 
     def evict(self) -> None:
         """Close an idle connection at once, with 503 to a client that has begun to send a request."""

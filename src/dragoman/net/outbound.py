@@ -84,7 +84,6 @@ class UpstreamConnection(asyncio.Protocol):
     def _forget_response(self) -> None:
         self._fields: list[Header] = []
         self._pieces: list[bytes] = []
-        self._buffered = 0
         self._overhead = 0
         self._before_body = 0  # bytes of all reads up to the one in which the head ended
         self._news = False
@@ -152,16 +151,20 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = sink
         return waiter
 
+    @property
+    def buffered(self) -> int:
+        """The number of body bytes that have arrived and were not taken."""
+        return sum(map(len, self._pieces))
+
     def take(self) -> bytes:
         """Return the body bytes that have arrived, b"" if none; raises ConnectionLost after those of a broken one."""
-        if self._buffered == 0:
+        pieces = self._pieces
+        if not pieces:
             if self._failure is not None:
                 raise self._failure.copy()
             return b""
-        pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
-        self._buffered = 0
         if self._paused:
             self._paused = False
             self._taken += len(data)
@@ -219,18 +222,18 @@ class UpstreamConnection(asyncio.Protocol):
         self._received = True
         if self.phase is HEAD:
             self._before_body += len(data)
-        buffered = self._buffered
+        pieces = len(self._pieces)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._refuse(error)
-        if self._buffered == buffered:
+        if len(self._pieces) == pieces:
             self._count_overhead(len(data))
         else:
-            self._overhead = 0
+            self._overhead, self._news = 0, True
             if self._sink is not None:
                 self._news = not self._drain(self._sink)
-            elif self._buffered >= BUFFER_LIMIT and self.phase is BODY:
+            elif self.phase is BODY and self.buffered >= BUFFER_LIMIT:
                 self._pause()
         if self._news:
             self._news = False
@@ -286,7 +289,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._reject("the response uses a transfer-encoding we did not ask for")
             return
         self._headed = True
-        self._ends_at_eof = coding is None and b"content-length" not in headers
+        self._ends_at_eof = coding is None and headers.get(b"content-length") is None
         self.phase = BODY
         if self._bodiless:
             # The parser waits for a body that does not come, so this connection cannot be used again.
@@ -296,8 +299,6 @@ class UpstreamConnection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         if self.phase is BODY:
             self._pieces.append(data)
-            self._buffered += len(data)
-            self._news = True
 
     def on_message_complete(self) -> None:
         if self.phase is BODY:

@@ -68,7 +68,8 @@ class ConnectionPool:
         self._idle.append(connection)
         if self._sweep is None:
             self._sweep = self._loop.call_later(self._idle_s, self._expire)
-        self._wake()
+        if self._waiters:
+            self._wake()
 
     def drop_idle(self) -> None:
         """Abort all idle connections: after one was stale, the others probably are too."""

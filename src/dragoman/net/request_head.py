@@ -15,6 +15,7 @@ from dragoman.net.headers import CREDENTIAL_FIELDS, Header, LastingFields, first
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])(?::[0-9]{1,5})?")
 _METHOD = re.compile(rb"[A-Z][A-Z_-]{0,31}")
 _MAX_LENGTH_DIGITS = 18
+_ZERO = b"0"[0]
 _LENGTH = re.compile(rb"[1-9][0-9]{0,17}")
 _LENGTH_FIELD = re.compile(rb"\r\n(?i:content-length): ?([1-9][0-9]{0,17})\r\n")
 # The values that differ between requests, or are secret: they are cut out of a head, and the rest is looked up.
@@ -72,10 +73,10 @@ class HeadReader:
 
     def parse(self, raw: bytes, max_fields: int) -> RequestHead:
         """Parse a head that ends with its only empty line; raises HeadRejected."""
-        known = self._known
+        known = self._known if max_fields == self._max_fields else None
         if known is not None and raw.startswith(self._before) and raw.endswith(self._after):
             length = raw[len(self._before) : len(raw) - len(self._after)]
-            if _LENGTH.fullmatch(length) and max_fields == self._max_fields:
+            if length.isdigit() and length[0] != _ZERO and len(length) <= _MAX_LENGTH_DIGITS:
                 assert known.by_name is not None
                 fields, by_name = known.fields.copy(), known.by_name.copy()
                 fields[self._place] = (b"content-length", length)

@@ -28,6 +28,7 @@ UNAUTHENTICATED_SHARE = 0.75
 # Share of all connections that one address without a valid key may hold while connections are short.
 ADDRESS_SHARE = 0.125
 LOG_EVERY_S = 60.0
+_ENDED = Phase.ENDED  # looked up once: on Python 3.11, each look-up of a member is slow
 IPV6_NETWORK_BITS = 64  # what one customer of a provider usually gets
 
 RenderError = Callable[[str, int, str], tuple[list[Header], bytes]]
@@ -190,7 +191,7 @@ class Service:
         try:
             try:
                 await self.handler(request, sink)
-                if sink.phase < Phase.ENDED and not sink.reader_gone:
+                if sink.phase < _ENDED and not sink.reader_gone:
                     _log.error("handler returned without ending its reply")
                     self._give_up(request, sink, 500, "internal error")
             except (asyncio.CancelledError, Exception) as fault:

@@ -3,13 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol
+
+from msgspec import Struct
 
 from dragoman.net.errors import ClientDisconnected, ResponseOrderError
 from dragoman.net.headers import Header
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.request_head import RequestHead
 from dragoman.net.sink import Phase, ReplyListener, echo_id
 
 _log = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ class SinkConnection(Protocol):
     async def wait_writable(self) -> None: ...
 
 
-class SocketSink:
+class SocketSink(Struct, eq=False):
     """The reply to one request of a connection. The handler owns it until the reply has ended.
 
     A client that closes its connection, or only its sending half (no client known to us half-closes and still reads),
@@ -48,38 +50,20 @@ class SocketSink:
     `allow_leaving`: only the handler knows whether the request is one that is answered without its client, too.
     """
 
-    __slots__ = (
-        "_bodiless",
-        "_chunked",
-        "_connection",
-        "_held",
-        "_is_head",
-        "_may_leave",
-        "_on_reader_gone",
-        "echoed_id",
-        "keep_alive",
-        "listener",
-        "modern",
-        "phase",
-        "reader_gone",
-        "task",
-    )
-
-    def __init__(self, head: RequestHead, connection: SinkConnection) -> None:
-        self.phase = _OPEN
-        self.reader_gone = False  # the client has disconnected
-        self.listener: ReplyListener | None = None
-        self.echoed_id = b""
-        self.modern = head.modern
-        self.keep_alive = head.keep_alive
-        self.task: asyncio.Task[None] | None = None  # of the handler
-        self._on_reader_gone: Callable[[], None] | None = None  # called then, instead of cancelling the handler
-        self._may_leave = False  # the handler is cancelled then, even if the request's body is complete
-        self._connection = connection
-        self._is_head = head.method == "HEAD"
-        self._held = b""
-        self._chunked = False
-        self._bodiless = False
+    _connection: SinkConnection
+    modern: bool  # the client speaks HTTP/1.1, as opposed to 1.0
+    keep_alive: bool
+    _is_head: bool  # the request's method is HEAD
+    phase: Phase = _OPEN
+    reader_gone: bool = False  # the client has disconnected
+    listener: ReplyListener | None = None
+    echoed_id: bytes = b""
+    task: asyncio.Task[None] | None = None  # of the handler
+    _on_reader_gone: Callable[[], None] | None = None  # called then, instead of cancelling the handler
+    _may_leave: bool = False  # the handler is cancelled then, even if the request's body is complete
+    _held: bytes = b""
+    _chunked: bool = False
+    _bodiless: bool = False
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """Send a whole reply in one write; it replaces a head that `begin` made and that was not sent yet."""
@@ -227,12 +211,25 @@ class SocketSink:
 
 def format_response_head(status: int, fields: Sequence[Header], framing: bytes) -> bytes:
     """Return the bytes of a response head; `framing` is the lines that this module adds."""
-    lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status]
-    lines += [b"%b: %b\r\n" % field for field in fields if field[0] not in _OWN]
-    block = b"".join(lines)
-    if block.count(b"\n") != len(lines) or block.count(b"\r") != len(lines) or block.find(b"\0") >= 0:
+    names: tuple[bytes, ...]
+    values: tuple[bytes, ...]
+    names, values = zip(*fields, strict=True) if fields else ((), ())
+    template = _make_template(status, names)
+    if template is None:
+        return format_response_head(status, [field for field in fields if field[0] not in _OWN], framing)
+    block, lines = template % values, len(names) + 1
+    if block.count(b"\n") != lines or block.count(b"\r") != lines or block.find(b"\0") >= 0:
         return format_response_head(status, [field for field in fields if _is_clean(field)], framing)
     return block + framing + b"\r\n"
+
+
+@lru_cache(maxsize=256)
+def _make_template(status: int, names: tuple[bytes, ...]) -> bytes | None:
+    """Return a status line and the lines of these fields with `%b` for the values; None if one of them is ours."""
+    if not _OWN.isdisjoint(names):
+        return None
+    line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status
+    return line + b"".join([name.replace(b"%", b"%%") + b": %b\r\n" for name in names])
 
 
 def chunk(data: bytes) -> bytes:

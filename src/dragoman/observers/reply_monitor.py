@@ -62,22 +62,24 @@ class ReplyMonitor:
         "_first_token",
         "_read_bytes",
         "_read_chunks",
-        "_started",
         "_usage",
         "_usage_is_final",
         "ended",
+        "failure",
         "has_content",
+        "started",
     )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.has_content = False  # whether the client would see anything of the reply
-        self._started: Started | None = None
+        self.started: Started | None = None
         self._usage: Usage | None = None
         self._usage_is_final = False
         self._first_token: float | None = None
         self._end: Ended | Failed | None = None
         self.ended = False  # with or without a failure
+        self.failure: Failure | None = None  # that ended it
         self._deltas = 0
         self._bytes = 0
         self._blocks: list[str] = []
@@ -99,7 +101,7 @@ class ReplyMonitor:
             if self._first_token is None and type(event.what) in ACTIONS:
                 self._first_token = self._clock()
         elif type(event) is Started:
-            self._started = event
+            self.started = event
             self._usage = event.usage
         elif type(event) is UsageReported:
             self._usage = event.usage
@@ -107,7 +109,10 @@ class ReplyMonitor:
         elif not self.ended and (type(event) is Ended or type(event) is Failed):
             self._end = event
             self.ended = True
-            self.has_content |= type(event) is Ended
+            if type(event) is Failed:
+                self.failure = event.failure
+            else:
+                self.has_content = True
 
     def observe_run(self, run: Sequence[Delta], text: str) -> None:
         """Observe consecutive deltas; `text` is their joined text."""
@@ -119,8 +124,8 @@ class ReplyMonitor:
 
     def fail(self, failure: Failure) -> None:
         """Note a failure that the client was sent, even if the upstream's reply ended well."""
-        if not isinstance(self._end, Failed):
-            self._end = Failed(failure)
+        if self.failure is None:
+            self._end, self.failure = Failed(failure), failure
             self.ended = True
 
     @property
@@ -147,16 +152,8 @@ class ReplyMonitor:
         """The usage that was reported after the reply; None if there was none."""
         return self._usage if self._usage_is_final else None
 
-    @property
-    def started(self) -> Started | None:
-        return self._started
-
-    @property
-    def failure(self) -> Failure | None:
-        return self._end.failure if type(self._end) is Failed else None
-
     def summarize(self) -> ReplySummary:
-        started = self._started or Started("", "")
+        started = self.started or Started("", "")
         end = self._end
         return ReplySummary(  # positional, since every request pays for it
             started.id,
@@ -165,7 +162,7 @@ class ReplyMonitor:
             self._usage_is_final,
             self._first_token,
             end.stop if type(end) is Ended else None,
-            end.failure if type(end) is Failed else None,
+            self.failure,
             self._deltas,
             self._bytes,
             tuple(self._blocks),

@@ -7,6 +7,7 @@ interpret failures that several vendors report alike, and correct the bytes of a
 
 import asyncio
 import math
+import random
 import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 
@@ -87,6 +88,12 @@ class Adjustment(Struct, frozen=True):
     quirk: str | None = None  # remembered: later requests are built for it from the start
     of_model: bool = False  # the quirk belongs to this model, not to the whole provider
     reroutes: bool = False  # it uses another endpoint, so a request that passed unchanged may be built anew
+
+
+def make_uuid() -> str:
+    """Return a UUID of version 4. It only has to be unique, so the system's randomness is not needed."""
+    text = f"{random.getrandbits(128):032x}"
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{random.choice('89ab')}{text[17:20]}-{text[20:]}"
 
 
 class Attempt(Struct, frozen=True):

@@ -46,8 +46,10 @@ def split_citations(events: Sequence[Event]) -> Sequence[Event]:
 
     Passages that overlap are one block. A citation that names no place belongs to the last block of its text.
     """
-    if not any(type(event) is CitationAdded and event.citation.start is not None for event in events):
+    if CitationAdded not in map(type, events):
         return events  # as nearly always
+    if not any(type(event) is CitationAdded and event.citation.start is not None for event in events):
+        return events
     texts = _collect_texts(events)
     passages = {block: _divide("".join(text.pieces), text.citations) for block, text in texts.items() if text.citations}
     if type(events[-1]) is Failed or sum(map(len, passages.values())) > MAX_BLOCKS:

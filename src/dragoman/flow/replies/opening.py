@@ -20,6 +20,7 @@ from dragoman.observers.reply_monitor import ReplyMonitor
 W = TypeVar("W")
 MakeWatch = Callable[[], ReplyMonitor]
 NO_HEADERS = Headers([])
+STREAM, DOCUMENT = Form  # looked up once: on Python 3.11, each look-up of a member is slow
 
 
 class Replies(Protocol):
@@ -83,17 +84,17 @@ class StreamReplies(_ModelReplies[StreamWriter]):
         return begins_events(upstream, begun) or begins_array(upstream, begun)
 
     def open_stream(self, begun: bytes) -> StreamedReply:
-        origin = self._make_origin(Form.STREAM)
+        origin = self._make_origin(STREAM)
         if origin.why.passes:
             self._writer.begin_answer(self._headers)
             return PassedStream(origin, self._writer, make_source(self._prepared, Ledger(), begun))
         return TranslatedStream(origin, self._writer, begun)
 
     def open_document(self, body: Body) -> DocumentReply:
-        return TranslatedStream(self._make_origin(Form.DOCUMENT), self._writer, body=body)
+        return TranslatedStream(self._make_origin(DOCUMENT), self._writer, body=body)
 
     def open_for_tools(self) -> TranslatedReply:
-        return TranslatedStream(self._make_origin(Form.STREAM), self._writer)
+        return TranslatedStream(self._make_origin(STREAM), self._writer)
 
 
 class DocumentReplies(_ModelReplies[DocumentWriter]):
@@ -109,13 +110,13 @@ class DocumentReplies(_ModelReplies[DocumentWriter]):
         return not begins_document(self._prepared.upstream, begun)
 
     def open_stream(self, begun: bytes) -> StreamedReply:
-        return TranslatedDocument(self._make_origin(Form.STREAM), self._writer, begun)
+        return TranslatedDocument(self._make_origin(STREAM), self._writer, begun)
 
     def open_document(self, body: Body) -> DocumentReply:
-        origin = self._make_origin(Form.STREAM if body.is_stream else Form.DOCUMENT)
+        origin = self._make_origin(STREAM if body.is_stream else DOCUMENT)
         if origin.why.passes:
             return PassedDocument(origin, self._writer, origin.watch, body.content)
         return TranslatedDocument(origin, self._writer, body=body)
 
     def open_for_tools(self) -> TranslatedReply:
-        return TranslatedDocument(self._make_origin(Form.DOCUMENT), self._writer)
+        return TranslatedDocument(self._make_origin(DOCUMENT), self._writer)

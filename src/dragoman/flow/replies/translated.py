@@ -9,6 +9,7 @@ from msgspec import Struct
 from dragoman.flow.client_encoding import ClientEncoding
 from dragoman.flow.decoding import make_source, make_stages, read_events
 from dragoman.flow.failures import attribute_failure
+from dragoman.flow.prepare import Translated
 from dragoman.flow.replies.reply import Origin
 from dragoman.flow.replies.translation import Translation
 from dragoman.flow.request_record import Awaited
@@ -26,7 +27,10 @@ from dragoman.hub.usage import Source as UsageSource
 from dragoman.hub.usage import Usage
 from dragoman.stages.cite_links import find_earlier_sources
 from dragoman.stages.estimate_usage import EstimateUsage
+from dragoman.stages.hold_end import HoldContinuation, HoldPause, HoldServerCalls, HoldTruncatedCall
 from dragoman.stages.split_citations import split_citations
+
+HOLDING = frozenset((HoldTruncatedCall, HoldServerCalls, HoldPause, HoldContinuation))  # stages that hold something
 
 
 class Body(Struct, frozen=True):
@@ -50,7 +54,8 @@ class TranslatedReply(Translation, ABC):
 
     def __init__(self, origin: Origin, encoding: ClientEncoding, begun: bytes = b"", body: Body | None = None) -> None:
         prepared = origin.prepared
-        request = prepared.translated  # None: the client's bytes passed, and the reply has another form than requested
+        # None: the client's bytes passed, and the reply has another form than requested
+        request = prepared if type(prepared) is Translated else None
         self.origin = origin
         self.encoding = encoding
         self._request = request
@@ -124,8 +129,9 @@ class TranslatedReply(Translation, ABC):
             self.encoding.interrupt(self.used_so_far())
             self.keep_waiting()
             return Interrupted(self.failure, text)
-        unfinished = None if self._request is None else find_unfinished(self._request, self)
-        return unfinished or Completed(self.watch.failure)
+        if self._request is None or HOLDING.isdisjoint(map(type, self._own)):
+            return Completed(self.watch.failure)
+        return find_unfinished(self._request, self) or Completed(self.watch.failure)
 
     @abstractmethod
     async def commit(self) -> None: ...

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Protocol
 
+from msgspec import Struct
+
 from dragoman.flow.call import Call
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.request_record import ObserverQueue, RequestRecord
@@ -30,24 +32,14 @@ def observe_without_row(gateway: Gateway, call: Call, sink: ReplySink) -> "Obser
     return Observation(gateway, call, sink, None, None)
 
 
-class Observation:
+class Observation(Struct, eq=False):
     """A context manager and not a coroutine around another: every await passes through all coroutines around it."""
 
-    __slots__ = ("_call", "_gateway", "_live", "_observers", "_sink")
-
-    def __init__(
-        self,
-        gateway: Gateway,
-        call: Call,
-        sink: ReplySink,
-        observers: ObserverQueue | None,  # None: its outcome is not observed
-        live: LiveView | None,
-    ) -> None:
-        self._gateway = gateway
-        self._call = call
-        self._sink = sink
-        self._observers = observers
-        self._live = live
+    _gateway: Gateway
+    _call: Call
+    _sink: ReplySink
+    _observers: ObserverQueue | None  # None: its outcome is not observed
+    _live: LiveView | None
 
     def __enter__(self) -> None:
         gateway, call, record, sink = self._gateway, self._call, self._call.record, self._sink

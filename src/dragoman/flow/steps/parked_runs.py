@@ -160,7 +160,7 @@ class ParkedRuns:
         """
         key, requested, policy = headers.get(KEY), headers.get(PARK), self._settings().on_disconnect
         if key is None:
-            policy = POLICIES.get(requested or b"", policy)
+            policy = policy if requested is None else POLICIES.get(requested, policy)
             return None if policy == "cancel" else policy
         return POLICIES.get(requested or b"", "park" if policy == "cancel" else policy)
 
@@ -262,17 +262,14 @@ class ParkedRuns:
             self._leave(run)
 
 
-class OpenRun:
+class OpenRun(Struct, eq=False):
     """Where a call is answered that may outlive its client; without a run, nothing but its sink."""
 
-    __slots__ = ("_call", "_client", "_run", "_runs", "_tee")
-
-    def __init__(self, runs: ParkedRuns, call: Call, client: ReplySink) -> None:
-        self._runs = runs
-        self._call = call
-        self._client = client
-        self._run: Run | None = None
-        self._tee: ParkedSink | None = None
+    _runs: ParkedRuns
+    _call: Call
+    _client: ReplySink
+    _run: Run | None = None
+    _tee: ParkedSink | None = None
 
     def __enter__(self) -> ReplySink:
         search = self._call.parking

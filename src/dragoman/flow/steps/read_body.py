@@ -21,8 +21,11 @@ async def read_body(call: Call, runtime: Runtime) -> None:
 
     After the body's last byte, a client that leaves is only noted until `allow_leaving`.
     """
-    server = runtime.config.server
-    body, most = await _read_whole(call, server), server.max_body_values
+    server, http = runtime.config.server, call.http
+    body = http.arrived_body
+    if body is None or call.record.recording is not None or http.headers.get(b"content-encoding"):
+        body = await _read_whole(call, server)
+    most = server.max_body_values
     if len(body) > most and await run_off_loop(len(body), partial(exceeds_value_count, body, most)):
         message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
         raise RequestError(Failure(Kind.TOO_LARGE, message))

@@ -128,12 +128,9 @@ class Decoder:
                 return self._fail(_make_truncated_failure())
             return self._end()
         try:
-            chunk = read_json_leniently(CHUNKS, data, INESSENTIAL_FIELDS)
-        except (ValueError, RecursionError) as error:
-            if _CUT in str(error) and not isinstance(error, msgspec.ValidationError):
-                self._has_cut_frame = True  # if nothing follows, the connection ended here
-                return []
-            return self._fail(Failure(Kind.CORRUPT, "the upstream sent a chunk that is not of Chat Completions"))
+            chunk = CHUNKS.decode(data)  # succeeds nearly always
+        except (ValueError, RecursionError):
+            return self._read_odd_chunk(data)
         return self._read_chunk(chunk)
 
     def finish(self) -> list[Event]:
@@ -154,6 +151,19 @@ class Decoder:
             return events + self._fail(Failure(Kind.CORRUPT, "the upstream's reply has no choice with index 0"))
         return events + self._end()
 
+    def _read_odd_chunk(self, data: bytes) -> list[Event]:
+        try:
+            chunk = read_json_leniently(CHUNKS, data, INESSENTIAL_FIELDS)
+        except (ValueError, RecursionError) as error:
+            return self._read_invalid(error)
+        return self._read_chunk(chunk)
+
+    def _read_invalid(self, error: Exception) -> list[Event]:
+        if _CUT in str(error) and not isinstance(error, msgspec.ValidationError):
+            self._has_cut_frame = True  # if nothing follows, the connection ended here
+            return []
+        return self._fail(Failure(Kind.CORRUPT, "the upstream sent a chunk that is not of Chat Completions"))
+
     def _read_chunk(self, chunk: Chunk) -> list[Event]:
         if chunk.error:
             return self._fail(read_error(chunk.error) or Failure(Kind.UPSTREAM, UNEXPLAINED))
@@ -166,7 +176,8 @@ class Decoder:
             if choice.index:
                 self._ledger.note_dropped(f"/choices/{choice.index}", "only the first choice is translated")
                 continue
-            if self._blocks and not finished and not self._is_same_reply(chunk):
+            is_same = chunk.id == self._id and chunk.model == self._model  # as in most chunks
+            if self._blocks and not is_same and not finished and not self._is_same_reply(chunk):
                 return self._fail(Failure(Kind.CORRUPT, "the upstream changed the id or model within its stream"))
             if not self._blocks:
                 self._id = chunk.id or self._id
@@ -195,9 +206,15 @@ class Decoder:
     def _read_choice(self, choice: Choice, events: list[Event]) -> None:
         message = choice.delta or choice.message
         if message is not None:
-            self._read_reasoning(message, events)
-            logprobs = choice.logprobs
-            self._read_content(message.content, as_array(logprobs.content) if logprobs else None, events)
+            plain = message.reasoning_content or message.reasoning or message.reasoning_text
+            if plain or message.reasoning_details or message.thinking_blocks or message.reasoning_opaque:
+                self._read_reasoning(message, plain, events)
+            content, logprobs = message.content, choice.logprobs
+            if type(content) is str and content and logprobs is None and self._open_kind is _TEXT:  # as in most chunks
+                events.append(Delta(self._block, content))
+                self._chars += len(content)
+            else:
+                self._read_content(content, as_array(logprobs.content) if logprobs else None, events)
             refused = as_array(logprobs.refusal) if logprobs else None
             if message.refusal or refused:
                 events.append(Delta(self._open_block(_REFUSAL, events), message.refusal or "", refused))
@@ -276,10 +293,7 @@ class Decoder:
         start, end = (None if at is None else max(0, at - self._base) for at in (cited.start_index, cited.end_index))
         events.append(CitationAdded(self._block, Citation(url=cited.url, title=cited.title, start=start, end=end)))
 
-    def _read_reasoning(self, message: Message, events: list[Event]) -> None:
-        plain = message.reasoning_content or message.reasoning or message.reasoning_text
-        if not (plain or message.reasoning_details or message.thinking_blocks or message.reasoning_opaque):
-            return
+    def _read_reasoning(self, message: Message, plain: object, events: list[Event]) -> None:
         blocks = message.thinking_blocks or ()
         # LiteLLM sends the same reasoning in both fields.
         text = plain if isinstance(plain, str) and not any(block.thinking for block in blocks) else ""

@@ -84,8 +84,12 @@ class _Cleaner:
         self._unwritten: list[tuple[str, Schema]] = []  # such definitions that are not cleaned yet
 
     def clean_root(self) -> Schema:
-        meaning = self._resolve(self._root)
-        clean = self._clean_reference(self._root) if meaning is None else self._clean_plain(meaning.schema)
+        root = self._root
+        if "$ref" in root or "allOf" in root:
+            meaning = self._resolve(root)
+            clean = self._clean_reference(root) if meaning is None else self._clean_plain(meaning.schema)
+        else:  # as in most
+            clean = self._clean_plain(root)
         written: Schema = {}
         while self._unwritten:
             name, schema = self._unwritten.pop()
@@ -111,6 +115,8 @@ class _Cleaner:
     def _clean_object(self, schema: Schema) -> Schema:
         if self._copies:
             self._copied_weight += self._weigh(schema)
+        if "$ref" not in schema and "allOf" not in schema:  # as most
+            return self._clean_plain(schema)
         if not _refers(schema):
             is_reference = isinstance(schema.get("$ref"), str)
             return self._clean_reference(schema) if is_reference else self._clean_plain(self._merge_all_of(schema))

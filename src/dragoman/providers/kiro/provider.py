@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import sha256
-from uuid import uuid4
 
 from dragoman import __version__
 from dragoman.accounts.credential import CredentialError
@@ -55,6 +54,7 @@ from dragoman.providers.provider import (
     RequestRules,
     SendRequest,
     UnsignedRequest,
+    make_uuid,
 )
 from dragoman.providers.section import configured_headers, configured_models, read_dial, read_secrets
 from dragoman.stages.text_calls import TextCalls
@@ -188,7 +188,7 @@ class Kiro:
         generation = self._account.hosts.current.generation
         return KiroOptions(
             profile_arn=profile_arn,
-            conversation_id=str(uuid4()),
+            conversation_id=make_uuid(),
             origin=generation.origin,
             agent_mode=generation.agent_mode if generation.mode_in_body else None,
             thinking_by=config.thinking_by,
