@@ -21,7 +21,7 @@ test: $(DEV_STAMP) chromium
 	@echo "Not run: make test-rest, test-container, test-monitoring, test-model and test-conformance." >&2
 
 # The pure core and the configuration by themselves: no process, no socket.
-UNIT := $(addprefix tests/,hub framing passes stages observers prices protocols test_laws.py test_linear*.py test_any_*.py test_deletion.py test_config*.py)
+UNIT := $(addprefix tests/,translate config operate/prices test_laws.py test_linear*.py test_any_*.py test_deletion.py)
 test-fast: $(DEV_STAMP)
 	@$(PYTEST) $(PARALLEL) -m "not rest" --in-process $(UNIT)
 

@@ -19,9 +19,9 @@ import apsw
 import asyncpg
 from msgspec.structs import replace
 
-from dragoman.accounts.usage_writer import DAY_MS
-from dragoman.admin.request_filter import parse_filter
-from dragoman.admin.usage_series import Step, read_series, read_speed
+from dragoman.operate.usage.request_filter import parse_filter
+from dragoman.operate.usage.series import Step, read_series, read_speed
+from dragoman.operate.usage.usage_writer import DAY_MS
 from dragoman.store import Store, StoreError, open_store
 from dragoman.store import postgres_migrations as postgres_schema
 from dragoman.store import sqlite_migrations as sqlite_schema

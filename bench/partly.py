@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 
 from dragoman.cli.main import main
-from dragoman.flow.request_record import ObserverQueue, RequestRecord
-from dragoman.hub.outcome import Outcome, OutcomeObserver
+from dragoman.proxy.outcome import Outcome, OutcomeObserver
+from dragoman.proxy.request_record import ObserverQueue, RequestRecord
 
 MODULES = {
-    "dragoman.observers.request_log": "log",
-    "dragoman.observers.metrics": "metrics",
-    "dragoman.accounts.usage_writer": "usage",
+    "dragoman.operate.request_log": "log",
+    "dragoman.operate.metrics.readings": "metrics",
+    "dragoman.operate.usage.usage_writer": "usage",
 }
 NO_OUTCOME = Outcome("", 0.0, "")
 

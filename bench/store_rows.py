@@ -28,7 +28,7 @@ from bench.ports import find_free_port
 from bench.rig import wait_healthy
 from bench.tree import Child
 from dragoman.config.settings import ResponsesSettings
-from dragoman.responses.service import MB, REMOVE_BATCH, REMOVE_PAUSE_S, find_bounds, remove_old_responses
+from dragoman.state.service import MB, REMOVE_BATCH, REMOVE_PAUSE_S, find_bounds, remove_old_responses
 from dragoman.store import Store, open_store
 from dragoman.store.first_totals import select_totals
 from dragoman.store.response_rows import DIGEST_BYTES, ConversationRow, ItemRow, ResponseRow, Room

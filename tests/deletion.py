@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import msgspec
 
 from dragoman.config import Effort
-from dragoman.hub.failure import RequestError
-from dragoman.hub.loss import Ledger, Loss
-from dragoman.hub.profile import Target
-from dragoman.passes.adapt_tools import adapt_tools
-from dragoman.protocols import PROTOCOLS
+from dragoman.translate.hub.failure import RequestError
+from dragoman.translate.hub.loss import Ledger, Loss
+from dragoman.translate.hub.profile import Target
+from dragoman.translate.passes.adapt_tools import adapt_tools
+from dragoman.translate.protocols import PROTOCOLS
 from narrowing import expect
 
 Json = dict[str, object]

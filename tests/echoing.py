@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from dragoman.hub.events import CallBlock, Event, Reply, collect
-from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer
-from dragoman.hub.profile import Target
-from dragoman.hub.request import Part, Request, Role, Turn
 from dragoman.net.client import OutgoingRequest
-from dragoman.protocols.native import PROTOCOL
-from dragoman.providers.echo import Echo, EchoResponse
-from dragoman.stages.guard import Guard
+from dragoman.translate.hub.events import CallBlock, Event, Reply, collect
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.ports import Issuer
+from dragoman.translate.hub.profile import Target
+from dragoman.translate.hub.request import Part, Request, Role, Turn
+from dragoman.translate.protocols.echo import PROTOCOL
+from dragoman.translate.stages.guard import Guard
+from dragoman.upstreams.echo.provider import Echo, EchoResponse
 from laws import run
 
 

@@ -10,17 +10,17 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from dragoman.accounts.keys import Keyring
-from dragoman.admin import NotFound
-from dragoman.admin.captures import find_capture, list_captures
 from dragoman.app import App, Settings
 from dragoman.config import Secret, load
 from dragoman.config.load import Stamp
-from dragoman.flow.capture.format import Capture
-from dragoman.http.worker_group import GroupMember
-from dragoman.hub.outcome import Outcome
+from dragoman.operate import NotFound
+from dragoman.operate.captures.files import find_capture, list_captures
+from dragoman.proxy.capture.format import Capture
+from dragoman.proxy.outcome import Outcome
+from dragoman.server.worker_group import GroupMember
 from dragoman.store import open_store
 from dragoman.store.usage_rows import UsageRow
+from dragoman.tenancy.keys import Keyring
 from waiting import wait_until
 
 KEY = "dgm_fake-client-key-for-tests-only"

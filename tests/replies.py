@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Opened, Started, Stop, TextBlock
+from dragoman.translate.hub.events import CallBlock, Closed, Delta, Ended, Event, Opened, Started, Stop, TextBlock
 
 START = Started("reply-1", "model-1")
 END = Ended(Stop.END)

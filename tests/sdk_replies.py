@@ -14,7 +14,7 @@ from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionMessage
 from openai.types.responses import Response, ResponseUsage
 
-from dragoman.hub.opaque import UNSIGNED
+from dragoman.translate.hub.opaque import UNSIGNED
 from scripting.replies import Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, limit_to_protocol
 from wire_json import JsonObject
 

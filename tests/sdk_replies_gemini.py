@@ -9,8 +9,8 @@ from google import genai
 from google.genai import types
 
 import sdk_replies
-from dragoman.hub.opaque import unseal_thoughts
-from dragoman.protocols.gemini.encode import WITHHELD
+from dragoman.translate.hub.opaque import unseal_thoughts
+from dragoman.translate.protocols.gemini.encode import WITHHELD
 from scripting.replies import Refusal, ScriptedReply, Stop, Text, Thinking, Tokens, ToolCall, limit_to_protocol
 from sdk_replies import ENVELOPE, NO_TLS, ORDER, STOPS, Broke, Kwargs, Reply, Sdk, SdkReply
 

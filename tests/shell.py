@@ -19,7 +19,7 @@ from wire_json import Json
 PROGRAM = (sys.executable, "-m", "dragoman")
 PATIENT = """
 from dragoman.cli.main import main
-from dragoman.providers import local_servers
+from dragoman.upstreams import local_servers
 local_servers.LIST_TIMEOUT_S = local_servers.ROOT_TIMEOUT_S = 20.0
 local_servers.DIAL = local_servers.DialOptions(connect_timeout_s=20.0)
 main()

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.hub.loss import Ledger, LossKind
-from dragoman.hub.profile import Target
-from dragoman.passes.adapt_tools import adapt_tools
-from dragoman.protocols import PROTOCOLS
-from dragoman.providers.model_table import find_profile
+from dragoman.translate.hub.failure import Failure, Kind, RequestError
+from dragoman.translate.hub.loss import Ledger, LossKind
+from dragoman.translate.hub.profile import Target
+from dragoman.translate.passes.adapt_tools import adapt_tools
+from dragoman.translate.profiles.model_table import find_profile
+from dragoman.translate.protocols import PROTOCOLS
 from wire_json import Json
 
 Path_ = tuple[str | int, ...]

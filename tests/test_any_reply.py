@@ -12,18 +12,18 @@ from itertools import count, islice, product
 import msgspec
 import pytest
 
-from dragoman.framing.sse import Broken, Frame
-from dragoman.hub.events import Event, Failed
-from dragoman.hub.failure import Kind, RequestError
-from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Client, Issuer, ReplyContext, Upstream
-from dragoman.hub.request import Request
-from dragoman.protocols import PROTOCOLS
-from dragoman.providers.codex.provider import fill_output
-from dragoman.providers.copilot.response_fixes import ChoiceMerger, stabilize_ids
-from dragoman.stages.check_calls import CheckCalls
-from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.guard import Guard, SerialiseBlocks
+from dragoman.translate.framing.sse import Broken, Frame
+from dragoman.translate.hub.events import Event, Failed
+from dragoman.translate.hub.failure import Kind, RequestError
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.ports import Client, Issuer, ReplyContext, Upstream
+from dragoman.translate.hub.request import Request
+from dragoman.translate.protocols import PROTOCOLS
+from dragoman.translate.stages.check_calls import CheckCalls
+from dragoman.translate.stages.estimate_usage import EstimateUsage
+from dragoman.translate.stages.guard import Guard, SerialiseBlocks
+from dragoman.upstreams.codex.provider import fill_output
+from dragoman.upstreams.copilot.response_fixes import ChoiceMerger, stabilize_ids
 from fakes.eventstream import encode_message
 from laws import run
 from mutations import VALUES, Place, places, spoil_bytes, with_twin_key, with_value, without
@@ -64,7 +64,7 @@ def run_stages(events: list[Event], serial: bool) -> list[Event]:
 
 
 def write_whole(events: list[Event], client: str) -> None:
-    """As flow/decoding.py does it: a body that is JSON, or a failure of the upstream's."""
+    """As proxy/decoding.py does it: a body that is JSON, or a failure of the upstream's."""
     if isinstance(events[-1], Failed):
         assert events[-1].failure.kind is not Kind.BUG
         return

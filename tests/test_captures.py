@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.admin.replay.difference import compare_captures
-from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.files import read_capture
-from dragoman.http.handler import replay_site
+from dragoman.operate.captures.replay.difference import compare_captures
+from dragoman.operate.captures.replay.rerun import rerun
+from dragoman.proxy.capture.files import read_capture
+from dragoman.server.handler import replay_site
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures" / "captures").glob("*.json"))
 

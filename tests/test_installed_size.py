@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import dragoman
-from dragoman.protocols import PROTOCOLS
+from dragoman.translate.protocols import PROTOCOLS
 
 MEGABYTE = 1024 * 1024  # as du counts them
 MOST_MB = 60
@@ -68,15 +68,20 @@ NOT_LOADED = (  # each costs up to a megabyte, in every gateway
         "pydantic",
         "tempfile",
         "tomlkit",
-        "dragoman.providers.kiro.provider",
-        "dragoman.providers.codex.provider",
+        "dragoman.upstreams.kiro.provider",
+        "dragoman.upstreams.codex.provider",
     ),
-    *("dragoman.flow.relay", "dragoman.flow.replies.relayed", "dragoman.flow.form_upload"),
-    *("dragoman.http.websocket", "dragoman.flow.capture.lookups"),
-    *("dragoman.http.api.requests", "dragoman.http.api.captures", "dragoman.http.api.config"),
-    *("dragoman.http.api.providers", "dragoman.http.api.sign_in", "dragoman.http.api.openapi"),
-    *("dragoman.admin.diagnosis", "dragoman.admin.replay", "dragoman.admin.clients", "dragoman.admin.sign_in"),
-    *("dragoman.store.postgres", "dragoman.telemetry.exporter", "dragoman.admin.toml_edit"),
+    *("dragoman.proxy.relay", "dragoman.proxy.replies.relayed", "dragoman.proxy.form_upload"),
+    *("dragoman.server.websocket", "dragoman.proxy.capture.lookups"),
+    *("dragoman.server.api.requests", "dragoman.server.api.captures", "dragoman.server.api.config"),
+    *("dragoman.server.api.providers", "dragoman.server.api.sign_in", "dragoman.server.api.openapi"),
+    *(
+        "dragoman.operate.diagnosis.diagnosis",
+        "dragoman.operate.captures.replay",
+        "dragoman.operate.clients.connecting",
+        "dragoman.operate.sign_in",
+    ),
+    *("dragoman.store.postgres", "dragoman.operate.metrics.exporter", "dragoman.operate.configuration.toml_edit"),
 )
 
 
@@ -107,8 +112,8 @@ def test_serving_loads_nothing_that_is_not_used(tmp_path: Path) -> None:
     assert "dragoman.app" in loaded
     assert loaded.isdisjoint(NOT_LOADED), loaded.intersection(NOT_LOADED)
     late = {"gemini"}
-    assert {f"dragoman.protocols.{name}.build" for name in PROTOCOLS.keys() - late} <= loaded
-    assert loaded.isdisjoint({f"dragoman.protocols.{name}.build" for name in late})
+    assert {f"dragoman.translate.protocols.{name}.build" for name in PROTOCOLS.keys() - late} <= loaded
+    assert loaded.isdisjoint({f"dragoman.translate.protocols.{name}.build" for name in late})
 
 
 def test_what_a_start_must_not_load_exists() -> None:

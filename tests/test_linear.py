@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from _pytest.mark import ParameterSet
 
-from dragoman.hub.events import (
+from dragoman.translate.hub.events import (
     CallBlock,
     CitationAdded,
     Closed,
@@ -27,21 +27,21 @@ from dragoman.hub.events import (
     collect,
     explode,
 )
-from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Form, Opaque
-from dragoman.hub.ports import ReplyContext
-from dragoman.hub.request import Citation, Request
-from dragoman.passes.adapt_tools import ToolId, ToolMap
-from dragoman.protocols import PROTOCOLS
-from dragoman.stages.check_calls import CheckCalls
-from dragoman.stages.cite_links import CiteLinks, Sources
-from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.guard import Guard, SerialiseBlocks
-from dragoman.stages.hold_end import HoldServerCalls, HoldTruncatedCall
-from dragoman.stages.join_replies import JoinReplies, JoinRounds
-from dragoman.stages.restore_tools import RestoreTools
-from dragoman.stages.text_calls import TextCalls
-from dragoman.stages.thinking_tags import ThinkingTags
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.ports import ReplyContext
+from dragoman.translate.hub.request import Citation, Request
+from dragoman.translate.passes.adapt_tools import ToolId, ToolMap
+from dragoman.translate.protocols import PROTOCOLS
+from dragoman.translate.stages.check_calls import CheckCalls
+from dragoman.translate.stages.cite_links import CiteLinks, Sources
+from dragoman.translate.stages.estimate_usage import EstimateUsage
+from dragoman.translate.stages.guard import Guard, SerialiseBlocks
+from dragoman.translate.stages.hold_end import HoldServerCalls, HoldTruncatedCall
+from dragoman.translate.stages.join_replies import JoinReplies, JoinRounds
+from dragoman.translate.stages.restore_tools import RestoreTools
+from dragoman.translate.stages.text_calls import TextCalls
+from dragoman.translate.stages.thinking_tags import ThinkingTags
 from laws import Machine, assert_linear_function, assert_linear_run
 from replies import END, START
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
-from dragoman.framing.sse import Frame
-from dragoman.hub.events import Event
-from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer
-from dragoman.protocols import PROTOCOLS
-from dragoman.protocols.chat.decode_blocks import Calls
-from dragoman.protocols.chat.wire import CallPiece
-from dragoman.providers.codex.provider import OutputFiller
+from dragoman.translate.framing.sse import Frame
+from dragoman.translate.hub.events import Event
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.ports import Issuer
+from dragoman.translate.protocols import PROTOCOLS
+from dragoman.translate.protocols.chat.decode_blocks import Calls
+from dragoman.translate.protocols.chat.wire import CallPiece
+from dragoman.upstreams.codex.provider import OutputFiller
 from fakes.eventstream import event as kiro_event
 from laws import assert_linear_function, assert_linear_run
 from test_linear import parallel_calls
@@ -209,7 +209,7 @@ STREAMS: dict[str, tuple[str, Callable[[int], Iterable[object]], int]] = {
     "kiro calls": ("kiro", kiro_uses, 800),
     "kiro stops": ("kiro", kiro_stops, 300),
     "kiro sources": ("kiro", kiro_sources, 600),
-    "native calls": ("native", native_lines, 1000),
+    "native calls": ("echo", native_lines, 1000),
 }
 
 

@@ -13,16 +13,34 @@ import msgspec
 import pytest
 
 import dragoman
-from dragoman.accounts.service_client import ServiceResponse
-from dragoman.flow.complete_reply import FENCE, FENCE_IN_PROSE
-from dragoman.framing.error_text import clean_message, strip_html
-from dragoman.framing.fields import read_call_head
-from dragoman.framing.hostnames import decode_host, encode_host
-from dragoman.framing.jsonread import decode_or, parse_or, read_input_tokens, read_json, read_json_leniently
-from dragoman.framing.multipart import read_boundary
-from dragoman.hub.checksum import decode_checked, encode_checked
-from dragoman.hub.opaque import Form, Opaque, Thought, decode_envelope, encode_envelope, seal_thoughts, unseal_thoughts
-from dragoman.hub.server_tools import (
+from dragoman.net.dial import parse_url
+from dragoman.net.headers import Headers
+from dragoman.net.request_head import parse_head
+from dragoman.proxy.complete_reply import FENCE, FENCE_IN_PROSE
+from dragoman.server_tools.addresses import DomainRules, find_named, to_ascii
+from dragoman.server_tools.charsets import CODECS
+from dragoman.server_tools.guarded_fetch import Fetched
+from dragoman.server_tools.mcp import ToolContent, ToolResult
+from dragoman.server_tools.readable import decode_text, read_html
+from dragoman.server_tools.tool_results import read_page as read_tool_page
+from dragoman.server_tools.tool_results import read_search
+from dragoman.server_tools.web_fetch import read_page
+from dragoman.translate.framing.error_text import clean_message, strip_html
+from dragoman.translate.framing.fields import read_call_head
+from dragoman.translate.framing.hostnames import decode_host, encode_host
+from dragoman.translate.framing.jsonread import decode_or, parse_or, read_input_tokens, read_json, read_json_leniently
+from dragoman.translate.framing.multipart import read_boundary
+from dragoman.translate.hub.checksum import decode_checked, encode_checked
+from dragoman.translate.hub.opaque import (
+    Form,
+    Opaque,
+    Thought,
+    decode_envelope,
+    encode_envelope,
+    seal_thoughts,
+    unseal_thoughts,
+)
+from dragoman.translate.hub.server_tools import (
     Page,
     SourceText,
     ToolUseRecord,
@@ -31,18 +49,15 @@ from dragoman.hub.server_tools import (
     seal_use,
     unseal_source,
 )
-from dragoman.net.dial import parse_url
-from dragoman.net.headers import Headers
-from dragoman.net.request_head import parse_head
-from dragoman.passes.server_tools import read_arguments
-from dragoman.protocols import PROTOCOLS
-from dragoman.protocols.chat.errors import read_event_error
-from dragoman.protocols.gemini.parse import read_call
-from dragoman.protocols.gemini.parse_fields import read_dialect, read_json_schema
-from dragoman.protocols.messages.wire import decode_call_id, decode_use_id
-from dragoman.protocols.relayed_paths import RELAYED_PATHS, EventStream, observe_document
-from dragoman.protocols.responses.errors import read_unusable
-from dragoman.protocols.responses.state_items import (
+from dragoman.translate.passes.server_tools import read_arguments
+from dragoman.translate.protocols import PROTOCOLS
+from dragoman.translate.protocols.chat.errors import read_event_error
+from dragoman.translate.protocols.gemini.parse import read_call
+from dragoman.translate.protocols.gemini.parse_fields import read_dialect, read_json_schema
+from dragoman.translate.protocols.messages.wire import decode_call_id, decode_use_id
+from dragoman.translate.protocols.relayed_paths import RELAYED_PATHS, EventStream, observe_document
+from dragoman.translate.protocols.responses.errors import read_unusable
+from dragoman.translate.protocols.responses.state_items import (
     Compaction,
     open_compaction,
     read_input,
@@ -50,29 +65,23 @@ from dragoman.protocols.responses.state_items import (
     read_request,
     seal_compaction,
 )
-from dragoman.providers.account_state import parse_reset, read_exhausted_until
-from dragoman.providers.codex.account import read_codex_exhausted_until
-from dragoman.providers.codex.account import read_limits as read_codex_limits
-from dragoman.providers.codex.credential import read_claims
-from dragoman.providers.codex.credential import read_tokens as read_codex_tokens
-from dragoman.providers.copilot.account import read_limits as read_copilot_limits
-from dragoman.providers.copilot.account import read_quotas
-from dragoman.providers.kiro.credential import parse_method
-from dragoman.providers.kiro.credential import read_tokens as read_kiro_tokens
-from dragoman.providers.kiro.services import read_region
-from dragoman.providers.models import parse_list
-from dragoman.tools.addresses import DomainRules, find_named, to_ascii
-from dragoman.tools.charsets import CODECS
-from dragoman.tools.guarded_fetch import Fetched
-from dragoman.tools.mcp import ToolContent, ToolResult
-from dragoman.tools.readable import decode_text, read_html
-from dragoman.tools.tool_results import read_page as read_tool_page
-from dragoman.tools.tool_results import read_search
-from dragoman.tools.web_fetch import read_page
+from dragoman.upstreams.account_state import parse_reset, read_exhausted_until
+from dragoman.upstreams.codex.account import read_codex_exhausted_until
+from dragoman.upstreams.codex.account import read_limits as read_codex_limits
+from dragoman.upstreams.codex.credential import read_claims
+from dragoman.upstreams.codex.credential import read_tokens as read_codex_tokens
+from dragoman.upstreams.copilot.account import read_limits as read_copilot_limits
+from dragoman.upstreams.copilot.account import read_quotas
+from dragoman.upstreams.credentials.credential import parse_timestamp
+from dragoman.upstreams.credentials.service_client import ServiceResponse
+from dragoman.upstreams.kiro.credential import parse_method
+from dragoman.upstreams.kiro.credential import read_tokens as read_kiro_tokens
+from dragoman.upstreams.kiro.services import read_region
+from dragoman.upstreams.models import parse_list
 from laws import assert_linear_function
 
 SRC = Path(dragoman.__file__).parent
-PACKAGES = ("framing", "hub", "passes", "protocols", "providers", "stages", "tools")
+PACKAGES = ("translate", "upstreams", "server_tools")
 READS = ("parse", "decode", "read", "unseal", "open")
 
 Make = Callable[[int], bytes]  # a number of bytes, about -> input of that size
@@ -213,24 +222,26 @@ def feed_events(data: bytes) -> None:
 
 
 READERS: dict[str, Reader] = {
-    "tools.readable:read_html": Reader(
+    "server_tools.readable:read_html": Reader(
         lambda page: read_html(page, "text/html", "https://a.example/dir/", 50_000),
         {**repeat(*PAGE_PIECES), **{f"pre {name}": make for name, make in repeat(*PAGE_PIECES, start="<pre>").items()}},
         8_000,
     ),
-    "tools.readable:decode_text": Reader(
+    "server_tools.readable:decode_text": Reader(
         decode_in_every_charset, repeat(b"ab", b"\xff\xfe\x80", b"\x1b$B", b"\x16\x04", b"~{", b"\x81\x30"), 8000
     ),
-    "tools.web_fetch:read_page": Reader(
+    "server_tools.web_fetch:read_page": Reader(
         lambda body: read_page(Fetched("https://a.example/x", "text/plain", "text/plain", body), 50_000),
         repeat("word ", "é", b"\xff"),
         20_000,
     ),
-    "tools.tool_results:read_search": Reader(lambda data: read_search(make_tool_result(data), "mcp"), PROSE, 20_000),
-    "tools.tool_results:read_page": Reader(
+    "server_tools.tool_results:read_search": Reader(
+        lambda data: read_search(make_tool_result(data), "mcp"), PROSE, 20_000
+    ),
+    "server_tools.tool_results:read_page": Reader(
         lambda data: read_tool_page(make_tool_result(data), "https://a.test", "mcp", 50_000), PROSE, 20_000
     ),
-    "tools.addresses:find_named": Reader(
+    "server_tools.addresses:find_named": Reader(
         of_text(lambda text: find_named(ADDRESS, text)),
         repeat("a?", ADDRESS + "." * 20 + "x ", ADDRESS + "0 ", ".", start="a.example/"),
         20_000,
@@ -238,12 +249,16 @@ READERS: dict[str, Reader] = {
     "tools.addresses:find_named of a long address": Reader(
         of_text(lambda url: find_named(url, url + "x ")), repeat("%C3%A4", "ä", "%", "a", start="https://a.example/")
     ),
-    "tools.addresses:to_ascii": Reader(of_text(to_ascii), {"letters": lambda size: b"https://" + make_letters(size)}),
+    "server_tools.addresses:to_ascii": Reader(
+        of_text(to_ascii), {"letters": lambda size: b"https://" + make_letters(size)}
+    ),
     "tools.addresses:DomainRules.permits": Reader(
         of_text(lambda host: DomainRules(allowed=(host,)).permits(f"https://{host}/")), {"letters": make_letters}
     ),
-    "framing.hostnames:encode_host": Reader(of_text(encode_host), {"letters": make_letters, **repeat("a", "ä.")}),
-    "framing.hostnames:decode_host": Reader(of_text(decode_host), repeat("a", "9", "xn--a.", start="xn--")),
+    "translate.framing.hostnames:encode_host": Reader(
+        of_text(encode_host), {"letters": make_letters, **repeat("a", "ä.")}
+    ),
+    "translate.framing.hostnames:decode_host": Reader(of_text(decode_host), repeat("a", "9", "xn--a.", start="xn--")),
     "net.dial:parse_url": Reader(of_text(parse_url), repeat("a.", "/", "@", ":", "[", start="https://")),
     "net.request_head:parse_head": Reader(
         lambda raw: parse_head(raw, 1_000_000),
@@ -252,28 +267,28 @@ READERS: dict[str, Reader] = {
         ),
         20_000,
     ),
-    "framing.fields:read_call_head": Reader(lambda body: read_call_head(body, needs_model=False), NESTED),
-    "framing.jsonread:decode_or": Reader(lambda body: decode_or(ANY_OBJECT, body, None), NESTED),
-    "framing.jsonread:parse_or": Reader(lambda body: parse_or(body, dict[str, object], None), NESTED),
-    "framing.jsonread:read_json": Reader(
+    "translate.framing.fields:read_call_head": Reader(lambda body: read_call_head(body, needs_model=False), NESTED),
+    "translate.framing.jsonread:decode_or": Reader(lambda body: decode_or(ANY_OBJECT, body, None), NESTED),
+    "translate.framing.jsonread:parse_or": Reader(lambda body: parse_or(body, dict[str, object], None), NESTED),
+    "translate.framing.jsonread:read_json": Reader(
         lambda body: read_json(ANY_OBJECT, body),
         {**NESTED, **repeat("\\ud800", "\\\\", "\\", start='{"a":"', end='"}')},
     ),
-    "framing.jsonread:read_json_leniently": Reader(
+    "translate.framing.jsonread:read_json_leniently": Reader(
         lambda body: read_json_leniently(ANY_OBJECT, body, ("a",)),
         {**NESTED, **repeat("1,", start='{"a":[', end="1]}")},
     ),
-    "framing.jsonread:read_input_tokens": Reader(read_input_tokens, NESTED),
-    "framing.multipart:read_boundary": Reader(
+    "translate.framing.jsonread:read_input_tokens": Reader(read_input_tokens, NESTED),
+    "translate.framing.multipart:read_boundary": Reader(
         read_boundary, repeat("; a=b", '; a="', ";", "; boundary=", ' ;  "', " ", "\\", start="multipart/form-data")
     ),
-    "framing.error_text:clean_message": Reader(of_text(clean_message), repeat(*FAULTS, " ", "(")),
-    "framing.error_text:strip_html": Reader(strip_html, repeat("<script>", "<", "<style", "<script></")),
-    "hub.checksum:decode_checked": Reader(
+    "translate.framing.error_text:clean_message": Reader(of_text(clean_message), repeat(*FAULTS, " ", "(")),
+    "translate.framing.error_text:strip_html": Reader(strip_html, repeat("<script>", "<", "<style", "<script></")),
+    "translate.hub.checksum:decode_checked": Reader(
         of_text(decode_checked),
         {"whole": lambda size: encode_checked(b"x" * size).encode(), **repeat("AAAA", "!", "=")},
     ),
-    "hub.opaque:decode_envelope": Reader(
+    "translate.hub.opaque:decode_envelope": Reader(
         of_text(decode_envelope),
         {
             "whole": lambda size: encode_envelope(OPAQUE, "x" * size).encode(),
@@ -281,95 +296,99 @@ READERS: dict[str, Reader] = {
             **repeat("AAAA", start="dgm1.2."),
         },
     ),
-    "hub.opaque:unseal_thoughts": Reader(
+    "translate.hub.opaque:unseal_thoughts": Reader(
         of_text(unseal_thoughts), {"whole": lambda size: seal_thoughts([Thought("hm", OPAQUE)] * (size // 20)).encode()}
     ),
-    "hub.server_tools:unseal_source": Reader(
+    "translate.hub.server_tools:unseal_source": Reader(
         of_text(unseal_source),
         {"whole": lambda size: seal_source(SourceText("x" * size)).encode(), **repeat("AAAA", start="dgm1.source.")},
     ),
-    "hub.server_tools:read_sealed_use": Reader(
+    "translate.hub.server_tools:read_sealed_use": Reader(
         of_text(lambda token: read_sealed_use(token, "")),
         {
             "whole": lambda size: seal_use(ToolUseRecord("web_fetch", {}, Page("", "", "x" * size))).encode(),
             **repeat("AAAA", start="dgm1.sourcerun."),
         },
     ),
-    "passes.server_tools:read_arguments": Reader(of_text(read_arguments), repeat("[", '{"a":', " ", '"', start="{")),
-    "protocols.responses.state_items:open_compaction": Reader(
+    "translate.passes.server_tools:read_arguments": Reader(
+        of_text(read_arguments), repeat("[", '{"a":', " ", '"', start="{")
+    ),
+    "translate.protocols.responses.state_items:open_compaction": Reader(
         of_text(open_compaction),
         {
             "whole": lambda size: seal_compaction(Compaction("x" * size, "m", "o")).encode(),
             **repeat("AAAA", start="dgm1.c."),
         },
     ),
-    "protocols.responses.state_items:read_request": Reader(read_request, NESTED),
-    "protocols.responses.state_items:read_input": Reader(
+    "translate.protocols.responses.state_items:read_request": Reader(read_request, NESTED),
+    "translate.protocols.responses.state_items:read_input": Reader(
         of_json(read_input),
         {"items": write_json(lambda size: {"input": [{"role": "user", "content": "x"}] * size})},
     ),
-    "protocols.responses.state_items:read_metadata": Reader(
+    "translate.protocols.responses.state_items:read_metadata": Reader(
         of_json(read_metadata),
         {"pairs": write_json(lambda size: {"metadata": {f"k{at}": "v" for at in range(size)}})},
     ),
-    "protocols.messages.wire:decode_call_id": Reader(of_text(decode_call_id), repeat("_2", "_", "a", start="toolu_")),
-    "protocols.messages.wire:decode_use_id": Reader(
+    "translate.protocols.messages.wire:decode_call_id": Reader(
+        of_text(decode_call_id), repeat("_2", "_", "a", start="toolu_")
+    ),
+    "translate.protocols.messages.wire:decode_use_id": Reader(
         of_text(decode_use_id), repeat("_2", "_", "a", "1_", "x61", start="srvtoolu_1_0_0_")
     ),
-    "protocols.gemini.parse:read_call": Reader(
+    "translate.protocols.gemini.parse:read_call": Reader(
         of_text(lambda path: read_call(path, "", b"{}")),
         repeat("/models/", ":a", "/publishers/", "/models/a:", "/", "\n", start="/v1beta/models/", end="!"),
     ),
-    "protocols.gemini.parse_fields:read_json_schema": Reader(
+    "translate.protocols.gemini.parse_fields:read_json_schema": Reader(
         lambda data: read_json_schema(msgspec.json.decode(data)),
         {"properties": write_json(lambda size: {"properties": {f"p{at}": {"type": "STRING"} for at in range(size)}})},
     ),
-    "protocols.gemini.parse_fields:read_dialect": Reader(
+    "translate.protocols.gemini.parse_fields:read_dialect": Reader(
         lambda data: read_dialect(msgspec.json.decode(data)),
         {"properties": write_json(lambda size: {"properties": {f"p{at}": {"nullable": True} for at in range(size)}})},
     ),
-    "protocols.relayed_paths:observe_document": Reader(
+    "translate.protocols.relayed_paths:observe_document": Reader(
         observe_document, {**NESTED, **repeat('{"usage":1},', start='{"usage":[', end="1]}")}
     ),
-    "protocols.relayed_paths:EventStream": Reader(
+    "translate.protocols.relayed_paths:EventStream": Reader(
         feed_events, repeat("data: {}\n\n", "data: x\n", "\n", "data: [DONE]\n\n")
     ),
-    "protocols.chat.errors:read_event_error": Reader(read_event_error, ERRORS),
-    "protocols.responses.errors:read_unusable": Reader(lambda body: read_unusable(body, "why"), ERRORS),
+    "translate.protocols.chat.errors:read_event_error": Reader(read_event_error, ERRORS),
+    "translate.protocols.responses.errors:read_unusable": Reader(lambda body: read_unusable(body, "why"), ERRORS),
     **{
-        f"protocols.{name}.errors:read_failure": Reader(read_failures(name), ERRORS)
-        for name in ("chat", "responses", "messages", "gemini", "kiro", "native")
+        f"translate.protocols.{name}.errors:read_failure": Reader(read_failures(name), ERRORS)
+        for name in ("chat", "responses", "messages", "gemini", "kiro", "echo")
     },
-    "flow.complete_reply:FENCE": Reader(
+    "proxy.complete_reply:FENCE": Reader(
         of_text(FENCE.match), repeat("```", "a", "```\n", "``` ", " ", "\n", start="```")
     ),
-    "flow.complete_reply:FENCE_IN_PROSE": Reader(of_text(FENCE_IN_PROSE.search), repeat("```a\n", "```", "\n", "a")),
-    "providers.account_state:parse_reset": Reader(
+    "proxy.complete_reply:FENCE_IN_PROSE": Reader(of_text(FENCE_IN_PROSE.search), repeat("```a\n", "```", "\n", "a")),
+    "upstreams.account_state:parse_reset": Reader(
         of_text(lambda text: parse_reset(text, 0.0)), repeat("9", "9m", "1d", "-")
     ),
-    "providers.account_state:read_exhausted_until": Reader(
+    "upstreams.account_state:read_exhausted_until": Reader(
         of_headers(lambda headers: read_exhausted_until(headers, 0.0)),
         repeat("x-ratelimit-remaining: 0\n", "ratelimit-a-remaining: 0\n", "x-ratelimit-reset: 9\n"),
     ),
-    "providers.codex.account:read_limits": Reader(
+    "upstreams.codex.account:read_limits": Reader(
         of_headers(lambda headers: read_codex_limits(headers, 0.0)),
         {
             "limits": lambda size: b"".join(b"x-l%d-primary-used-percent: 9\n" % at for at in range(size // 30)),
             **repeat("x-a-primary-used-percent: 9\n", "-primary", "x-"),
         },
     ),
-    "providers.codex.account:read_codex_exhausted_until": Reader(
+    "upstreams.codex.account:read_codex_exhausted_until": Reader(
         of_headers(lambda headers: read_codex_exhausted_until(headers, 0.0)), repeat("x-a-primary-used-percent: 100\n")
     ),
-    "providers.codex.credential:read_claims": Reader(of_text(read_claims), repeat(".", "e30", "e30.", "=")),
-    "providers.codex.credential:read_tokens": Reader(
+    "upstreams.codex.credential:read_claims": Reader(of_text(read_claims), repeat(".", "e30", "e30.", "=")),
+    "upstreams.codex.credential:read_tokens": Reader(
         lambda body: read_codex_tokens(ServiceResponse(400, body)), ERRORS
     ),
-    "providers.copilot.account:read_limits": Reader(
+    "upstreams.copilot.account:read_limits": Reader(
         of_headers(read_copilot_limits),
         repeat("x-quota-snapshot-chat: ent=9&rem=9\n", "x-quota-snapshot-chat: &\n", "&"),
     ),
-    "providers.copilot.account:read_quotas": Reader(
+    "upstreams.copilot.account:read_quotas": Reader(
         lambda body: read_quotas("copilot", ServiceResponse(200, body)),
         {
             "quotas": write_json(
@@ -378,12 +397,15 @@ READERS: dict[str, Reader] = {
             **NESTED,
         },
     ),
-    "providers.kiro.credential:parse_method": Reader(
+    "upstreams.credentials.credential:parse_timestamp": Reader(
+        of_text(parse_timestamp), repeat("1", "T", "-", "Z", "0.")
+    ),
+    "upstreams.kiro.credential:parse_method": Reader(
         of_text(lambda name: parse_method(name, registered=False, external=False)), repeat("-", "a_")
     ),
-    "providers.kiro.credential:read_tokens": Reader(lambda body: read_kiro_tokens(ServiceResponse(400, body)), ERRORS),
-    "providers.kiro.services:read_region": Reader(of_text(read_region), repeat("-a", ":", "a", start="arn:aws")),
-    "providers.models:parse_list": Reader(
+    "upstreams.kiro.credential:read_tokens": Reader(lambda body: read_kiro_tokens(ServiceResponse(400, body)), ERRORS),
+    "upstreams.kiro.services:read_region": Reader(of_text(read_region), repeat("-a", ":", "a", start="arn:aws")),
+    "upstreams.models:parse_list": Reader(
         parse_list,
         {
             "models": write_json(lambda size: {"data": [{"id": f"m{at}"} for at in range(size)]}),
@@ -396,61 +418,65 @@ READERS: dict[str, Reader] = {
 DECODER = "test_linear_decoders.py"
 REQUEST = "test_linear_requests.py"
 CONFIGURATION = "the operator's own configuration"
+SHIPPED = "a file of this package"
+CREDENTIALS = "a file of the operator's own credentials, read up to a bound"
 COVERED = {
-    "framing.fields:read_body": REQUEST,
-    "framing.fields:read_head": "framing.fields:read_call_head",
-    "framing.fields:read_body_call": "framing.fields:read_call_head",
-    "hub.opaque:read_opaque": "hub.opaque:decode_envelope",
-    "hub.opaque:decode_base64": "hub.opaque:unseal_thoughts",
-    "protocols.chat.decode_blocks:read_thinking_text": DECODER,
-    "protocols.chat.decode_blocks:read_block_opaque": DECODER,
-    "protocols.chat.decode_blocks:read_call_opaque": DECODER,
-    "protocols.chat.decode_blocks:read_field_opaque": DECODER,
-    "protocols.chat.decode_whole:decode_whole": DECODER,
-    "protocols.chat.decode_whole:decode_outline": DECODER,
-    "protocols.chat.errors:read_error": "protocols.chat.errors:read_failure",
-    "protocols.chat.parse:parse": REQUEST,
-    "protocols.chat.parse_turns:parse_turns": REQUEST,
-    "protocols.gemini.build_count:read_count": "framing.jsonread:parse_or",
-    "protocols.gemini.decode:decode_whole": DECODER,
-    "protocols.gemini.decode_blocks:read_grounding": DECODER,
-    "protocols.gemini.errors:read_error": "protocols.gemini.errors:read_failure",
-    "protocols.gemini.parse:parse": REQUEST,
-    "protocols.gemini.parse:parse_for_count": REQUEST,
-    "protocols.gemini.parse_content:parse_contents": REQUEST,
-    "protocols.gemini.parse_content:parse_instructions": REQUEST,
-    "protocols.kiro.decode:decode_whole": DECODER,
-    "protocols.kiro.errors:read_fault": "protocols.kiro.errors:read_failure",
-    "protocols.kiro.wire:read_options": CONFIGURATION,
-    "protocols.messages.decode:decode_whole": DECODER,
-    "protocols.messages.errors:read_error": "protocols.messages.errors:read_failure",
-    "protocols.messages.parse:parse": REQUEST,
-    "protocols.messages.parse:parse_for_count": REQUEST,
-    "protocols.messages.parse_content:parse_cache": REQUEST,
-    "protocols.messages.parse_content:parse_content": REQUEST,
-    "protocols.messages.parse_content:read_tool_uses": REQUEST,
-    "protocols.gemini.parse_content:read_tool_uses": REQUEST,
-    "protocols.native.decode:decode_whole": DECODER,
-    "protocols.native.wire:read_event": DECODER,
-    "protocols.relayed_paths:read_usage": "protocols.relayed_paths:observe_document",
-    "protocols.responses.decode:decode_whole": DECODER,
-    "protocols.responses.errors:read_stream_error": "protocols.responses.errors:read_failure",
-    "protocols.responses.errors:read_error": "protocols.responses.errors:read_failure",
-    "protocols.responses.parse:parse": REQUEST,
-    "protocols.responses.parse:parse_with_items": REQUEST,
-    "protocols.responses.parse_turns:read_tool_uses": REQUEST,
-    "protocols.responses.state_items:read_id": "protocols.responses.state_items:read_request",
-    "providers.codex.credential:read_expiry": "providers.codex.credential:read_claims",
-    "providers.codex.credential:read_account_claims": "providers.codex.credential:read_claims",
-    "providers.codex.credential:read_account_id": "providers.codex.credential:read_claims",
-    "providers.context_windows:read_count": "providers.models:parse_list",
-    "providers.section:read_dial": CONFIGURATION,
-    "providers.section:read_user_agent": CONFIGURATION,
-    "providers.section:read_headers": CONFIGURATION,
-    "providers.section:read_secrets": CONFIGURATION,
-    "providers.section:read_endpoint": CONFIGURATION,
-    "providers.section:read_catalogue": CONFIGURATION,
-    "tools.backends:read_tool_secrets": CONFIGURATION,
+    "translate.framing.fields:read_body": REQUEST,
+    "translate.profiles.shipped_data:read_shipped": SHIPPED,
+    **{f"upstreams.credentials.credential:{name}": CREDENTIALS for name in ("read_bytes", "read_table", "read_text")},
+    "translate.framing.fields:read_head": "translate.framing.fields:read_call_head",
+    "translate.framing.fields:read_body_call": "translate.framing.fields:read_call_head",
+    "translate.hub.opaque:read_opaque": "translate.hub.opaque:decode_envelope",
+    "translate.hub.opaque:decode_base64": "translate.hub.opaque:unseal_thoughts",
+    "translate.protocols.chat.decode_blocks:read_thinking_text": DECODER,
+    "translate.protocols.chat.decode_blocks:read_block_opaque": DECODER,
+    "translate.protocols.chat.decode_blocks:read_call_opaque": DECODER,
+    "translate.protocols.chat.decode_blocks:read_field_opaque": DECODER,
+    "translate.protocols.chat.decode_whole:decode_whole": DECODER,
+    "translate.protocols.chat.decode_whole:decode_outline": DECODER,
+    "translate.protocols.chat.errors:read_error": "translate.protocols.chat.errors:read_failure",
+    "translate.protocols.chat.parse:parse": REQUEST,
+    "translate.protocols.chat.parse_turns:parse_turns": REQUEST,
+    "translate.protocols.gemini.build_count:read_count": "translate.framing.jsonread:parse_or",
+    "translate.protocols.gemini.decode:decode_whole": DECODER,
+    "translate.protocols.gemini.decode_blocks:read_grounding": DECODER,
+    "translate.protocols.gemini.errors:read_error": "translate.protocols.gemini.errors:read_failure",
+    "translate.protocols.gemini.parse:parse": REQUEST,
+    "translate.protocols.gemini.parse:parse_for_count": REQUEST,
+    "translate.protocols.gemini.parse_content:parse_contents": REQUEST,
+    "translate.protocols.gemini.parse_content:parse_instructions": REQUEST,
+    "translate.protocols.kiro.decode:decode_whole": DECODER,
+    "translate.protocols.kiro.errors:read_fault": "translate.protocols.kiro.errors:read_failure",
+    "translate.protocols.kiro.wire:read_options": CONFIGURATION,
+    "translate.protocols.messages.decode:decode_whole": DECODER,
+    "translate.protocols.messages.errors:read_error": "translate.protocols.messages.errors:read_failure",
+    "translate.protocols.messages.parse:parse": REQUEST,
+    "translate.protocols.messages.parse:parse_for_count": REQUEST,
+    "translate.protocols.messages.parse_content:parse_cache": REQUEST,
+    "translate.protocols.messages.parse_content:parse_content": REQUEST,
+    "translate.protocols.messages.parse_content:read_tool_uses": REQUEST,
+    "translate.protocols.gemini.parse_content:read_tool_uses": REQUEST,
+    "translate.protocols.echo.decode:decode_whole": DECODER,
+    "translate.protocols.echo.wire:read_event": DECODER,
+    "translate.protocols.relayed_paths:read_usage": "translate.protocols.relayed_paths:observe_document",
+    "translate.protocols.responses.decode:decode_whole": DECODER,
+    "translate.protocols.responses.errors:read_stream_error": "translate.protocols.responses.errors:read_failure",
+    "translate.protocols.responses.errors:read_error": "translate.protocols.responses.errors:read_failure",
+    "translate.protocols.responses.parse:parse": REQUEST,
+    "translate.protocols.responses.parse:parse_with_items": REQUEST,
+    "translate.protocols.responses.parse_turns:read_tool_uses": REQUEST,
+    "translate.protocols.responses.state_items:read_id": "translate.protocols.responses.state_items:read_request",
+    "upstreams.codex.credential:read_expiry": "upstreams.codex.credential:read_claims",
+    "upstreams.codex.credential:read_account_claims": "upstreams.codex.credential:read_claims",
+    "upstreams.codex.credential:read_account_id": "upstreams.codex.credential:read_claims",
+    "upstreams.context_windows:read_count": "upstreams.models:parse_list",
+    "upstreams.section:read_dial": CONFIGURATION,
+    "upstreams.section:read_user_agent": CONFIGURATION,
+    "upstreams.section:read_headers": CONFIGURATION,
+    "upstreams.section:read_secrets": CONFIGURATION,
+    "upstreams.section:read_endpoint": CONFIGURATION,
+    "upstreams.section:read_catalogue": CONFIGURATION,
+    "server_tools.backends:read_tool_secrets": CONFIGURATION,
 }
 
 
@@ -467,7 +493,7 @@ def test_every_reader_is_listed() -> None:
     found = set(find_readers())
     assert found - READERS.keys() - COVERED.keys() == set(), "add a case, or the reader that covers it"
     assert COVERED.keys() - found == set(), "these do not exist any more"
-    here = {*READERS, DECODER, REQUEST, CONFIGURATION}
+    here = {*READERS, DECODER, REQUEST, CONFIGURATION, SHIPPED, CREDENTIALS}
     assert {name: by for name, by in COVERED.items() if by not in here} == {}
 
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from dragoman.hub.failure import RequestError
-from dragoman.hub.loss import Ledger
-from dragoman.hub.profile import Target
-from dragoman.passes.adapt_tools import adapt_tools
-from dragoman.protocols import PROTOCOLS
-from dragoman.protocols.gemini.build_schema import clean_schema
-from dragoman.providers.model_table import find_profile
+from dragoman.translate.hub.failure import RequestError
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.profile import Target
+from dragoman.translate.passes.adapt_tools import adapt_tools
+from dragoman.translate.profiles.model_table import find_profile
+from dragoman.translate.protocols import PROTOCOLS
+from dragoman.translate.protocols.gemini.build_schema import clean_schema
 from laws import assert_linear_function
 
 Shape = Callable[[int], dict[str, object]]

@@ -34,9 +34,9 @@ PROTOCOL_NAMES = {
     'post("/v1/messages")': ["1: '/v1/messages'"],
     "model.chat_tools = False": ["1: chat_tools"],
     "def make_kiro(): ...": ["1: make_kiro"],
-    "from dragoman.protocols.chat import PROTOCOL": ["1: dragoman.protocols.chat"],
+    "from dragoman.translate.protocols.chat import PROTOCOL": ["1: dragoman.translate.protocols.chat"],
     '"""Chat and Messages are protocols."""\nresponses = read("the messages")': [],
-    "from dragoman.protocols import PROTOCOLS": [],
+    "from dragoman.translate.protocols import PROTOCOLS": [],
 }
 TRUTH_TESTS = {
     "try: ...\nexcept OSError as error:\n    log(error or 'slow')": ["3: error"],

@@ -1,4 +1,4 @@
-"""Write src/dragoman/prices/sheet.json, one model per line, from the prices of the genai-prices package.
+"""Write src/dragoman/operate/prices/sheet.json, one model per line, from the prices of the genai-prices package.
 
 Prices become whole picodollars (10**-12 US dollars) per token, search or request; one that rises with the input is
 [base, tokens, price above them, ...].
@@ -13,7 +13,7 @@ import msgspec
 from genai_prices import types as theirs
 from genai_prices.data import providers
 
-SHEET = Path(__file__).parent.parent / "src" / "dragoman" / "prices" / "sheet.json"
+SHEET = Path(__file__).parent.parent / "src" / "dragoman" / "operate" / "prices" / "sheet.json"
 VENDORS = (
     *("anthropic", "openai", "google", "x-ai", "github-copilot", "deepseek", "mistral", "moonshotai", "zai"),
     *("minimax", "cohere", "groq", "cerebras", "fireworks", "together", "perplexity", "openrouter"),

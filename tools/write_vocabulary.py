@@ -1,12 +1,12 @@
-"""Write src/dragoman/providers/cl100k_base.bin: the tokens of cl100k_base, as the splintr package holds them (MIT)."""
+"""Write the vocabulary cl100k_base.bin of translate/profiles: the tokens as the splintr package holds them (MIT)."""
 
 from pathlib import Path
 
 import splintr
 
-from dragoman.providers.token_count import pack_vocabulary
+from dragoman.translate.profiles.token_count import pack_vocabulary
 
-FILE = Path(__file__).parent.parent / "src" / "dragoman" / "providers" / "cl100k_base.bin"
+FILE = Path(__file__).parent.parent / "src" / "dragoman" / "translate" / "profiles" / "cl100k_base.bin"
 NAME = "cl100k_base"
 TOKENS = 100_256  # without control tokens
 

@@ -14,45 +14,45 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.keys import Keyring
-from dragoman.accounts.lost_calls import LostCalls
-from dragoman.accounts.usage_writer import UsageWriter, remove_old_usage_forever
-from dragoman.admin.configuration import ConfigReader
-from dragoman.admin.settled_file import read_settled
 from dragoman.config import Config, ConfigError, Problem
 from dragoman.config.load import Stamp
 from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import find_unreadable_secrets
 from dragoman.config.settings import Tools, find_console_state, is_loopback
-from dragoman.flow.gateway import Gateway
-from dragoman.flow.runtime import Runtime
-from dragoman.http.api.operations import AuditLog, EveryWorker
-from dragoman.http.api.table import AdminApi
-from dragoman.http.background import BackgroundApi
-from dragoman.http.console.site import Console, make_console
-from dragoman.http.handler import RequestHandler
-from dragoman.http.metrics import make_metrics_reader, provider_address
-from dragoman.http.rejections import HostCheck, render_transport_error
-from dragoman.http.responses import ResponsesApi
-from dragoman.http.worker_group import GroupMember, WorkerGroup
-from dragoman.hub.outcome import Outcome, OutcomeObserver
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
 from dragoman.net.limits import Limits, limits_for
 from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
-from dragoman.prices import Pricing
-from dragoman.protocols import PROTOCOLS
-from dragoman.providers.learned_quirks import LearnedQuirks
-from dragoman.providers.models import CachedCatalogue
-from dragoman.providers.provider import Provider
-from dragoman.providers.section import USER_AGENT, make_provider
-from dragoman.responses.background import BackgroundRuns
-from dragoman.responses.service import ResponseService, remove_old_responses_forever
+from dragoman.operate.configuration.effective import ConfigReader
+from dragoman.operate.configuration.settled_file import read_settled
+from dragoman.operate.metrics.registry import SharedCounters, make_registry
+from dragoman.operate.prices import Pricing
+from dragoman.operate.usage.usage_writer import UsageWriter, remove_old_usage_forever
+from dragoman.proxy.gateway import Gateway
+from dragoman.proxy.outcome import Outcome, OutcomeObserver
+from dragoman.proxy.runtime import Runtime
+from dragoman.server.api.operations import AuditLog, EveryWorker
+from dragoman.server.api.table import AdminApi
+from dragoman.server.background import BackgroundApi
+from dragoman.server.console.site import Console, make_console
+from dragoman.server.handler import RequestHandler
+from dragoman.server.metrics import make_metrics_reader, provider_address
+from dragoman.server.rejections import HostCheck, render_transport_error
+from dragoman.server.responses import ResponsesApi
+from dragoman.server.worker_group import GroupMember, WorkerGroup
+from dragoman.server_tools.backends import CurrentBackends, Network, ToolPlan, plan_tools
+from dragoman.server_tools.guarded_fetch import LinkedMediaFetcher
+from dragoman.state.background import BackgroundRuns
+from dragoman.state.lost_calls import LostCalls
+from dragoman.state.service import ResponseService, remove_old_responses_forever
 from dragoman.store import Store, StoreError
-from dragoman.telemetry.registry import SharedCounters, make_registry
-from dragoman.tools.backends import CurrentBackends, Network, ToolPlan, plan_tools
-from dragoman.tools.guarded_fetch import LinkedMediaFetcher
+from dragoman.tenancy.keys import Keyring
+from dragoman.translate.protocols import PROTOCOLS
+from dragoman.upstreams.learned_quirks import LearnedQuirks
+from dragoman.upstreams.models import CachedCatalogue
+from dragoman.upstreams.provider import Provider
+from dragoman.upstreams.section import USER_AGENT, make_provider
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import zstandard
 
 from asking import PATHS, make_body
 from cli.leaky_vendors import MODES, LeakyCodex, LeakyCopilot, LeakyGoogle, LeakyKiro, Vendor
-from dragoman.accounts.credential import format_timestamp
+from dragoman.upstreams.credentials.credential import format_timestamp
 from fakes.google import write_user_file
 from fakes.kiro import ARN
 from fakes.service import json_answer

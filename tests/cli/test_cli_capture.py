@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.admin.replay.difference import compare_captures
-from dragoman.admin.replay.recorded_services import config_for_upstream
-from dragoman.flow.capture.files import Bounds, CaptureDirectory, read_capture, to_json
-from dragoman.flow.capture.format import Capture, utc_text
+from dragoman.operate.captures.replay.difference import compare_captures
+from dragoman.operate.captures.replay.recorded_services import config_for_upstream
+from dragoman.proxy.capture.files import Bounds, CaptureDirectory, read_capture, to_json
+from dragoman.proxy.capture.format import Capture, utc_text
 from gateway import KEY, running
 from shell import Shell
 from waiting import wait_until

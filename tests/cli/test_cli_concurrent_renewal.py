@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from asking import ask
-from dragoman.accounts.credential import format_timestamp
+from dragoman.upstreams.credentials.credential import format_timestamp
 from fakes.codex import TOKEN, FakeCodex
 from fakes.kiro import ARN, FakeKiro
 from fakes.upstream import Answer, ReceivedRequest

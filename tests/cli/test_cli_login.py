@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.admin.configuration import Target
 from dragoman.cli.serving.startup import Keys, render_banner
 from dragoman.config import load
+from dragoman.operate.configuration.effective import Target
 from fakes.kiro import FakeKiro
 from shell import Shell
 

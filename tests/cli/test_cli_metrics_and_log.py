@@ -85,7 +85,7 @@ def test_the_text_log_has_one_line_for_each_request(shell: Shell) -> None:
         assert served.end() == 0
     (line,) = [line for line in served.err.splitlines() if request_id in line]
     assert " info dragoman.requests: " in line
-    assert " chat>native echo/echo ok " in line or " chat echo/echo ok " in line
+    assert " chat>echo echo/echo ok " in line or " chat echo/echo ok " in line
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from dragoman.cli.capture import SHARES, TIME_WIDTH, WIDTH, render_timeline
 from dragoman.cli.screen import fit, width_of
-from dragoman.flow.capture.files import read_capture
-from dragoman.flow.capture.format import Capture, Chunk, ClientResponse, event_json
-from dragoman.hub.events import Delta, Failed
-from dragoman.hub.failure import Failure, Kind
+from dragoman.proxy.capture.files import read_capture
+from dragoman.proxy.capture.format import Capture, Chunk, ClientResponse, event_json
+from dragoman.translate.hub.events import Delta, Failed
+from dragoman.translate.hub.failure import Failure, Kind
 from tables import each_row
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"

@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from asking import ask
-from dragoman.accounts.keys import Keyring
 from dragoman.store import open_store
 from dragoman.store.usage_rows import UsageRow
+from dragoman.tenancy.keys import Keyring
 from gateway import KEY
 from postgres import Postgres
 from shell import Shell

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from asking import send
-from dragoman.accounts.keys import Keyring
-from dragoman.admin.configuration import ConfigSource
 from dragoman.app import App, Listening, Settings, run
 from dragoman.config import Config, Secret
+from dragoman.operate.configuration.effective import ConfigSource
+from dragoman.tenancy.keys import Keyring
 from shell import Served, Shell
 from waiting import wait_until
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.accounts.keys import Keyring
-from dragoman.admin import settled_file
-from dragoman.admin.configuration import ConfigSource
 from dragoman.app import App, Listening, Settings, run
 from dragoman.config import Secret
 from dragoman.config.load import Stamp
+from dragoman.operate.configuration import settled_file
+from dragoman.operate.configuration.effective import ConfigSource
+from dragoman.tenancy.keys import Keyring
 from waiting import wait_until_async
 
 ECHO = '[providers.echo]\nkind = "echo"\n'

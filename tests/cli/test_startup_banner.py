@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.admin.configuration import Target
 from dragoman.cli.serving.startup import Keys, render_banner
 from dragoman.config import load
+from dragoman.operate.configuration.effective import Target
 
 PROXY_LINE = "  the one in $PROXY_API_KEY; set DRAGOMAN_API_KEY to its value for the lines below"
 

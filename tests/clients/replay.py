@@ -6,12 +6,12 @@ import msgspec
 
 from clients.accepting import complaints
 from dragoman.config import Effort
-from dragoman.hub.failure import Kind, RequestError
-from dragoman.hub.loss import Ledger, Loss, LossKind
-from dragoman.hub.profile import Target
-from dragoman.passes.adapt_tools import adapt_tools
-from dragoman.protocols import PROTOCOLS
-from dragoman.providers.model_table import find_profile
+from dragoman.translate.hub.failure import Kind, RequestError
+from dragoman.translate.hub.loss import Ledger, Loss, LossKind
+from dragoman.translate.hub.profile import Target
+from dragoman.translate.passes.adapt_tools import adapt_tools
+from dragoman.translate.profiles.model_table import find_profile
+from dragoman.translate.protocols import PROTOCOLS
 
 UPSTREAMS = tuple(name for name, protocol in PROTOCOLS.items() if protocol.upstream is not None and name != "native")
 ISSUERS = {"responses": "openai", "messages": "anthropic"}  # who seals what a client of the protocol sends back

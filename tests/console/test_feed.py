@@ -11,7 +11,7 @@ import pytest
 from console.browser import Browser, sign_in
 from console.feed_reader import WORDS, Client, reading, run_clients, wait_until_unwatched
 from console.traffic import ECHO, own_id, write_words
-from dragoman.admin.timeline import build_timeline
+from dragoman.operate.captures.timeline import build_timeline
 from fakes.upstream import FakeUpstream, Gate
 from gateway import KEY, Running, provider_section, running
 from tables import each_row

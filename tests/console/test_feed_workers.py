@@ -12,7 +12,7 @@ from console.browser import Browser, sign_in
 from console.feed_reader import WORDS, Client, FeedReader, reading, run_clients, wait_until_unwatched
 from console.test_feed import hold
 from console.traffic import ECHO, own_id
-from dragoman.http.console import gateway_rows
+from dragoman.server.console import gateway_rows
 from fakes.upstream import FakeUpstream
 from gateway import KEY, Running, provider_section, running_workers
 

@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from asking import ask
 from console.screen import Screen
 from console.traffic import make_capturing_config
-from dragoman.admin.timeline import build_timeline
+from dragoman.operate.captures.timeline import build_timeline
 from gateway import Running, provider_section, running
 
 RETRY = "[retry]\nattempts = 3\nbase_s = 0.3\n"

@@ -9,7 +9,7 @@ from asking import ask
 from console.browser import sign_in
 from console.feed_reader import reading
 from console.traffic import make_capturing_config
-from dragoman.admin.timeline import build_timeline
+from dragoman.operate.captures.timeline import build_timeline
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, provider_section, running
 

@@ -9,10 +9,10 @@ import pytest
 from console.browser import sign_in
 from console.feed_reader import Client, reading, run_clients, wait_until_unwatched
 from console.traffic import own_id
-from dragoman.admin.timeline import FrameReader, TimelineEntry
-from dragoman.flow.capture.format import Chunk
-from dragoman.flow.capture.memory_bounds import TAIL_BYTES, HeadAndTail
-from dragoman.http.console.live_frames import hide_content
+from dragoman.operate.captures.timeline import FrameReader, TimelineEntry
+from dragoman.proxy.capture.format import Chunk
+from dragoman.proxy.capture.memory_bounds import TAIL_BYTES, HeadAndTail
+from dragoman.server.console.live_frames import hide_content
 from fakes.upstream import Gate
 from gateway import KEY
 from rig import Rig, run_rig

@@ -66,7 +66,7 @@ def test_the_losses_of_a_translation_are_those_of_the_matrix(tab: Screen) -> Non
     row = table.get_by_role("row", name="Chat Completions")
     row.get_by_text("fields").first.click()
     expect(row.get_by_text("/logit_bias dropped: messages has no such field")).to_be_visible()
-    expect(tab.page.locator("main")).to_contain_text("For native there is no such table")
+    expect(tab.page.locator("main")).to_contain_text("For echo there is no such table")
     row.get_by_text("fields").last.click()
     expect(row.get_by_text("/temperature dropped: Kiro has no such setting")).to_be_visible()
     tab.keep("models-losses")

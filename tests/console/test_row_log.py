@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from dragoman.flow.capture.writer import RequestCapture
-from dragoman.http.console import live_requests
-from dragoman.http.console.live_requests import KEPT_CHANGES, KEPT_GONE, Change, LiveRequests, Row, RowLog
+from dragoman.proxy.capture.writer import RequestCapture
+from dragoman.server.console import live_requests
+from dragoman.server.console.live_requests import KEPT_CHANGES, KEPT_GONE, Change, LiveRequests, Row, RowLog
 
 STEPS = 60
 

@@ -12,11 +12,11 @@ import pytest
 
 from console.browser import Browser, error_code, sign_in
 from console.traffic import ECHO
-from dragoman.accounts.console_sessions import IDLE_S, LINK_S, TOUCH_S, ConsoleSessions, MemorySessions
-from dragoman.accounts.console_sessions import Browser as SignedIn
-from dragoman.accounts.keys import Grant, Keyring, KeyRole
 from dragoman.config import Secret
 from dragoman.store import open_store
+from dragoman.tenancy.console_sessions import IDLE_S, LINK_S, TOUCH_S, ConsoleSessions, MemorySessions
+from dragoman.tenancy.console_sessions import Browser as SignedIn
+from dragoman.tenancy.keys import Grant, Keyring, KeyRole
 from gateway import KEY, Running, running
 
 API = "/api/v1/config"

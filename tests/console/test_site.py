@@ -11,7 +11,7 @@ from console.browser import Browser, sign_in
 from console.traffic import ECHO
 from dragoman.config import load
 from dragoman.config.settings import find_console_state
-from dragoman.http.console.site import make_browser_check
+from dragoman.server.console.site import make_browser_check
 from gateway import KEY, Running, running
 
 FILES = Path(__file__).parents[2] / "src" / "dragoman" / "console"

@@ -4,7 +4,7 @@ import time
 
 from msgspec.structs import replace
 
-from dragoman.http.console.stored_hour import HourReader, StoredHour
+from dragoman.server.console.stored_hour import HourReader, StoredHour
 from dragoman.store import open_store
 from store.rows import row_at
 from tables import each_row

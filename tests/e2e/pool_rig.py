@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.accounts.pool import Pool
+from dragoman.upstreams.credentials.pool import Pool
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, running
 from rig import QUICK

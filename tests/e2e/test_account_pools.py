@@ -14,8 +14,8 @@ import pytest
 import fakes.codex as codex
 import fakes.copilot as copilot
 import fakes.kiro as kiro
-from dragoman.accounts.cooldowns import PROBE_AFTER_S
-from dragoman.hub.outcome import FailedAttempt
+from dragoman.proxy.outcome import FailedAttempt
+from dragoman.upstreams.credentials.cooldowns import PROBE_AFTER_S
 from e2e.pool_rig import key_of, pool_of
 from fakes.service import json_answer, stream
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest

@@ -108,8 +108,8 @@ def test_trickled_replies_end_in_their_time(tmp_path: Path) -> None:
 
 
 def test_a_trickled_error_ends_in_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.flow.reply_bounds.ERROR_BODY_S", 0.5)
-    monkeypatch.setattr("dragoman.flow.upstream.ERROR_BODY_S", 0.5)
+    monkeypatch.setattr("dragoman.proxy.reply_bounds.ERROR_BODY_S", 0.5)
+    monkeypatch.setattr("dragoman.proxy.upstream.ERROR_BODY_S", 0.5)
     with run_rig(tmp_path) as rig, ThreadPoolExecutor(2) as pool:
         rig.play("messages", trickle(500))
         replies = pool.map(lambda stream: rig.ask("chat", "messages", stream=stream), (False, True))

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.admin.captures import export_capture
-from dragoman.admin.replay.difference import compare_captures
-from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.format import Capture
-from dragoman.http.handler import replay_site
+from dragoman.operate.captures.files import export_capture
+from dragoman.operate.captures.replay.difference import compare_captures
+from dragoman.operate.captures.replay.rerun import rerun
+from dragoman.proxy.capture.format import Capture
+from dragoman.server.handler import replay_site
 from e2e.account_rig import KIRO_MODEL as MODEL
 from e2e.account_rig import run_kiro
 from e2e.cases import request_for

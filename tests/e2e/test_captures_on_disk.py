@@ -14,11 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.cli.capture import render_timeline as timeline
-from dragoman.flow.capture import recording as recordings
-from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture, read_capture, to_json
-from dragoman.flow.capture.format import Capture, utc_text
-from dragoman.flow.capture.recording import Recording
-from dragoman.flow.capture.writer import MEMORY_BYTES
+from dragoman.proxy.capture import recording as recordings
+from dragoman.proxy.capture.files import Bounds, CaptureDirectory, load_capture, read_capture, to_json
+from dragoman.proxy.capture.format import Capture, utc_text
+from dragoman.proxy.capture.recording import Recording
+from dragoman.proxy.capture.writer import MEMORY_BYTES
 from e2e.cases import CASES
 from fakes.kiro import FakeKiro, make_framed, refusal, sign, tail, words
 from fakes.upstream import Answer, End, FakeUpstream
@@ -329,7 +329,7 @@ def test_captures_beyond_the_queue_are_dropped_and_counted(tmp_path: Path, monke
         raise OSError(5, "dead")
 
     monkeypatch.setattr(CaptureDirectory, "write", hang)
-    monkeypatch.setattr("dragoman.flow.capture.writer.MAX_WAITING", 2)
+    monkeypatch.setattr("dragoman.proxy.capture.writer.MAX_WAITING", 2)
     with run_capturing(tmp_path, debug(tmp_path)) as (gateway, _):
         for _ in range(6):
             assert ask(gateway, make_body()).status == 200

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from asking import make_body
-from dragoman.hub.outcome import CLIENT_GONE, FailedAttempt
-from dragoman.hub.usage import Source
+from dragoman.proxy.outcome import CLIENT_GONE, FailedAttempt
+from dragoman.translate.hub.usage import Source
 from e2e.cases import WEATHER, request_for
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.accounts.cooldowns import PROBE_AFTER_S
-from dragoman.accounts.pool import Pool
+from dragoman.upstreams.credentials.cooldowns import PROBE_AFTER_S
+from dragoman.upstreams.credentials.pool import Pool
 from e2e.pool_rig import Keyed
 from fakes.upstream import Answer, FakeUpstream
 from gateway import Running, provider_section, running

@@ -39,12 +39,12 @@ def test_an_upstream_that_cannot_count_now_is_replaced_by_an_estimate(rig: Rig, 
 
 def test_only_the_log_names_who_counted(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     answers = (Answer(b'{"input_tokens": 4242}', content_type="application/json"), Answer(b"{}", status=503))
-    with caplog.at_level(logging.INFO, "dragoman.flow.count_tokens"):
+    with caplog.at_level(logging.INFO, "dragoman.proxy.count_tokens"):
         for answer in answers:
             rig.play("messages", answer)
             rig.sdk.anthropic.messages.count_tokens(model=rig.model("messages"), messages=USER)
         rig.sdk.anthropic.messages.count_tokens(model=rig.model("chat"), messages=USER)
-    records = [record for record in caplog.records if record.name == "dragoman.flow.count_tokens"]
+    records = [record for record in caplog.records if record.name == "dragoman.proxy.count_tokens"]
     counted, failed, unasked = (record.getMessage() for record in records)
     assert counted == "messages/claude-opus-4-6: 4242 tokens, counted upstream"
     assert failed.endswith("tokens, estimated: it answered with no count, but HTTP 503")

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from asking import CLIENTS, EXPLAIN, Reply, find_path, make_body
-from dragoman.admin.replay.difference import compare_captures
-from dragoman.admin.replay.rerun import rerun
-from dragoman.http.handler import replay_site
+from dragoman.operate.captures.replay.difference import compare_captures
+from dragoman.operate.captures.replay.rerun import rerun
+from dragoman.server.handler import replay_site
 from gateway import KEY
 from rig import Rig, run_rig
 from waiting import wait_until

@@ -9,7 +9,7 @@ import pytest
 from google import genai
 from google.genai import types
 
-from dragoman.hub.usage import Source
+from dragoman.translate.hub.usage import Source
 from e2e.cases import CASES, WEATHER, WORDS
 from fakes.upstream import Answer, End, Gate
 from gateway import KEY

@@ -7,12 +7,12 @@ from itertools import product
 import msgspec
 import pytest
 
-from dragoman.accounts.usage_writer import make_row
 from dragoman.config.settings import PriceOverride
-from dragoman.hub.outcome import Outcome
-from dragoman.hub.usage import MAX_COUNT
-from dragoman.prices import Pricing
-from dragoman.telemetry.otlp import span_attributes, span_message
+from dragoman.operate.metrics.otlp import span_attributes, span_message
+from dragoman.operate.prices import Pricing
+from dragoman.operate.usage.usage_writer import make_row
+from dragoman.proxy.outcome import Outcome
+from dragoman.translate.hub.usage import MAX_COUNT
 from fakes.upstream import Answer
 from mutations import Place, places, with_value
 from rig import PROTOCOLS, Rig

@@ -12,8 +12,8 @@ from anthropic.types import MessageParam, ToolParam
 
 from asking import EXPLAIN
 from asking import ask as send_body
-from dragoman.hub.usage import Source
-from dragoman.providers.token_count import count_text
+from dragoman.translate.hub.usage import Source
+from dragoman.translate.profiles.token_count import count_text
 from e2e.account_rig import KiroRig, run_kiro
 from fakes.kiro import make_framed, tail, tool, words
 from fakes.upstream import Answer, End, Gate

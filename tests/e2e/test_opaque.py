@@ -7,7 +7,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessage
 from pydantic import BaseModel
 
-from dragoman.hub.opaque import Form, Opaque, encode_envelope
+from dragoman.translate.hub.opaque import Form, Opaque, encode_envelope
 from e2e.cases import CASES, request_for
 from fakes.upstream import Answer
 from rig import PATHS, PROTOCOLS, Rig

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
-from dragoman.hub.usage import Source
+from dragoman.proxy.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
+from dragoman.translate.hub.usage import Source
 from e2e.cases import CASES, request_for
 from e2e.faults import FAULTS, refusal
 from fakes.upstream import Answer, End

@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.protocols import PROTOCOLS
+from dragoman.translate.protocols import PROTOCOLS
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, provider_section, running
-from protocols.path_protocol import NAME, PROTOCOL
 from raw_http import Answered, ask, post, request_bytes
 from scripting import JSON, write_reply
+from translate.protocols.path_protocol import NAME, PROTOCOL
 
 BODY = b'{ "ask" : "hello" }'
 WHOLE = Answer(b'{"text":"hi"}', content_type=JSON)

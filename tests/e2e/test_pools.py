@@ -9,8 +9,8 @@ import anthropic
 import pytest
 
 from asking import Reply, ask, send
-from dragoman.accounts.pool import MemberState
-from dragoman.hub.outcome import FailedAttempt, Outcome
+from dragoman.proxy.outcome import FailedAttempt, Outcome
+from dragoman.upstreams.credentials.pool import MemberState
 from e2e.pool_rig import PoolRig, keys_of, make_section, run_pool
 from fakes.upstream import Answer, ReceivedRequest
 from gateway import running

@@ -7,7 +7,7 @@ import msgspec
 import openai
 import pytest
 
-from dragoman.protocols.relayed_paths import RELAYED_PATHS
+from dragoman.translate.protocols.relayed_paths import RELAYED_PATHS
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, running
 from raw_http import Answered, post

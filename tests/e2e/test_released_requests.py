@@ -24,20 +24,20 @@ from asking import find_path, make_body
 from console.browser import sign_in
 from console.feed_reader import reading
 from console.traffic import own_id
-from dragoman.flow.answer import ActiveCall
-from dragoman.flow.call import Call
-from dragoman.flow.capture.recording import Recording
-from dragoman.flow.relay import RelayedCall
-from dragoman.flow.request_record import RequestRecord
-from dragoman.flow.turn import Turn
-from dragoman.http.websocket import ResponsesSocket
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.socket_sink import SocketSink
 from dragoman.net.websocket import WebSocket
-from dragoman.responses.background import ActiveRun
-from dragoman.responses.kept_call import KeptCall
-from dragoman.responses.parked_run import Run
+from dragoman.proxy.answer import ActiveCall
+from dragoman.proxy.call import Call
+from dragoman.proxy.capture.recording import Recording
+from dragoman.proxy.relay import RelayedCall
+from dragoman.proxy.request_record import RequestRecord
+from dragoman.proxy.turn import Turn
+from dragoman.server.websocket import ResponsesSocket
+from dragoman.state.background import ActiveRun
+from dragoman.state.kept_call import KeptCall
+from dragoman.state.parked_run import Run
 from fakes.upstream import Answer, End
 from gateway import KEY
 from raw_http import dial, request_bytes

@@ -11,12 +11,12 @@ import msgspec
 
 from asking import send
 from dragoman.config.proxies import parse_proxy
-from dragoman.flow.prepare import KEPT_BACK
-from dragoman.framing.known_secrets import LatestForms
 from dragoman.net.client import OutgoingRequest, write_head
 from dragoman.net.dial import parse_url
 from dragoman.net.headers import CREDENTIAL_FIELDS
-from dragoman.protocols import KEY_PLACES
+from dragoman.proxy.prepare import KEPT_BACK
+from dragoman.translate.framing.known_secrets import LatestForms
+from dragoman.translate.protocols import KEY_PLACES
 from gateway import KEY
 from rig import Rig, run_rig
 

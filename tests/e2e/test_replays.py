@@ -12,11 +12,11 @@ import msgspec
 import openai
 import pytest
 
-from dragoman.admin.replay.difference import compare_captures
-from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.files import Bounds, CaptureDirectory, load_capture
-from dragoman.flow.capture.format import Capture, summarize
-from dragoman.http.handler import replay_site
+from dragoman.operate.captures.replay.difference import compare_captures
+from dragoman.operate.captures.replay.rerun import rerun
+from dragoman.proxy.capture.files import Bounds, CaptureDirectory, load_capture
+from dragoman.proxy.capture.format import Capture, summarize
+from dragoman.server.handler import replay_site
 from e2e.account_rig import KIRO_MODEL as MODEL
 from e2e.account_rig import KiroRig, run_codex, run_copilot, run_kiro
 from e2e.cases import BROKEN, CASES, request_for
@@ -231,7 +231,7 @@ def test_a_fetched_picture_is_not_fetched_again(tmp_path: Path, monkeypatch: pyt
         url = f"http://127.0.0.1:{pages.port}/photo.png"
         shared.play(make_framed(words("A fake."), tail()))
         refused = post(shared.gateway.port, "/v1/chat/completions", make_linked_request(MODEL, url))
-        monkeypatch.setattr("dragoman.tools.guarded_fetch.is_public", lambda address: True)
+        monkeypatch.setattr("dragoman.server_tools.guarded_fetch.is_public", lambda address: True)
         answered = post(shared.gateway.port, "/v1/chat/completions", make_linked_request(MODEL, url))
         captures = kept.take_new(2)
     assert (refused.status, answered.status) == (400, 200)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dragoman.hub.events import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
+from dragoman.translate.hub.events import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
 from e2e.test_half_calls import ERROR, GOOD_END
 from fakes.upstream import Answer
 from rig import PROTOCOLS, Rig

@@ -12,9 +12,9 @@ import pytest
 
 import asking
 from asking import NO_HEADERS
-from dragoman.hub.failure import Kind
-from dragoman.hub.outcome import CLIENT_GONE, OK
-from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
+from dragoman.operate.metrics.catalogue import CATALOGUE, Family, Type
+from dragoman.proxy.outcome import CLIENT_GONE, OK
+from dragoman.translate.hub.failure import Kind
 from fakes.upstream import Answer, FakeUpstream, Gate
 from gateway import KEY
 from rig import PATHS, Rig, run_rig

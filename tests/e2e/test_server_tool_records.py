@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from anthropic import APIError
 
-from dragoman.accounts.usage_writer import make_row
-from dragoman.flow.capture.format import Capture, LookupName
-from dragoman.hub.outcome import Outcome
-from dragoman.observers.metrics import RequestMetrics
-from dragoman.observers.request_log import format_json, format_text
-from dragoman.prices import Pricing
-from dragoman.providers.token_count import count_text
+from dragoman.operate.metrics.readings import RequestMetrics
+from dragoman.operate.prices import Pricing
+from dragoman.operate.request_log import format_json, format_text
+from dragoman.operate.usage.usage_writer import make_row
+from dragoman.proxy.capture.format import Capture, LookupName
+from dragoman.proxy.outcome import Outcome
+from dragoman.translate.profiles.token_count import count_text
 from e2e.search_scene import (
     ANSWERS,
     BROKEN,

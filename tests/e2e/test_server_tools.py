@@ -4,7 +4,7 @@ import pytest
 from anthropic import BadRequestError
 from anthropic.types import CitationsWebSearchResultLocation, ServerToolUseBlock, TextBlock, WebSearchToolResultBlock
 
-from dragoman.hub.server_tools import unseal_source
+from dragoman.translate.hub.server_tools import unseal_source
 from e2e.search_scene import (
     ANSWERS,
     FETCH,

@@ -10,7 +10,7 @@ import pytest
 from anthropic.types import Message, TextBlock, ThinkingBlock, WebSearchToolResultBlock
 
 from dragoman.cli.capture import render_timeline
-from dragoman.flow.capture.format import LookupName
+from dragoman.proxy.capture.format import LookupName
 from e2e.account_rig import KIRO_MODEL as MODEL
 from e2e.account_rig import KiroRig, run_kiro
 from e2e.search_scene import content_of, kinds, outcomes

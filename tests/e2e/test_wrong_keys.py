@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asking import send
-from dragoman.http.rejections import FREE_FAILURES, INTERVAL_S, MAX_DELAY_S
+from dragoman.server.rejections import FREE_FAILURES, INTERVAL_S, MAX_DELAY_S
 from gateway import running
 from raw_http import dial, request_bytes
 from waiting import wait_until

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import click
 import msgspec
 
-from dragoman.accounts.credential import format_timestamp
+from dragoman.upstreams.credentials.credential import format_timestamp
 from fakes.eventstream import event
 from fakes.upstream import Answer, Delivery, FakeUpstream, ReceivedRequest
 from wire_json import JsonObject

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from dragoman.net.headers import Header
-from dragoman.providers.provider import UnsignedRequest
+from dragoman.upstreams.provider import UnsignedRequest
 from fakes.upstream import Answer, ReceivedRequest
 
 DIGEST = "x-body-digest"

@@ -5,10 +5,10 @@ from urllib.parse import urlsplit
 
 from dragoman.config import ProviderConfig
 from dragoman.net.client import HttpClient
-from dragoman.providers.api_key import SERVERS, make_compatible
-from dragoman.providers.local_servers import discover
-from dragoman.providers.probe import ProbeResult, probe
-from dragoman.providers.probe_client import ProbeClient
+from dragoman.upstreams.api_key import SERVERS, make_compatible
+from dragoman.upstreams.local_servers import discover
+from dragoman.upstreams.probing.probe import ProbeResult, probe
+from dragoman.upstreams.probing.probe_client import ProbeClient
 from model.server import ALIAS
 
 

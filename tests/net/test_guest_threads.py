@@ -7,28 +7,28 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dragoman
-from dragoman.hub.server_tools import Page
 from dragoman.net.guest_threads import resolve_guest_name, run_on_page_thread
-from dragoman.tools.addresses import DomainRules
-from dragoman.tools.guarded_fetch import GuardedFetcher
-from dragoman.tools.web_fetch import PageFetcher, PageLimits
+from dragoman.server_tools.addresses import DomainRules
+from dragoman.server_tools.guarded_fetch import GuardedFetcher
+from dragoman.server_tools.web_fetch import PageFetcher, PageLimits
+from dragoman.translate.hub.server_tools import Page
 from fakes.raw import RawServer
-from tools.test_guarded_fetch import World, page
+from server_tools.test_guarded_fetch import World, page
 
 SRC = Path(dragoman.__file__).parent
 LIMITS = PageLimits(60.0, 1_000_000, 1000, "dragoman/test")
 
 # Who may use the default executor, and for what: work of the gateway and its operator.
 OWN_WORK = {
-    "accounts/refresher.py": "credentials",
-    "admin/replay/rerun.py": "a loop of its own, in which nothing runs beside it",
+    "upstreams/credentials/refresher.py": "credentials",
+    "operate/captures/replay/rerun.py": "a loop of its own, in which nothing runs beside it",
     "app.py": "captures on disk",
-    "http/api/config.py": "the operator's configuration",
-    "http/api/captures.py": "captures, for the operator",
-    "http/console/feed.py": "a capture, for the operator",
+    "server/api/config.py": "the operator's configuration",
+    "server/api/captures.py": "captures, for the operator",
+    "server/console/feed.py": "a capture, for the operator",
     "net/proxy.py": "the name of a configured proxy",
     "net/server.py": "the address to listen on",
-    "telemetry/registry.py": "metrics",
+    "operate/metrics/registry.py": "metrics",
 }
 
 

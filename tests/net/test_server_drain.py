@@ -8,8 +8,8 @@ from dragoman.net.server import Limits, Server
 from dragoman.net.service import Service
 from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops
-from flow.in_memory import MemoryWire, make_request, make_sink
 from net.raw_client import GET, PATIENCE_S, Witness, connect_raw, limits, render, serving
+from proxy.in_memory import MemoryWire, make_request, make_sink
 
 
 async def slow_stream(request: HttpRequest, sink: SocketSink) -> None:

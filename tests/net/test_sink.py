@@ -8,7 +8,7 @@ from dragoman.net.errors import ClientDisconnected, ResponseOrderError
 from dragoman.net.headers import Header
 from dragoman.net.sink import CollectorSink, Phase, ReplySink
 from dragoman.net.socket_sink import SocketSink
-from flow.in_memory import MemoryWire, make_sink
+from proxy.in_memory import MemoryWire, make_sink
 
 ID: Header = (b"x-request-id", b"req_1")
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from dragoman.net.tasks import HUGE_BYTES, LARGE_BYTES, run_off_loop
-from flow.in_memory import run
+from proxy.in_memory import run
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
 

@@ -12,7 +12,7 @@ from bench.resume.clients import unchunk
 from bench.resume.replies import without_signs
 
 from asking import find_path, make_body
-from dragoman.responses.parked_run import RunIndex
+from dragoman.state.parked_run import RunIndex
 from fakes.upstream import Answer, FakeUpstream, Gate, ReceivedRequest
 from gateway import Running
 from raw_http import Answered, ask, request_bytes

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.responses.service import remove_old_events
+from dragoman.state.service import remove_old_events
 from fakes.upstream import Gate
 from raw_http import dial, request_bytes
 from scripting import write_error, write_reply

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from dragoman.config.settings import ResponsesSettings
-from dragoman.responses.background import ActiveRun, BackgroundRuns, RunRequest
-from dragoman.responses.kept_call import KeptCall
-from dragoman.responses.service import ResponseService
+from dragoman.state.background import ActiveRun, BackgroundRuns, RunRequest
+from dragoman.state.kept_call import KeptCall
+from dragoman.state.service import ResponseService
 from dragoman.store import Store, open_store
 from dragoman.store.response_rows import QueuedRun
 from store.test_runs import make_queued_row

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from dragoman.config.settings import ResponsesSettings
-from dragoman.responses.service import remove_old_responses
+from dragoman.state.service import remove_old_responses
 from dragoman.store import open_store
 from state.state_rig import HELLO as HELLO_ADA
 from state.state_rig import state_rigged

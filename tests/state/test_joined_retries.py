@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from bench.resume.replies import without_signs
 
-from dragoman.accounts.usage_writer import make_row
-from dragoman.prices import Pricing
+from dragoman.operate.prices import Pricing
+from dragoman.operate.usage.usage_writer import make_row
 from raw_http import Answered, dial, get
 from state.parked_rig import DIALECTS, Parking, parking
 from waiting import wait_until

@@ -7,7 +7,7 @@ import pytest
 from bench.resume.replies import without_signs
 from websockets.sync.client import connect
 
-from dragoman.responses import parked_run
+from dragoman.state import parked_run
 from fakes.upstream import Answer, End
 from raw_http import get
 from state.parked_rig import DIALECTS, Parking, parking

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.responses import parked_run
-from dragoman.responses.parked_run import EMPTY_RUN_BYTES, ArraySplitter, EventSplitter, Run, RunIndex
+from dragoman.state import parked_run
+from dragoman.state.parked_run import EMPTY_RUN_BYTES, ArraySplitter, EventSplitter, Run, RunIndex
 from tables import each_row
 
 EVENTS = [b"data: 1\n\n", b"event: a\r\ndata: 2\r\n\r\n", b": alive\n\n", b"data: 3\r\r"]

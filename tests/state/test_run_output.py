@@ -2,7 +2,7 @@
 
 import asyncio
 
-from dragoman.responses.run_output import MAX_BYTES, MAX_WAITING_BYTES, RunOutput, RunSink
+from dragoman.state.run_output import MAX_BYTES, MAX_WAITING_BYTES, RunOutput, RunSink
 from dragoman.store.response_rows import EventChunk
 
 

@@ -12,17 +12,17 @@ import pytest
 
 from asking import Reply
 from dragoman.config.settings import ResponsesSettings
-from dragoman.flow.call import Call
-from dragoman.flow.steps.restore_state import RestoredState
-from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.net.errors import BufferBudgetExceeded, ClientDisconnected
 from dragoman.net.sink import CollectorSink
-from dragoman.responses.conversations import Conversations
-from dragoman.responses.kept_call import KeptCall
-from dragoman.responses.service import ResponseService
+from dragoman.proxy.call import Call
+from dragoman.proxy.steps.restore_state import RestoredState
+from dragoman.state.conversations import Conversations
+from dragoman.state.kept_call import KeptCall
+from dragoman.state.service import ResponseService
 from dragoman.store import open_store
+from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from fakes.upstream import Gate
-from flow.in_memory import make_call
+from proxy.in_memory import make_call
 from raw_http import dial, request_bytes
 from rig import ONCE
 from scripting import write_reply

@@ -8,11 +8,11 @@ import openai
 import pytest
 from websockets.sync.client import connect
 
-from dragoman.admin import AdminError
-from dragoman.admin.replay.difference import compare_captures
-from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.format import Capture
-from dragoman.http.handler import replay_site
+from dragoman.operate import AdminError
+from dragoman.operate.captures.replay.difference import compare_captures
+from dragoman.operate.captures.replay.rerun import rerun
+from dragoman.proxy.capture.format import Capture
+from dragoman.server.handler import replay_site
 from raw_http import dial
 from rig import ONCE
 from scripting.replies import Part, Text, Thinking

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.config.settings import ResponsesSettings
-from dragoman.hub.failure import RequestError
-from dragoman.responses import service as service_module
-from dragoman.responses.service import ResponseService
+from dragoman.state import service as service_module
+from dragoman.state.service import ResponseService
 from dragoman.store import StoreError, open_store
+from dragoman.translate.hub.failure import RequestError
 
 
 async def test_an_outage_is_logged_once_with_its_reason(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dragoman.http.routes import Role
+from dragoman.server.routes import Role
 from fakes.upstream import Answer, End
 from gateway import KEY
 from state.parked_rig import Parking, parking

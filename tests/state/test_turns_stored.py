@@ -1,12 +1,12 @@
 """What a turn adds to the store: its own items, however it names the turns before it."""
 
 from dragoman.config.settings import ResponsesSettings
-from dragoman.hub.ports import KeptItem, KeptReply
-from dragoman.hub.request import Json
-from dragoman.responses.context import ContextItem
-from dragoman.responses.service import ResponseService
+from dragoman.state.context import ContextItem
+from dragoman.state.service import ResponseService
 from dragoman.store import Store
 from dragoman.store.response_rows import ConversationRow
+from dragoman.translate.hub.ports import KeptItem, KeptReply
+from dragoman.translate.hub.request import Json
 from store.stories import on_both_stores
 from store.test_stored_responses import FAR, NOW
 

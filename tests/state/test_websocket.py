@@ -10,7 +10,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from dragoman.http.responses import ResponsesApi
+from dragoman.server.responses import ResponsesApi
 from fakes.upstream import Answer, Gate
 from narrowing import expect
 from state.socket_rig import ASK, error, receive, response, run, socket

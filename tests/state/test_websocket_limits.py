@@ -12,7 +12,7 @@ from websockets.sync.client import ClientConnection
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Request, TextMessage
 
-from dragoman.http.responses import ResponsesApi
+from dragoman.server.responses import ResponsesApi
 from e2e.test_stalled_readers import split, wait_until_quiet
 from fakes.upstream import Answer, End, Gate
 from rig import ONCE

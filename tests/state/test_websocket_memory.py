@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 from websockets.sync.client import ClientConnection
 
-from dragoman.flow.call import Call
-from dragoman.http.routes import RoutedRequest
-from dragoman.http.socket_memory import HeldRequest, Remembered, SocketMemory
-from dragoman.http.websocket import LaneSink, QueuedRequest, ResponsesSocket
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.socket_sink import SocketSink
 from dragoman.net.websocket import Message, WebSocket
-from dragoman.responses.kept_call import KeptCall
+from dragoman.proxy.call import Call
+from dragoman.server.routes import RoutedRequest
+from dragoman.server.websocket import LaneSink, QueuedRequest, ResponsesSocket
+from dragoman.state.kept_call import KeptCall
+from dragoman.state.socket_memory import HeldRequest, Remembered, SocketMemory
 from fakes.upstream import Answer, End
 from rig import ONCE
 from state.socket_rig import ASK, error, events, receive, response, run, socket

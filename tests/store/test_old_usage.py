@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.accounts.usage_writer import DAY_MS, REMOVE_BATCH, remove_old_usage, remove_old_usage_forever
+from dragoman.operate.usage.usage_writer import DAY_MS, REMOVE_BATCH, remove_old_usage, remove_old_usage_forever
 from dragoman.store import Store, open_store
 from dragoman.store.usage_rows import UsageRow
 from store.rows import EVER, row, row_at

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.hub.opaque import Form, Opaque, encode_envelope
+from dragoman.translate.hub.opaque import Form, Opaque, encode_envelope
 from fakes.upstream import Answer
 from rig import Rig
 from scripting import write_reply

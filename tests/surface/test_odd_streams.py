@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dragoman.flow.pump import LINGER_S
+from dragoman.proxy.pump import LINGER_S
 from fakes.upstream import Answer, Gate
 from rig import Rig
 from scripting import write_reply

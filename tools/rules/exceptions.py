@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ADVICE = "an exception is always true, and its text may be empty; use describe_cause of dragoman.hub.failure"
+ADVICE = "an exception is always true, and its text may be empty; use describe_cause of dragoman.translate.hub.failure"
 
 
 def find_problems(root: Path) -> Iterator[str]:

@@ -9,13 +9,13 @@ from textwrap import wrap
 
 import click
 
-from dragoman.admin.captures import export_capture, find_capture, list_captures, read_capture
-from dragoman.admin.timeline import Side, TimelineEntry, build_timeline, failure_message, shorten_frame
 from dragoman.cli.completion import complete_captures
 from dragoman.cli.screen import count, fit, one_line, pad, print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
-from dragoman.flow.capture.files import CaptureFile, to_json
-from dragoman.flow.capture.format import Capture
+from dragoman.operate.captures.files import export_capture, find_capture, list_captures, read_capture
+from dragoman.operate.captures.timeline import Side, TimelineEntry, build_timeline, failure_message, shorten_frame
+from dragoman.proxy.capture.files import CaptureFile, to_json
+from dragoman.proxy.capture.format import Capture
 
 HEADINGS = ("ID", "TIME", "CLIENT", "PROTOCOLS", "ROUTE", "OUTCOME", "SIZE")
 MIN_WIDTH = 80

@@ -11,8 +11,6 @@ import click
 import msgspec
 from msgspec import Struct
 
-from dragoman.admin import AdminError
-from dragoman.admin.running_gateway import GatewayClient, choose_key
 from dragoman.cli.completion import complete_models
 from dragoman.cli.gateway import open_gateway
 from dragoman.cli.logs import NoteFormatter, log_to_stderr
@@ -20,8 +18,11 @@ from dragoman.cli.models import Page
 from dragoman.cli.screen import DIM, PLAIN, count, has_colour, remove_control, show_json
 from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings, url_option
 from dragoman.config import Config
-from dragoman.framing.redaction import redact
-from dragoman.hub.events import (
+from dragoman.net.client import HttpResponse
+from dragoman.operate import AdminError
+from dragoman.operate.gateway.running_gateway import GatewayClient, choose_key
+from dragoman.translate.framing.redaction import redact
+from dragoman.translate.hub.events import (
     Block,
     CallBlock,
     Closed,
@@ -39,11 +40,10 @@ from dragoman.hub.events import (
     ThinkingBlock,
     collect,
 )
-from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer
-from dragoman.hub.usage import Usage
-from dragoman.net.client import HttpResponse
-from dragoman.protocols import PROTOCOLS
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.ports import Issuer
+from dragoman.translate.hub.usage import Usage
+from dragoman.translate.protocols import PROTOCOLS
 
 MAX_TOKENS = 8192
 THINKING_TOKENS = 4096

@@ -2,8 +2,8 @@
 
 import click
 
-from dragoman.admin.clients import RECIPES
-from dragoman.admin.launching import LAUNCHES
+from dragoman.operate.clients.connecting import RECIPES
+from dragoman.operate.clients.launching import LAUNCHES
 
 NAMES_OF_LAUNCH = {launch.recipe: name for name, launch in LAUNCHES.items()}
 NAMES_OF_RECIPES = {name: launch.recipe for name, launch in LAUNCHES.items()}

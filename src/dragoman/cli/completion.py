@@ -9,15 +9,15 @@ from io import StringIO
 from click import Context, Parameter
 from click.shell_completion import CompletionItem
 
-from dragoman.admin.captures import list_captures
-from dragoman.admin.keys import open_keyring
-from dragoman.admin.running_gateway import GatewayClient, choose_key, find_gateway
 from dragoman.cli.models import read_models
 from dragoman.cli.settings import read_settings
 from dragoman.config import Config
 from dragoman.config.presets import load_presets
 from dragoman.config.providers import KINDS
 from dragoman.net.client import HttpClient
+from dragoman.operate.captures.files import list_captures
+from dragoman.operate.gateway.running_gateway import GatewayClient, choose_key, find_gateway
+from dragoman.operate.keys import open_keyring
 
 Complete = Callable[[Context, Parameter, str], list[CompletionItem]]
 Offer = tuple[str, str]  # a word, and what it is

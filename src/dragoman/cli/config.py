@@ -6,8 +6,12 @@ from pathlib import Path
 
 import click
 
-from dragoman.admin import AdminError, InvalidArgument
-from dragoman.admin.config_file import (
+from dragoman.cli.screen import count, print_note, show_json, show_table
+from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
+from dragoman.config import Config
+from dragoman.operate import AdminError, InvalidArgument
+from dragoman.operate.clients.settings_file import FileEdit
+from dragoman.operate.configuration.config_file import (
     Choice,
     find_choices,
     find_vendor,
@@ -16,11 +20,7 @@ from dragoman.admin.config_file import (
     new_file_path,
     render_config,
 )
-from dragoman.admin.configuration import ConfigSource, SettingValue, describe_source, list_settings
-from dragoman.admin.settings_file import FileEdit
-from dragoman.cli.screen import count, print_note, show_json, show_table
-from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
-from dragoman.config import Config
+from dragoman.operate.configuration.effective import ConfigSource, SettingValue, describe_source, list_settings
 
 
 @click.group("config")

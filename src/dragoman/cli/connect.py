@@ -7,14 +7,6 @@ from pathlib import Path
 
 import click
 
-from dragoman.admin import AdminError
-from dragoman.admin.clients import RECIPES, Recipe, SettingsFile
-from dragoman.admin.configuration import Target, base_url
-from dragoman.admin.launching import choose_model, find_window
-from dragoman.admin.running_gateway import find_gateway
-from dragoman.admin.settings_file import list_backups, read_text
-from dragoman.admin.settings_format import CannotMerge
-from dragoman.admin.written_settings import choose_defaults, combine, plan_undo, plan_write, write
 from dragoman.cli.client_name import ConnectedClient
 from dragoman.cli.completion import complete_models
 from dragoman.cli.models import Page, read_page
@@ -22,6 +14,14 @@ from dragoman.cli.screen import print_note, show_json
 from dragoman.cli.settings import config_option, json_option, read_found_settings, url_option
 from dragoman.config import Config
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
+from dragoman.operate import AdminError
+from dragoman.operate.clients.connecting import RECIPES, Recipe, SettingsFile
+from dragoman.operate.clients.launching import choose_model, find_window
+from dragoman.operate.clients.settings_file import list_backups, read_text
+from dragoman.operate.clients.settings_format import CannotMerge
+from dragoman.operate.clients.written_settings import choose_defaults, combine, plan_undo, plan_write, write
+from dragoman.operate.configuration.effective import Target, base_url
+from dragoman.operate.gateway.running_gateway import find_gateway
 
 
 @click.command("connect", epilog=f"CLIENT is one of: {', '.join(RECIPES)}.")

@@ -6,11 +6,11 @@ import webbrowser
 
 import click
 
-from dragoman.admin.keys import make_console_link
-from dragoman.admin.running_gateway import require_gateway
 from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, read_settings, url_option
 from dragoman.config import Config
+from dragoman.operate.gateway.running_gateway import require_gateway
+from dragoman.operate.keys import make_console_link
 
 
 @click.command("console")

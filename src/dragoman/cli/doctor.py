@@ -10,9 +10,14 @@ from pathlib import Path
 import click
 import msgspec
 
-from dragoman.admin import AdminError
-from dragoman.admin.config_file import config_path
-from dragoman.admin.diagnosis import (
+from dragoman.cli.completion import complete_providers
+from dragoman.cli.logs import NoteFormatter, log_to_stderr
+from dragoman.cli.screen import count, fit, print_note, remove_control, show_json, show_table
+from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings, url_option
+from dragoman.config import Config, ConfigError
+from dragoman.operate import AdminError
+from dragoman.operate.configuration.config_file import config_path
+from dragoman.operate.diagnosis.diagnosis import (
     ProbeReport,
     choose_provider,
     examine,
@@ -20,12 +25,7 @@ from dragoman.admin.diagnosis import (
     probe_provider,
     report_config_errors,
 )
-from dragoman.cli.completion import complete_providers
-from dragoman.cli.logs import NoteFormatter, log_to_stderr
-from dragoman.cli.screen import count, fit, print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings, url_option
-from dragoman.config import Config, ConfigError
-from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
+from dragoman.upstreams.account_state import BROKEN, OK, WARNING, Finding
 
 LABELS = {OK: "ok    ", WARNING: "note  ", BROKEN: "BROKEN"}
 MAX_MESSAGE_CHARACTERS = 60

@@ -1,12 +1,12 @@
 """What a command says when it fails, without secrets."""
 
-from dragoman.admin import AdminError
 from dragoman.config import ConfigError
-from dragoman.framing.redaction import redact
-from dragoman.hub.failure import describe_cause
 from dragoman.net.errors import ConnectionLost, UpstreamTimeout
 from dragoman.net.tasks import describe_fault
+from dragoman.operate import AdminError
 from dragoman.store import DriverMissing, StoreError
+from dragoman.translate.framing.redaction import redact
+from dragoman.translate.hub.failure import describe_cause
 
 
 def explain_error(error: BaseException) -> str:

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
-from dragoman.accounts.keys import Keyring
-from dragoman.admin.configuration import base_url
-from dragoman.admin.running_gateway import GatewayClient, find_gateway, require_key
 from dragoman.cli.screen import print_note
 from dragoman.config import Config, Secret
 from dragoman.net.client import HttpClient
+from dragoman.operate.configuration.effective import base_url
+from dragoman.operate.gateway.running_gateway import GatewayClient, find_gateway, require_key
 from dragoman.store import Store
+from dragoman.tenancy.keys import Keyring
 
 WITHOUT_KEY = "this command asks the providers itself."
 

@@ -11,9 +11,14 @@ from datetime import datetime
 import click
 import msgspec
 
-from dragoman.accounts.keys import CreatedKey, Grant, KeyRole, KeyRow, Scope, read_thinking
-from dragoman.admin.configuration import KEY_VARIABLE, client_key_variable
-from dragoman.admin.keys import (
+from dragoman.cli.completion import complete_keys
+from dragoman.cli.screen import print_note, show_json, show_table
+from dragoman.cli.settings import config_option, json_option, read_settings, url_option
+from dragoman.config import Config, Secret
+from dragoman.config.settings import DefaultThinking, parse_thinking
+from dragoman.operate.configuration.effective import KEY_VARIABLE, client_key_variable
+from dragoman.operate.gateway.running_gateway import find_gateway
+from dragoman.operate.keys import (
     KeyAcceptance,
     KeyAccess,
     check_with_gateway,
@@ -22,12 +27,7 @@ from dragoman.admin.keys import (
     wait_until_accepted,
     wait_until_rejected,
 )
-from dragoman.admin.running_gateway import find_gateway
-from dragoman.cli.completion import complete_keys
-from dragoman.cli.screen import print_note, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings, url_option
-from dragoman.config import Config, Secret
-from dragoman.config.settings import DefaultThinking, parse_thinking
+from dragoman.tenancy.keys import CreatedKey, Grant, KeyRole, KeyRow, Scope, read_thinking
 
 HEADINGS = ("ID", "NAME", "KEY", "ROLE", "THINKING", "CREATED", "LAST USED", "STATE")
 DURATION = re.compile(r"(\d{1,6})([smhdw])?")

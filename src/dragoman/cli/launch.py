@@ -11,11 +11,6 @@ from contextlib import asynccontextmanager
 
 import click
 
-from dragoman.admin import AdminError
-from dragoman.admin.clients import RECIPES
-from dragoman.admin.configuration import Target
-from dragoman.admin.launching import LAUNCHES, Launch, choose_model, find_program, find_window, make_command
-from dragoman.admin.running_gateway import GatewayClient, accepts_key, choose_key, find_gateway
 from dragoman.cli.client_name import LaunchedClient
 from dragoman.cli.completion import complete_models
 from dragoman.cli.gateway import start_gateway
@@ -25,6 +20,11 @@ from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, key_option, read_found_settings, url_option
 from dragoman.config import Config
 from dragoman.net.client import HttpClient
+from dragoman.operate import AdminError
+from dragoman.operate.clients.connecting import RECIPES
+from dragoman.operate.clients.launching import LAUNCHES, Launch, choose_model, find_program, find_window, make_command
+from dragoman.operate.configuration.effective import Target
+from dragoman.operate.gateway.running_gateway import GatewayClient, accepts_key, choose_key, find_gateway
 from dragoman.store import Store, StoreError, make_store
 
 Arguments = tuple[str, ...]

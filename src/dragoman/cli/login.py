@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
-from dragoman.admin.sign_in import (
+from dragoman.cli.screen import print_note
+from dragoman.cli.settings import config_option, read_settings
+from dragoman.operate.sign_in import (
     CredentialUse,
     KiroOptions,
     Prompt,
@@ -15,8 +17,6 @@ from dragoman.admin.sign_in import (
     sign_in_copilot,
     sign_in_kiro,
 )
-from dragoman.cli.screen import print_note
-from dragoman.cli.settings import config_option, read_settings
 
 CLEAR_LINE = "\r\x1b[K"
 

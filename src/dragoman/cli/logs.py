@@ -10,9 +10,9 @@ from typing import TextIO
 
 import msgspec
 
-from dragoman.framing.redaction import MAX_LINE_BYTES, cut_text, one_line, redact
 from dragoman.net.tasks import describe_fault, request_id
-from dragoman.observers.request_log import format_time
+from dragoman.operate.request_log import format_time
+from dragoman.translate.framing.redaction import MAX_LINE_BYTES, cut_text, one_line, redact
 
 log = logging.getLogger(__name__)
 

@@ -4,19 +4,19 @@ import os
 
 import click
 
-from dragoman.admin import InvalidArgument
-from dragoman.admin.config_file import (
+from dragoman.cli.completion import complete_kinds, complete_providers
+from dragoman.cli.screen import print_note, show_json, show_table
+from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
+from dragoman.config.presets import Preset, load_presets
+from dragoman.operate import InvalidArgument
+from dragoman.operate.clients.settings_file import FileEdit
+from dragoman.operate.configuration.config_file import (
     Section,
     find_vendor,
     list_providers,
     plan_addition,
     plan_removal,
 )
-from dragoman.admin.settings_file import FileEdit
-from dragoman.cli.completion import complete_kinds, complete_providers
-from dragoman.cli.screen import print_note, show_json, show_table
-from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
-from dragoman.config.presets import Preset, load_presets
 
 HEADINGS = ("NAME", "KIND", "ADDRESS", "CREDENTIAL", "SET BY", "PROBLEM")
 

@@ -8,20 +8,20 @@ import sys
 import click
 import msgspec
 
-from dragoman.admin import AdminError
-from dragoman.admin.replay.difference import Change, Part, compare_captures
-from dragoman.admin.replay.recorded_services import HOST, UpstreamServer, config_for_upstream
-from dragoman.admin.replay.rerun import rerun, write_fixture
 from dragoman.cli.capture import choose_capture
 from dragoman.cli.completion import complete_captures
 from dragoman.cli.screen import ELLIPSIS, count, fit, remove_control, show_json
 from dragoman.cli.settings import config_option, json_option
-from dragoman.flow.capture.format import Capture
-from dragoman.http.handler import replay_site
-from dragoman.hub.failure import describe_cause
 from dragoman.net.headers import JSON, Header
 from dragoman.net.limits import Limits
 from dragoman.net.server import Server
+from dragoman.operate import AdminError
+from dragoman.operate.captures.replay.difference import Change, Part, compare_captures
+from dragoman.operate.captures.replay.recorded_services import HOST, UpstreamServer, config_for_upstream
+from dragoman.operate.captures.replay.rerun import rerun, write_fixture
+from dragoman.proxy.capture.format import Capture
+from dragoman.server.handler import replay_site
+from dragoman.translate.hub.failure import describe_cause
 
 WIDTH = 120
 NAME = 40

@@ -5,9 +5,9 @@ from datetime import datetime
 
 import click
 
-from dragoman.admin.stored_responses import open_stored
 from dragoman.cli.screen import print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.operate.stored_responses import open_stored
 from dragoman.store.response_rows import ResponseRow
 
 HEADINGS = ("ID", "CREATED", "KEY", "MODE", "STATUS", "MODEL", "ROUTE")

@@ -7,7 +7,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from dragoman.admin.service import (
+from dragoman.cli.screen import print_note, show_json, show_table
+from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.config.load import user_config_file
+from dragoman.operate.gateway.service import (
     UNIT,
     find_program,
     install_service,
@@ -16,9 +19,6 @@ from dragoman.admin.service import (
     uninstall_service,
     unit_path,
 )
-from dragoman.cli.screen import print_note, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings
-from dragoman.config.load import user_config_file
 
 
 @click.group("service")

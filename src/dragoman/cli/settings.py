@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import click
 
-from dragoman.admin.configuration import ConfigSource
 from dragoman.config import Config
+from dragoman.operate.configuration.effective import ConfigSource
 
 Command = TypeVar("Command", bound=Callable[..., object])
 

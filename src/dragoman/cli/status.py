@@ -6,10 +6,10 @@ import sys
 
 import click
 
-from dragoman.admin.gateway_status import GatewayStatus, ProviderState, read_status
-from dragoman.admin.running_gateway import choose_key
 from dragoman.cli.screen import count, print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings, url_option
+from dragoman.operate.gateway.gateway_status import GatewayStatus, ProviderState, read_status
+from dragoman.operate.gateway.running_gateway import choose_key
 
 UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 HEADINGS = ("PROVIDER", "KIND", "STATE", "REQUESTS TODAY", "FAILED", "DETAIL")

@@ -5,10 +5,10 @@ import os
 
 import click
 
-from dragoman.admin.gateway_process import stop_process
-from dragoman.admin.running_gateway import find_gateway_process
 from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, read_settings, url_option
+from dragoman.operate.gateway.gateway_process import stop_process
+from dragoman.operate.gateway.running_gateway import find_gateway_process
 
 
 @click.command("stop")

@@ -11,9 +11,13 @@ from typing import get_args
 import click
 from msgspec import Struct
 
-from dragoman.admin import AdminError, InvalidArgument
-from dragoman.admin.running_gateway import choose_key, find_gateway, require_key
-from dragoman.admin.usage import (
+from dragoman.cli.logs import NoteFormatter, log_to_stderr
+from dragoman.cli.screen import count, fit, pad, print_note, remove_control, show_json, show_table
+from dragoman.cli.settings import config_option, json_option, key_option, read_settings, url_option
+from dragoman.config import Config
+from dragoman.operate import AdminError, InvalidArgument
+from dragoman.operate.gateway.running_gateway import choose_key, find_gateway, require_key
+from dragoman.operate.usage.reports import (
     COUNTS,
     ROWS,
     LoadedUsage,
@@ -29,13 +33,9 @@ from dragoman.admin.usage import (
     parse_span,
     read_quotas,
 )
-from dragoman.cli.logs import NoteFormatter, log_to_stderr
-from dragoman.cli.screen import count, fit, pad, print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, key_option, read_settings, url_option
-from dragoman.config import Config
-from dragoman.providers.account_state import Quota
 from dragoman.store.usage_rows import RECORD_NAMES, GroupBy, UsageRow, UsageSpan
 from dragoman.store.usage_rows import make_record as row_as_record
+from dragoman.upstreams.account_state import Quota
 
 GROUPS = ("day", *(by for by in get_args(GroupBy) if by != "all"))
 ROW_HEADINGS = ("TIME", "CLIENT", "ROUTE", "OUTCOME", "INPUT", "OUTPUT", "COST", "FIRST", "TOOK")

@@ -23,7 +23,7 @@ Name = Annotated[str, Meta(min_length=1)]
 
 
 class HttpRule(Enum):
-    """Why a setting cannot be changed over HTTP; `admin/config_change.py` enforces it."""
+    """Why a setting cannot be changed over HTTP; `operate/configuration/change.py` enforces it."""
 
     FILE_ONLY = "it names a program, a file or a database"
     ACCOUNT = "it names a stored account, which is used even where it is not set"
@@ -53,7 +53,7 @@ Quirk = Literal[
     "no_stream_options",
     "short_call_ids",
 ]
-# The paths of OpenAI's API, below /v1, that pass unchanged in both directions: the table in protocols/relayed_paths.py.
+# The paths of OpenAI's API, below /v1, that pass unchanged: translate/protocols/relayed_paths.py.
 PathName = Literal[
     "embeddings",
     "completions",
@@ -69,7 +69,7 @@ PathName = Literal[
 ThinkingEffort = Literal["low", "medium", "high"]
 MAX_BUDGET = 1_000_000
 DefaultThinking = ThinkingEffort | Annotated[int, Meta(ge=1, le=MAX_BUDGET)]  # an effort, or a budget in tokens
-ServerName = Literal["llama-cpp-python", "ollama", "deepseek", "mistral"]  # known to providers/api_key.py
+ServerName = Literal["llama-cpp-python", "ollama", "deepseek", "mistral"]  # known to upstreams/api_key.py
 
 
 THINKING_EFFORTS: tuple[ThinkingEffort, ...] = get_args(ThinkingEffort)

@@ -13,9 +13,9 @@ import msgspec
 
 from dragoman.config.proxies import EnvironmentProxies, Proxy, parse_proxy
 from dragoman.config.urls import split_url
-from dragoman.hub.failure import describe_cause
 from dragoman.net.errors import ConnectionLost, UpstreamTimeout
 from dragoman.net.proxy import ProxyRefused, connect_to_proxy, open_tunnel
+from dragoman.translate.hub.failure import describe_cause
 
 P = TypeVar("P", bound=asyncio.Protocol)
 

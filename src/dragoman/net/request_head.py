@@ -8,9 +8,9 @@ import httptools
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.framing.redaction import has_secret_parameter, names_credential
 from dragoman.net.errors import HeadRejected
 from dragoman.net.headers import CREDENTIAL_FIELDS, Header, LastingFields, first_values
+from dragoman.translate.framing.redaction import has_secret_parameter, names_credential
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])(?::[0-9]{1,5})?")
 _METHOD = re.compile(rb"[A-Z][A-Z_-]{0,31}")

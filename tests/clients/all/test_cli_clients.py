@@ -12,8 +12,8 @@ from clients.driven import NOTE
 from clients.install import native
 from clients.proof import Proves
 from clients.rig import ALL_UPSTREAMS, Ran, Rig
-from dragoman.admin.clients import RECIPES
-from dragoman.admin.configuration import Target
+from dragoman.operate.clients.connecting import RECIPES
+from dragoman.operate.configuration.effective import Target
 from fakes.agent import Use
 from gateway import KEY
 

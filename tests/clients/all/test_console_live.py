@@ -9,7 +9,7 @@ from clients.claude_code import ask, result
 from clients.rig import Rig
 from console.browser import Browser
 from console.feed_reader import FeedReader
-from dragoman.admin.timeline import build_timeline
+from dragoman.operate.captures.timeline import build_timeline
 from fakes.agent import Use
 from gateway import KEY
 

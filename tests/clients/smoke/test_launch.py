@@ -14,7 +14,7 @@ import pytest
 from clients.claude_code import QUIET
 from clients.install import native
 from clients.searching import ANSWER, QUERY, searxng, settings_for
-from dragoman.admin.launching import GEMINI_SETTINGS, find_shared_directory
+from dragoman.operate.clients.launching import GEMINI_SETTINGS, find_shared_directory
 from fakes.agent import Agent, Use
 from fakes.agents import chat
 from fakes.upstream import FakeUpstream

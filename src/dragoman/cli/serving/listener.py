@@ -14,12 +14,12 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from dragoman.admin import AdminError
-from dragoman.admin.configuration import base_url
-from dragoman.admin.gateway_process import find_process
-from dragoman.admin.running_gateway import read_version
 from dragoman.config import Server
-from dragoman.hub.failure import describe_cause
+from dragoman.operate import AdminError
+from dragoman.operate.configuration.effective import base_url
+from dragoman.operate.gateway.gateway_process import find_process
+from dragoman.operate.gateway.running_gateway import read_version
+from dragoman.translate.hub.failure import describe_cause
 
 log = logging.getLogger(__name__)
 

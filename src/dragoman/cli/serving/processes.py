@@ -16,7 +16,6 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.admin.configuration import ConfigReader, ConfigSource, Target, base_url, suggest_model
 from dragoman.app import App, Listening, Settings, run
 from dragoman.cli.errors import explain_error
 from dragoman.cli.logs import BatchingHandler, JsonFormatter, TextFormatter, log_to_stderr
@@ -25,11 +24,12 @@ from dragoman.cli.serving.startup import Startup, open_keys
 from dragoman.cli.serving.worker_pool import Links, WorkerPool, accept_signals, announce_adopted, announce_ready
 from dragoman.config import Config, ConfigError
 from dragoman.config.load import Stamp
-from dragoman.http.worker_group import GroupMember
-from dragoman.hub.outcome import Outcome
 from dragoman.net.limits import raise_open_files_limit
-from dragoman.observers.request_log import format_json, format_text, make_request_log
-from dragoman.telemetry.registry import SharedCounters
+from dragoman.operate.configuration.effective import ConfigReader, ConfigSource, Target, base_url, suggest_model
+from dragoman.operate.metrics.registry import SharedCounters
+from dragoman.operate.request_log import format_json, format_text, make_request_log
+from dragoman.proxy.outcome import Outcome
+from dragoman.server.worker_group import GroupMember
 
 OPEN_FILES = 65_536  # for each process: a client connection may need an upstream connection too
 GC_THRESHOLD = 10_000  # objects: requests leave hardly any reference cycles

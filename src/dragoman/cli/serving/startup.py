@@ -12,16 +12,22 @@ import click
 from msgspec import Struct
 
 from dragoman import __version__
-from dragoman.accounts.console_sessions import ConsoleSessions, console_address
-from dragoman.accounts.keys import Keyring
-from dragoman.admin import AdminError
-from dragoman.admin.configuration import KEY_VARIABLE, UNSPECIFIED, Target, client_key_variable, find_short_key
-from dragoman.admin.gateway_process import forget_gateway, note_gateway
 from dragoman.config import Config, ProviderConfig, Secret
 from dragoman.config.discovery import data_directory, home_directory
 from dragoman.config.settings import find_console_state, is_loopback
-from dragoman.hub.failure import describe_cause
+from dragoman.operate import AdminError
+from dragoman.operate.configuration.effective import (
+    KEY_VARIABLE,
+    UNSPECIFIED,
+    Target,
+    client_key_variable,
+    find_short_key,
+)
+from dragoman.operate.gateway.gateway_process import forget_gateway, note_gateway
 from dragoman.store import Store, StoreError, make_store
+from dragoman.tenancy.console_sessions import ConsoleSessions, console_address
+from dragoman.tenancy.keys import Keyring
+from dragoman.translate.hub.failure import describe_cause
 
 NO_VALID_KEY = (
     "Others can reach {host}, and every client key is revoked, so that there is no client key to protect it.\n"

@@ -1,1 +1,0 @@
-"""Client keys and console sessions, credentials of upstream accounts, lost tool calls, and usage for the store."""

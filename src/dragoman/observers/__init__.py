@@ -1,1 +1,0 @@
-"""Observers of events and of finished requests: metrics, log lines and summaries. They change nothing."""

@@ -1,0 +1,1 @@
+"""Captures: list, show, export and replay them."""

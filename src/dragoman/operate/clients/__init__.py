@@ -1,0 +1,1 @@
+"""Point clients at the gateway: their settings, and how they are launched."""

@@ -1,0 +1,1 @@
+"""Read, show and edit the configuration."""

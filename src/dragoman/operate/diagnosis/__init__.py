@@ -1,0 +1,1 @@
+"""What `dragoman doctor` checks."""

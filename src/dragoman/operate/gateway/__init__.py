@@ -1,0 +1,1 @@
+"""The gateway as a process: find it, ask it, run it as a service."""

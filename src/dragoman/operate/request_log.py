@@ -1,0 +1,156 @@
+"""The log line of a finished request, as text or JSON."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
+
+import msgspec
+
+from dragoman.proxy.outcome import CANCELLED, OK, Outcome, OutcomeObserver
+from dragoman.translate.framing.redaction import MAX_LINE_BYTES, cut_text, one_line
+from dragoman.translate.hub.usage import Usage
+
+LOGGER = "dragoman.requests"
+is_own_id = re.compile("req_[0-9a-f]{24}").fullmatch  # made by this gateway; a client's own may contain anything
+MAX_ATTEMPTS_IN_LONG_LINE = 8
+LONG_TEXTS = frozenset(("provider", "model", "requested_model", "route", "error_code", "failed_attempts"))
+EMPTY = (None, "", ())
+CACHE_SIZE = 1024  # models and clients, of which there are few
+
+
+def format_text(outcome: Outcome) -> str:
+    """Return the line as text; texts that clients or upstreams chose are redacted."""
+    usage, seconds, request_id = outcome.usage, outcome.duration_s, outcome.request_id
+    ttft = outcome.ttft_s if outcome.stream else None
+    upstream_protocol = "" if outcome.passthrough else outcome.upstream_protocol
+    target = _format_target(
+        outcome.client_protocol, upstream_protocol, outcome.provider, outcome.model, outcome.requested_model
+    )
+    code = f" code={_clean(outcome.error_code)}" if outcome.error_code else ""
+    cached = f" cached={usage.cache_read}" if usage is not None and usage.cache_read else ""
+    read = f" bytes={outcome.upstream_bytes} chunks={outcome.upstream_chunks}" if outcome.upstream_chunks else ""
+    has_tools = outcome.tool_runs or (usage is not None and (usage.web_searches or usage.web_fetches))
+    tools = _format_tools(outcome) if has_tools else ""
+    tried = f" tried={','.join(_format_attempts(outcome))}" if outcome.failed_attempts else ""
+    line = (
+        f"{format_time(outcome.started_at + seconds)} info {LOGGER}:"
+        f" {request_id if is_own_id(request_id) else one_line(request_id)}{target}"
+        f" {outcome.outcome}{code} {int(seconds * 1000 + 0.5)}ms"
+        f"{'' if ttft is None else f' ttft={int(ttft * 1000 + 0.5)}ms'}"
+        f"{'' if usage is None else f' in={usage.input} out={usage.output}{cached}'}{read}"
+        f"{f' losses={outcome.losses}' if outcome.losses else ''}{tools}{tried}"
+        f"{_format_client(outcome.key, outcome.client)}"
+    )
+    return line if len(line) * 4 <= MAX_LINE_BYTES else cut_text(line, MAX_LINE_BYTES)
+
+
+@lru_cache(maxsize=CACHE_SIZE)
+def _format_target(
+    client_protocol: str, upstream_protocol: str, provider: str, model: str, requested_model: str
+) -> str:
+    protocols = f"{client_protocol}>{upstream_protocol}" if upstream_protocol else client_protocol
+    return f" {protocols} {one_line((f'{provider}/{model}' if provider else requested_model) or '-')}"
+
+
+@lru_cache(maxsize=CACHE_SIZE)
+def _format_client(key: str, client: str) -> str:
+    return f" key={key or '-'} client={one_line(client) or '-'}"
+
+
+def format_json(outcome: Outcome) -> str:
+    """Return the line as JSON, with the same redaction; empty and unknown fields are omitted."""
+    usage = outcome.usage or Usage()
+    known = outcome.usage is not None
+    ttft = outcome.ttft_s
+    fields: dict[str, object] = {
+        "time": format_time(outcome.started_at + outcome.duration_s),
+        "level": "info",
+        "logger": LOGGER,
+        "request_id": outcome.request_id if is_own_id(outcome.request_id) else one_line(outcome.request_id),
+        "key": outcome.key,
+        "client": _clean(outcome.client),
+        "client_protocol": outcome.client_protocol,
+        "upstream_protocol": outcome.upstream_protocol,
+        "provider": _clean(outcome.provider),
+        "model": _clean(outcome.model),
+        "requested_model": _clean(outcome.requested_model),
+        "route": _clean(outcome.route),
+        "stream": outcome.stream,
+        "input_tokens": usage.input if known else None,
+        "cache_read_tokens": usage.cache_read if known else None,
+        "cache_write_tokens": usage.cache_write if known else None,
+        "output_tokens": usage.output if known else None,
+        "reasoning_tokens": usage.reasoning if known else None,
+        "credits": usage.credits,
+        "usage_source": usage.source.value if known else "",  # reported, derived or estimated
+        "ttft_ms": None if ttft is None else round(ttft * 1000, 3),
+        "duration_ms": round(outcome.duration_s * 1000, 3),
+        "upstream_bytes": outcome.upstream_bytes or None,  # of a stream
+        "upstream_chunks": outcome.upstream_chunks or None,
+        "outcome": outcome.outcome,
+        "error_code": _clean(outcome.error_code or ""),
+        "losses": outcome.losses,
+        "attempts": outcome.attempts,
+        "failed_attempts": _format_attempts(outcome),
+        "rounds": outcome.rounds if outcome.tool_runs else None,  # where the gateway ran tools
+        "web_searches": outcome.web_searches or None,
+        "web_fetches": outcome.web_fetches or None,
+        "run": outcome.run,  # of a resumable reply
+        "client_request_id": _clean(outcome.client_request_id),
+    }
+    line = {name: value for name, value in fields.items() if value not in EMPTY}
+    data = msgspec.json.encode(line)
+    return (data if len(data) <= MAX_LINE_BYTES else _encode_shortened(line)).decode()
+
+
+def _encode_shortened(line: dict[str, object]) -> bytes:
+    """Shorten the longest texts of a line, so that it fits and stays valid JSON."""
+    data, max_length = b"", 512
+    while not data or (len(data) > MAX_LINE_BYTES and max_length > 16):
+        max_length //= 2
+        shortened = {name: _shorten(value, max_length) if name in LONG_TEXTS else value for name, value in line.items()}
+        data = msgspec.json.encode(shortened)
+    return data
+
+
+def _shorten(value: object, max_length: int) -> object:
+    if isinstance(value, tuple):
+        return tuple(cut_text(attempt, max_length) for attempt in value[:MAX_ATTEMPTS_IN_LONG_LINE])
+    return cut_text(str(value), max_length)
+
+
+def make_request_log(format_line: Callable[[Outcome], str], write: Callable[[str], None]) -> OutcomeObserver:
+    """Return an observer that writes one line for each request."""
+
+    def observe(outcome: Outcome) -> None:
+        write(format_line(outcome))
+
+    return observe
+
+
+def format_time(since_epoch: float) -> str:
+    """Return a time in UTC, with milliseconds."""
+    milliseconds = int(since_epoch * 1000)
+    return f"{_format_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
+
+
+@lru_cache(maxsize=2)
+def _format_second(since_epoch: int) -> str:
+    return datetime.fromtimestamp(since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _format_tools(outcome: Outcome) -> str:
+    searches, fetches = outcome.web_searches, outcome.web_fetches
+    failed = sum(run.result not in (OK, CANCELLED) for run in outcome.tool_runs)
+    return (
+        f"{f' searches={searches}' if searches else ''}{f' fetches={fetches}' if fetches else ''}"
+        f"{f' failed_tools={failed}' if failed else ''}"
+    )
+
+
+def _format_attempts(outcome: Outcome) -> tuple[str, ...]:
+    return tuple(f"{_clean(attempt.route)}:{attempt.why}" for attempt in outcome.failed_attempts)
+
+
+_clean = lru_cache(maxsize=CACHE_SIZE)(one_line)

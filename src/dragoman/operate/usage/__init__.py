@@ -1,0 +1,1 @@
+"""What was used: rows, sums and the filter of the list of requests."""

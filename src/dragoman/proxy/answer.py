@@ -1,0 +1,155 @@
+"""One call, from its first upstream turn to the end of its reply: a loop over steps and turns."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dragoman.net.sink import ReplySink
+from dragoman.proxy.between_turns import CallScope
+from dragoman.proxy.call import Call
+from dragoman.proxy.continue_elsewhere import record_continuation
+from dragoman.proxy.credential_rotation import response_name, tenant_session
+from dragoman.proxy.failures import AllTargetsFailed
+from dragoman.proxy.policy import Policy
+from dragoman.proxy.ports import LostCallMemory
+from dragoman.proxy.replies.opening import Replies
+from dragoman.proxy.response_writer import ResponseWriter
+from dragoman.proxy.step import Ask, Finish, GiveUp, Interrupted, NoReply, Step, TurnEnd
+from dragoman.proxy.turn import CallContext, Turn
+from dragoman.translate.hub.failure import Failure, Kind, RequestError
+from dragoman.upstreams.routing import Route
+
+if TYPE_CHECKING:  # imported when such a request comes
+    from dragoman.proxy.replies.relayed import RelayedWriter
+
+SHUTTING_DOWN = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the request again.")
+
+
+class ActiveCall:
+    """One call, from its first upstream turn to the end of its reply."""
+
+    def __init__(
+        self,
+        call: Call,
+        memory: LostCallMemory,
+        policy: Policy,
+        writer: "ResponseWriter | RelayedWriter",
+        replies: Replies,  # which write to it
+        clock: Callable[[], float],
+    ) -> None:
+        self._call = call
+        self._policy = policy
+        self._writer = writer
+        self._around = CallContext(call, memory, replies, self._note_first_token, clock)
+        self._scope: CallScope | None = None  # of the steps between two turns, from the first one on
+        self._turn: Turn | None = None
+        self._current_route: Route | None = None  # the target of the turn that runs now
+        self._accepted = False  # this turn has given its first token
+
+    async def run(self, sink: ReplySink, under_way: "set[ActiveCall]") -> None:
+        """Answer the call, which is one of those under way until its end."""
+        under_way.add(self)
+        try:
+            step = self._policy.begin()
+            while True:
+                # Types are compared: a struct's class pattern that does not fit is slow.
+                if type(step) is Ask:
+                    turn = self._begin_turn(step)
+                    step = self._after(step, await turn.run())
+                elif type(step) is Finish:
+                    assert self._turn is not None
+                    assert self._turn.reply is not None
+                    await self._turn.reply.finish()
+                    break
+                elif type(step) is GiveUp:
+                    await self._give_up(step)
+                    break
+                else:
+                    self._scope = self._scope or CallScope(self._call, self._around.memory, [])
+                    step = self._policy.after_step(await step.run(self._scope))
+        except asyncio.CancelledError as cancelled:
+            if self._current_route is not None and not self._accepted:
+                self._call.record.note_client_gone(self._current_route)
+            if not sink.reader_gone:  # the client is still there, and must not wait for more
+                await self._break_off(_reason_of(cancelled))
+            raise
+        else:
+            if self._turn is not None and not self._turn.ended:
+                await self._turn.let_upstream_end()
+        finally:
+            under_way.discard(self)
+            self._close()
+
+    @property
+    def is_streaming(self) -> bool:
+        return self._writer.committed
+
+    def _close(self) -> None:
+        self._policy.release()
+        for release in () if self._scope is None else self._scope.at_end:
+            release()
+        self._writer.close()
+        if self._turn is not None:
+            self._turn.close()
+        del self._around, self._turn  # which refer back to this, and hold the request's body
+
+    def _begin_turn(self, ask: Ask) -> Turn:
+        if self._turn is not None:
+            self._turn.close()
+        self._turn = turn = Turn(ask, self._around)
+        self._current_route, self._accepted = ask.route, False
+        return turn
+
+    def _after(self, ask: Ask, end: TurnEnd) -> Step:
+        self._current_route = None
+        if type(end) is NoReply:
+            self._call.release_reply()
+            if end.failure is not ask.renew_after:
+                self._call.record.note_failure(ask.route, RequestError(end.failure))
+        step = self._policy.after(end)
+        if type(end) is Interrupted and type(step) is not GiveUp:
+            record_continuation(self._call.record, ask.route, end.failure)
+        return step
+
+    def _note_first_token(self, turn: Turn) -> None:
+        prepared, reply, call = turn.prepared, turn.reply, self._call
+        assert prepared is not None
+        assert reply is not None
+        self._accepted = True
+        watches_credentials, kept_id = self._policy.watches_credentials, None
+        if watches_credentials or call.state is not None:
+            kept_id = prepared.find_kept_id(reply.watch.started)
+        if watches_credentials:
+            name = None if kept_id is None else response_name(kept_id)
+            self._policy.note_first_token(turn.headers, tenant_session(call.tenant, name))
+        if call.state is not None:
+            call.state.route = str(prepared.route)
+            if kept_id is not None:
+                call.state.note_keeper(prepared.provider.name, prepared.provider.account.label, kept_id)
+        if call.record.recording is not None:
+            call.record.recording.why = reply.why
+        ledger = None if turn.built is None else turn.built.ledger
+        call.record.note_reply(prepared.route, prepared.protocol.name, ledger, reply)
+
+    async def _give_up(self, step: GiveUp) -> None:
+        stream = self._writer.open_stream
+        if stream is None:
+            raise AllTargetsFailed(step.failure, step.error_reply)
+        self._call.record.note_fault(RequestError(step.failure))
+        await stream.finish_failed(step.failure)
+
+    async def _break_off(self, failure: Failure) -> None:
+        """End a stream at once, whatever step is running."""
+        stream = self._writer.open_stream
+        if stream is None:
+            return
+        if self._accepted and self._turn is not None and self._turn.reply is not None:
+            self._turn.reply.interrupt(failure)
+        self._call.record.note_fault(RequestError(failure))
+        await stream.fail(failure)
+
+
+def _reason_of(cancelled: asyncio.CancelledError) -> Failure:
+    """Return the failure that a task was cancelled with; without one, the gateway is shutting down."""
+    reason = cancelled.args[0] if cancelled.args else None
+    return reason if isinstance(reason, Failure) else SHUTTING_DOWN

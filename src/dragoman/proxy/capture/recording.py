@@ -1,0 +1,410 @@
+"""The recording of one request while it is answered, from which its capture is made.
+
+Nothing here waits, copies bodies or encodes anything: that is left to the writer's thread.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman import __version__
+from dragoman.config.settings import Config
+from dragoman.net.client import IncomingResponse, OutgoingRequest
+from dragoman.net.headers import Header
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.tasks import describe_fault
+from dragoman.proxy.capture import format as capture_format
+from dragoman.proxy.capture.format import Capture, Chunk, LookupName, TimedEvent, utc_text
+from dragoman.proxy.capture.masking import Fields, describe_provider, hide_values, to_text
+from dragoman.proxy.capture.memory_bounds import TAIL_BYTES, HeadAndTail, MemoryBudget
+from dragoman.proxy.outcome import CLIENT_GONE, OK, Outcome
+from dragoman.proxy.reply_monitor import ReplyMonitor
+from dragoman.proxy.why import Why
+from dragoman.translate.framing.known_secrets import list_secrets
+from dragoman.translate.hub.events import Delta, Ended, Event
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.request import Json
+from dragoman.upstreams.provider import Provider
+from dragoman.upstreams.routing import Route
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 8 * 1024 * 1024  # of one recording; beyond it, only the tail of each stream is kept
+EVENT_BYTES = 200  # roughly, without its text
+
+GAP = Chunk(0.0, b"")  # in place of chunks that were dropped
+
+# Parts of a capture that are not complete.
+BODY_NOT_READ = "the request's body, which was not read"
+AFTER_ERROR = "everything after an error in the recording"
+
+ListModels = Callable[[], dict[str, tuple[str, ...]]]  # provider -> names
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Note = Callable[Concatenate["Recording", P], None]
+
+
+def contain_errors(note: Note[P]) -> Note[P]:
+    """Let an error in a note spoil the capture, never the request."""
+
+    @wraps(note)
+    def note_or_give_up(recording: "Recording", /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            note(recording, *args, **kwargs)
+        except Exception as bug:
+            recording.give_up(bug)
+
+    return note_or_give_up
+
+
+class UpstreamExchange:
+    """One request to an upstream and its response, as far as it has arrived."""
+
+    def __init__(self, route: str, provider: Provider, protocol: str, out: OutgoingRequest) -> None:
+        self.at = 0.0
+        self.route = route
+        self.kind = provider.kind
+        self.protocol = protocol
+        self.out = out
+        self.response: IncomingResponse | None = None
+        self.head_at = 0.0
+        self.chunks = HeadAndTail(GAP)
+        self.end = ""
+        self.ended_at = 0.0
+        self.error = ""
+
+    def make_record(self) -> capture_format.UpstreamRequest:
+        out, response = self.out, None
+        if self.response is not None:
+            headers = to_text(self.response.headers)
+            response = capture_format.UpstreamResponse(
+                self.head_at, self.response.status, headers, self.chunks.parts(), self.end, self.ended_at
+            )
+        return capture_format.UpstreamRequest(
+            at=self.at,
+            route=self.route,
+            kind=self.kind,
+            protocol=self.protocol,
+            method=out.method,
+            url=out.url,
+            headers=to_text(out.headers),
+            body=out.body,
+            response=response,
+            error=self.error,
+        )
+
+
+class ClientResponse(Struct):
+    """The response to the client, as far as it was sent."""
+
+    status: int
+    headers: Fields
+    chunks: HeadAndTail[Chunk]
+
+
+class Recording:
+    """Collects what happens to one request; `on_finished` is called when its response has been sent.
+
+    It listens to the sink of the client's reply; the handler, the gateway and the recording versions of the request's
+    surroundings call its `note_...` methods.
+    """
+
+    def __init__(
+        self, request: HttpRequest, started_at: float, budget: MemoryBudget, on_finished: "Callable[[Recording], None]"
+    ) -> None:
+        self._budget = budget
+        self._on_finished = on_finished
+        self._started_at = started_at  # seconds since the epoch
+        self._start = time.monotonic()
+        path = request.raw_path.decode("latin-1")
+        headers = to_text(request.headers)
+        self._request = capture_format.ClientRequest(request.method, path, request.query, headers, b"")
+        self.client_response: ClientResponse | None = None
+        self.events: HeadAndTail[tuple[float, int, Event]] = HeadAndTail()
+        self._hidden_headers: set[bytes] = set()  # names of headers that the configuration sets
+        self._guard_trips: list[str] = []
+        self._cut_calls: list[str] = []
+        self._ledger: Ledger | None = None
+        self._request_losses = 0
+        self._interrupted_by = ""
+        self._truncated: dict[str, None] = {BODY_NOT_READ: None}
+        self._config: Config | None = None
+        self._list_models: ListModels | None = None
+        self._quirks: dict[str, tuple[str, ...]] = {}
+        self._known_models: dict[str, tuple[str, ...]] = {}
+        self._tools: dict[str, Json] = {}
+        self._tool_backends: dict[str, dict[str, str]] = {}
+        self._outcome: Outcome | None = None
+        self._providers: dict[str, Json] = {}
+        self.size = 0  # bytes that it holds
+        self.upstream_exchanges: list[UpstreamExchange] = []
+        self.lookups: list[capture_format.Lookup] = []
+        self.routes: tuple[Route, ...] = ()
+        self.owner = True  # the request came with the key of the environment
+        self.default_thinking: str | int | None = None  # of the client's key
+        self.why: Why | None = None  # why the reply passed or was translated, once there is one
+        self.secrets: set[bytes] = set()
+
+    # Calls of the client's sink
+
+    @contain_errors
+    def on_head(self, status: int, headers: Iterable[Header]) -> None:
+        self.client_response = ClientResponse(status, to_text(headers), HeadAndTail(GAP))
+
+    @contain_errors
+    def on_body(self, data: bytes) -> None:
+        if data and self.client_response is not None:
+            self._keep_chunk(self.client_response.chunks, data, "sent")
+
+    @contain_errors
+    def on_end(self) -> None:
+        self._on_finished(self)
+
+    # Calls of the handler and the gateway
+
+    @contain_errors
+    def note_body(self, body: bytes) -> None:
+        """Note the client's body, decompressed."""
+        self._truncated.pop(BODY_NOT_READ, None)
+        headers = tuple(field for field in self._request.headers if field[0] != "content-encoding")
+        fits = self.reserve(len(body), "request")
+        self._request = replace(self._request, headers=headers, body=body if fits else b"")
+
+    @contain_errors
+    def note_settings(self, config: Config, quirks: dict[str, tuple[str, ...]], list_models: ListModels) -> None:
+        """Note the configuration; `list_models` is called if no model of that name exists."""
+        self._config = config
+        self._quirks = quirks
+        self._list_models = list_models
+
+    @contain_errors
+    def note_tools(self, settings: dict[str, Json], backends: dict[str, dict[str, str]]) -> None:
+        """Note which tools the gateway runs, by provider, and their settings."""
+        self._tools, self._tool_backends = settings, backends
+
+    @contain_errors
+    def note_built(self, ledger: Ledger | None) -> None:
+        """Note that a request for an upstream was built, with the losses so far; None: the client's bytes pass."""
+        self._ledger, self._request_losses = ledger, 0 if ledger is None else len(ledger)
+
+    def make_monitor(self) -> ReplyMonitor:
+        return RecordingMonitor(self)
+
+    def record_guard_trips(self, on_guard_trip: Callable[[str], None]) -> Callable[[str], None]:
+        """Return a callback that notes what the grammar guard objects to and then calls this one."""
+
+        def note_and_call(message: str) -> None:
+            self._guard_trips.append(message)
+            on_guard_trip(message)
+
+        return note_and_call
+
+    @contain_errors
+    def note_interruption(self, client_left: bool) -> None:
+        self._interrupted_by = capture_format.CLIENT_LEFT if client_left else capture_format.STOPPED
+
+    @contain_errors
+    def note_outcome(self, outcome: Outcome, ledger: Ledger | None) -> None:
+        self._outcome = outcome
+        self._ledger = ledger if ledger is not None else self._ledger
+        if self._ledger is not None:
+            self._ledger.close()
+        if not self.routes and self._list_models is not None:
+            self._known_models = self._list_models()
+
+    def give_up(self, bug: Exception) -> None:
+        if AFTER_ERROR not in self._truncated:
+            log.error("a request is not captured completely: %s", describe_fault(bug))
+        self._truncated[AFTER_ERROR] = None
+
+    # Calls of what the request uses
+
+    def elapsed_s(self) -> float:
+        """Return the seconds since the request began."""
+        return round(time.monotonic() - self._start, 6)
+
+    def reserve(self, size: int, part: str) -> bool:
+        """Return whether there is memory for these bytes; if not, mark this part as truncated."""
+        if self.size + size > MAX_BYTES or not self._budget.reserve(size):
+            self._truncated[part] = None
+            return False
+        self.size += size
+        return True
+
+    def _keep_chunk(self, chunks: HeadAndTail[Chunk], data: bytes, part: str) -> None:
+        if chunks.is_complete and self.reserve(len(data), part):
+            chunks.add(Chunk(self.elapsed_s(), data))
+        elif self._reserve_tail(chunks):
+            tail = data[-TAIL_BYTES:]
+            chunks.add_to_tail(Chunk(self.elapsed_s(), tail), len(tail))
+
+    def _reserve_tail(self, stream: HeadAndTail[T]) -> bool:
+        """Return whether a stream has a tail; its memory is reserved once, beyond MAX_BYTES."""
+        if stream.is_complete:
+            if not self._budget.reserve(TAIL_BYTES):
+                return False
+            self.size += TAIL_BYTES
+        return True
+
+    @contain_errors
+    def note_event(self, index: int, event: Event) -> None:
+        """Note a hub event of the reply to the upstream request with this index."""
+        size = len(event.text) if type(event) is Delta else 0
+        if isinstance(event, Ended) and event.cut:
+            self._cut_calls += [call.name for call in event.cut]
+        timed = (self.elapsed_s(), index, event)
+        if self.events.is_complete and self.reserve(EVENT_BYTES + size, "events"):
+            self.events.add(timed)
+        elif self._reserve_tail(self.events):
+            self.events.add_to_tail(timed, EVENT_BYTES + size)
+
+    @contain_errors
+    def note_provider(self, provider: Provider) -> None:
+        """Note that the request uses this provider."""
+        if provider.name in self._providers or self._config is None:
+            return
+        section = self._config.providers.get(provider.name)
+        if section is not None:
+            self._hidden_headers |= {name.lower().encode("latin-1") for name in section.headers}
+        hidden = self._hidden_headers
+        self._providers[provider.name] = describe_provider(provider, section, hidden)
+        self.secrets.update(value for name, value in provider.endpoint.headers if name in hidden)
+        self.secrets.update(list_secrets((), provider.auth.secrets))
+
+    @contain_errors
+    def note_lookup(self, provider: str, name: LookupName, value: Callable[[], Json]) -> None:
+        """Note a value that a replay could not look up again."""
+        self.lookups.append(capture_format.Lookup(provider, name.value, value()))
+
+    @contain_errors
+    def note_upstream_request(self, exchange: UpstreamExchange) -> None:
+        exchange.at = self.elapsed_s()
+        self.upstream_exchanges.append(exchange)
+        if self._hidden_headers:
+            headers = tuple(hide_values(exchange.out.headers, self._hidden_headers))
+            exchange.out = replace(exchange.out, headers=headers)
+        if not self.reserve(len(exchange.out.body), "upstream request"):
+            exchange.out = replace(exchange.out, body=b"")
+
+    @contain_errors
+    def note_upstream_response(self, exchange: UpstreamExchange, response: IncomingResponse) -> None:
+        exchange.response, exchange.head_at = response, self.elapsed_s()
+
+    @contain_errors
+    def note_upstream_chunk(self, exchange: UpstreamExchange, data: bytes) -> None:
+        self._keep_chunk(exchange.chunks, data, "upstream reply")
+
+    @contain_errors
+    def note_upstream_end(self, exchange: UpstreamExchange, how: str) -> None:
+        """Note how a response ended, or why there was none."""
+        if exchange.response is None:
+            exchange.error = how
+        elif not exchange.end:
+            exchange.end, exchange.ended_at = how, self.elapsed_s()
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything went wrong, including a cut tool call and a correction by the grammar guard."""
+        result = "bug" if self._outcome is None else self._outcome.outcome
+        status = 0 if self.client_response is None else self.client_response.status
+        return result not in (OK, CLIENT_GONE) or status >= 400 or bool(self._guard_trips or self._cut_calls)
+
+    def make_capture(self, so_far: Outcome | None = None) -> Capture:
+        """Return the capture; `so_far` is the outcome of a request that has not ended.
+
+        This takes time: for a capture that is written it is called on the writer's thread.
+        """
+        outcome = (
+            self._outcome
+            or so_far
+            or Outcome(request_id="", started_at=self._started_at, client_protocol="", outcome="bug")
+        )
+        last = self.upstream_exchanges[-1] if self.upstream_exchanges else None
+        return Capture(
+            request_id=outcome.request_id,
+            client_request_id=outcome.client_request_id,
+            dragoman_version=__version__,
+            time=utc_text(self._started_at),
+            duration_ms=round(outcome.duration_s * 1000, 3),
+            client=outcome.client,
+            client_protocol=outcome.client_protocol,
+            upstream_protocol=outcome.upstream_protocol or ("" if last is None else last.protocol),
+            route=outcome.route or ("" if last is None else last.route),
+            requested_model=outcome.requested_model,
+            stream=outcome.stream,
+            passthrough=outcome.passthrough or (not outcome.upstream_protocol and self._ledger is None),
+            why="" if self.why is None else str(self.why),
+            outcome=outcome.outcome,
+            error_code=outcome.error_code,
+            interrupted_by=self._interrupted_by,
+            guard_trips=tuple(self._guard_trips),
+            cut_calls=tuple(self._cut_calls),
+            upstream_bytes=outcome.upstream_bytes,
+            upstream_chunks=outcome.upstream_chunks,
+            request=self._request,
+            upstream_requests=tuple(exchange.make_record() for exchange in self.upstream_exchanges),
+            events=tuple(
+                TimedEvent(at, index, capture_format.event_json(event)) for at, index, event in self.events.parts()
+            ),
+            losses=tuple(self._ledger or ()),
+            request_losses=self._request_losses,
+            response=self._make_response(),
+            lookups=tuple(self.lookups),
+            settings=self._make_settings(),
+            truncated=tuple(self._truncated),
+        )
+
+    def _make_response(self) -> capture_format.ClientResponse | None:
+        sent = self.client_response
+        return None if sent is None else capture_format.ClientResponse(sent.status, sent.headers, sent.chunks.parts())
+
+    def _make_settings(self) -> capture_format.Settings:
+        config = self._config
+        if config is None:
+            return capture_format.Settings()
+        return capture_format.Settings(
+            server=msgspec.to_builtins(config.server),
+            retry=msgspec.to_builtins(config.retry),
+            effort=msgspec.to_builtins(config.effort),
+            providers=self._providers,
+            quirks={name: self._quirks[name] for name in self._providers if name in self._quirks},
+            known_models=self._known_models,
+            routes=tuple(map(str, self.routes)),
+            tools=self._tools,
+            tool_backends={name: self._tool_backends[name] for name in self._providers if name in self._tool_backends},
+            owner=self.owner,
+            default_thinking=self.default_thinking,
+        )
+
+
+class RecordingMonitor(ReplyMonitor):
+    """A monitor that also records the events."""
+
+    __slots__ = ("_index", "_recording")
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(time.monotonic)
+        self._recording = recording
+        self._index: int | None = None  # known at the first event: a monitor may be made before its request is sent
+
+    def observe(self, event: Event) -> None:
+        if not isinstance(event, Delta):  # recorded by `observe_run`
+            self._record(event)
+        super().observe(event)
+
+    def observe_run(self, run: Sequence[Delta], text: str) -> None:
+        for event in run:
+            self._record(event)
+        super().observe_run(run, text)
+
+    def _record(self, event: Event) -> None:
+        if self._index is None:
+            self._index = len(self._recording.upstream_exchanges) - 1
+        self._recording.note_event(self._index, event)

@@ -1,0 +1,277 @@
+"""Try a provider's credentials in turn, first that of the same conversation; note which to leave alone. No I/O."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.net.headers import Headers
+from dragoman.proxy.call import Call
+from dragoman.proxy.step import NoReply
+from dragoman.translate.framing.jsonread import JSON_ERRORS, decode_or
+from dragoman.translate.hub.failure import Failure, Kind, RequestError
+from dragoman.translate.hub.request import Role, Text
+from dragoman.upstreams.credentials.cooldowns import ALL_MODELS
+from dragoman.upstreams.credentials.pool import Choice
+from dragoman.upstreams.provider import Provider
+from dragoman.upstreams.routing import Route
+
+log = logging.getLogger(__name__)
+
+SPENT = "spent"
+TEMPORARY = (Kind.RATE_LIMITED.value, SPENT)  # reasons for a cooldown that pass by themselves
+SESSION_HEADERS = (
+    b"x-claude-code-session-id",
+    b"session-id",
+    b"session_id",
+    b"thread-id",
+    b"conversation_id",
+    b"x-session-id",
+    b"x-session-affinity",
+)
+LONGEST_SESSION_NAME = 256
+SESSION_MARK = "session_"  # how Claude Code writes it into the user's id
+
+
+class Cooldown(Struct, frozen=True):
+    """How long a refused credential is left alone where the upstream does not say."""
+
+    seconds: float
+    whole_account: bool = False  # for every model, not only for the requested one
+
+
+COOLDOWNS: dict[Kind, Cooldown] = {
+    Kind.RATE_LIMITED: Cooldown(30.0),
+    Kind.CREDENTIAL: Cooldown(3600.0, whole_account=True),
+    Kind.FORBIDDEN: Cooldown(3600.0),
+    Kind.QUOTA: Cooldown(3600.0, whole_account=True),
+}
+
+# If every credential was refused, each for another reason, the client gets the first of these.
+REPORTED_FIRST = (Kind.RATE_LIMITED, Kind.QUOTA, Kind.FORBIDDEN, Kind.CREDENTIAL, Kind.NOT_FOUND)
+
+
+class CredentialRound:
+    """One pass over the credentials of one provider, for one request.
+
+    `session` names the conversation, which stays with the credential that answered it before. `excluded` are
+    credentials that have broken off this reply. `spares`: there is another target. Only then does a provider with a
+    single exhausted credential cool down.
+    """
+
+    def __init__(
+        self, provider: Provider, model: str, session: str | None, excluded: Collection[int] = (), *, spares: bool
+    ) -> None:
+        self._provider = provider
+        self._model = model
+        self._session = session
+        self._excluded = excluded
+        self._pool = (
+            provider.account.pool
+            if provider.account.pool is not None
+            else (provider.account.cooldowns if spares else None)
+        )
+        self._choice: Choice | None = None
+        self._refusals: dict[int, NoReply] = {}
+        self._member: Provider | None = None
+
+    @property
+    def member(self) -> Provider:
+        """The provider with the credential that is used now."""
+        assert self._member is not None
+        return self._member
+
+    def next(self) -> Provider | None:
+        """Choose the next credential; None if all that may be used have been."""
+        account = self._provider.account
+        pool = account.pool
+        if pool is None:
+            if self._refusals:
+                return None
+            if self._pool is not None:
+                self._choice = self._pool.choose(None, self._model, (), self._pool.clock())
+            self._member = self._provider
+            return self._member
+        chooser = account.chooser or pool
+        self._choice = chooser.choose(self._session, self._model, {*self._excluded, *self._refusals}, pool.clock())
+        self._member = None if self._choice is None else self._provider.members[self._choice.member]
+        return self._member
+
+    def note_answer(self, headers: Headers, response: str | None) -> None:
+        """Note the first token of a reply; `response` is its id where the upstream keeps it."""
+        if self._pool is not None and self._choice is not None:
+            self._pool.record_success(self._choice.member, self._model, self._session, response)
+            if self._provider.account.pool is not None:
+                # Start a cooldown if a successful response says that the allowance is used up.
+                now = self._pool.clock()
+                until = self.member.account.exhausted_until(headers, now)
+                if until is not None:
+                    self._pool.start_cooldown(self.member.account.slot, self._model, until, SPENT, now)
+        self.release()
+
+    def note_refusal(self, end: NoReply) -> None:
+        """Note that the current credential failed."""
+        self._refusals[self.member.account.slot] = end
+        self.learn(end.failure)
+        self.release()
+
+    def learn(self, failure: Failure) -> None:
+        """Note what a failure says about its credential."""
+        if self._provider.account.pool is not None:
+            start_cooldown(self.member, self._model, failure)
+        elif self._pool is not None and _has_account_reset(failure, self._pool.clock()):
+            start_cooldown(self.member, self._model, failure)  # there is no other credential to use meanwhile
+
+    def release(self) -> None:
+        """Note that the request which tests whether a cooldown is over has ended."""
+        if self._pool is not None and self._choice is not None:
+            self._pool.release(self._choice)
+        self._choice = None
+
+    def choose_failure(self, last: NoReply) -> NoReply:
+        """Return the failure for a client whose request every credential refused: the one that passes soonest."""
+        pool, model, refusals = self._provider.account.pool, self._model, self._refusals
+        if pool is None:
+            return last
+        if not refusals:
+            return self.describe_exhaustion()
+        now = pool.clock()
+        soonest = min(refusals, key=lambda slot: (_rank(refusals[slot]), pool.free_at(slot, model, now)))
+        soon = None if _rank(refusals[soonest]) == 0 else pool.next_free_at(model, TEMPORARY, refusals, now)
+        if soon is None or soon >= pool.free_at(soonest, model, now):
+            return refusals[soonest]
+        message = (
+            f"Some credentials of provider {self._provider.name!r} are refused, the others are rate limited for "
+            f"{soon - now:.0f} s more."
+        )
+        return NoReply(Failure(Kind.RATE_LIMITED, message, status=429, retry_after=soon - now))
+
+    def describe_exhaustion(self) -> NoReply:
+        """Return the failure of a round in which no credential could be chosen at all."""
+        return NoReply(Failure(Kind.QUOTA, f"No other credential of provider {self._provider.name!r} can be used now."))
+
+
+def start_cooldown(member: Provider, model: str, failure: Failure) -> None:
+    """Start a cooldown for as long as the failure says, if it calls for one."""
+    pool, cooldown = member.account.cooldowns, COOLDOWNS.get(failure.kind)
+    if pool is None or cooldown is None:
+        return
+    now = pool.clock()
+    seconds = _seconds_left(failure, now)
+    until = now + (cooldown.seconds if seconds is None else seconds)
+    pool.start_cooldown(
+        member.account.slot, ALL_MODELS if cooldown.whole_account else model, until, failure.kind.value, now
+    )
+    which = f", credential {member.account.label}" if member.account.label else ""
+    log.info("provider %s%s: %s, not used for %.0f s", member.name, which, failure.kind.value, until - now)
+
+
+def available_targets(routes: tuple[Route, ...], providers: Mapping[str, Provider]) -> tuple[Route, ...]:
+    """Return the targets that are not cooling down; all of them if all are."""
+    if len(routes) == 1:
+        return routes
+    return tuple(route for route in routes if not _is_cooling_down(route, providers)) or routes
+
+
+def choose_least_restricted(provider: Provider, model: str) -> Provider:
+    """Return the credential that may be used soonest, for a request outside any conversation."""
+    account = provider.account
+    if account.pool is None:
+        return provider
+    chooser = account.chooser or account.pool
+    return provider.members[chooser.find_soonest_free(model, account.pool.clock())]
+
+
+def _is_cooling_down(route: Route, providers: Mapping[str, Provider]) -> bool:
+    provider = providers.get(route.provider)
+    pool = None if provider is None else provider.account.cooldowns
+    return pool is not None and pool.is_cooling_down(route.model, pool.clock())
+
+
+def _has_account_reset(failure: Failure, now: float) -> bool:
+    """Whether the upstream itself says that the whole account must wait, and until when."""
+    cooldown = COOLDOWNS.get(failure.kind)
+    return cooldown is not None and cooldown.whole_account and _seconds_left(failure, now) is not None
+
+
+def _seconds_left(failure: Failure, now: float) -> float | None:
+    """Return how long the upstream itself says to wait."""
+    if failure.resets_at is not None and failure.resets_at > now:
+        return failure.resets_at - now
+    return failure.retry_after
+
+
+def _rank(end: NoReply) -> int:
+    kind = end.failure.kind
+    return REPORTED_FIRST.index(kind) if kind in REPORTED_FIRST else len(REPORTED_FIRST)
+
+
+class _SessionFields(Struct):
+    previous_response_id: object = None
+    conversation: object = None
+    prompt_cache_key: object = None
+    metadata: object = None
+
+
+class _UserId(Struct):
+    session_id: str
+
+
+_decoder = msgspec.json.Decoder(_SessionFields)
+
+
+def find_session(call: Call, known: Callable[[str], bool]) -> str | None:
+    """Return a name for the conversation; None if there is none. `known`: whether a name has been used before."""
+    body = decode_or(_decoder, call.body, _SessionFields())
+    earlier = response_name(body.previous_response_id)
+    if earlier is not None and known(earlier):
+        return earlier
+    for header in SESSION_HEADERS:
+        value = call.headers.get(header)
+        if value:
+            return value.decode("latin-1")
+    for name in (body.prompt_cache_key, _id_in(body.conversation), _in_user_id(body.metadata), earlier):
+        if isinstance(name, str) and name:
+            return name
+    try:
+        # Everything up to the first user message: it stays the same from turn to turn.
+        request = call.request()
+        digest = blake2b(digest_size=16)
+        for turn in request.turns:
+            for part in turn.parts:
+                if isinstance(part, Text):
+                    digest.update(part.text.encode(errors="surrogatepass") + b"\0")
+            if turn.role is Role.USER:
+                break
+        return digest.hexdigest()
+    except RequestError:  # a body that only its own protocol can read
+        return None
+
+
+def tenant_session(tenant: str, name: str | None) -> str | None:
+    """Return the name under which a pool knows a conversation: two client keys never share one."""
+    if name is not None and len(name) > LONGEST_SESSION_NAME:  # a pool remembers thousands of names
+        name = blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    return None if name is None else f"{tenant}\0{name}"
+
+
+def response_name(id: object) -> str | None:
+    """Return the name of a reply that its upstream stores: only that credential can continue from it."""
+    return f"response {id}" if isinstance(id, str) and id else None
+
+
+def _id_in(conversation: object) -> object:
+    return conversation.get("id") if isinstance(conversation, dict) else conversation
+
+
+def _in_user_id(metadata: object) -> str | None:
+    """Return a session in a user id; not the user id itself, which would put all conversations on one credential."""
+    user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
+    if not isinstance(user_id, str):
+        return None
+    try:
+        return msgspec.json.decode(user_id, type=_UserId).session_id
+    except JSON_ERRORS:
+        return user_id.rpartition(SESSION_MARK)[2] if SESSION_MARK in user_id else None

@@ -1,0 +1,107 @@
+"""What a call uses of its surroundings, as small interfaces.
+
+The gateway's own classes implement them, and so do those that look everything up for a capture or in one
+(`proxy/capture/lookups.py`). The choice among several credentials is another one: `accounts.pool.CredentialChooser`.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from dragoman.state.kept_call import RecordedState
+from dragoman.state.lost_calls import LostCall
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.ports import ReplyState
+from dragoman.translate.hub.request import Inline, Request
+from dragoman.upstreams.provider import ModelInfo
+
+
+class ModelCatalogue(Protocol):
+    """The models of one provider."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether a model that is not listed is known not to exist."""
+
+    def list_known(self) -> tuple[ModelInfo, ...]:
+        """Return the models known now."""
+
+    async def wait_for_list(self, at_most_s: float = math.inf) -> tuple[ModelInfo, ...]:
+        """Return the models known once the list has been read, or after `at_most_s` seconds."""
+
+    def max_output(self, model: str) -> int | None:
+        """Return the most tokens that the model writes, if the list says so."""
+
+    def list_problem(self) -> str:
+        """Return why the list could not be read; empty if it could, or if there is none."""
+
+
+class OtherWorkers(Protocol):
+    """The other processes of the gateway: news for all of them, and questions that they answer."""
+
+    number: int  # of this process, from 0
+    count: int  # of all
+
+    def answer(self, name: str, answer: Callable[[dict[str, str]], Awaitable[bytes]]) -> None:
+        """Answer what others ask under this name."""
+
+    async def ask_all(self, name: str, question: dict[str, str]) -> dict[int, bytes]:
+        """Return the answers of all others that answer in time."""
+
+
+class MediaFetcher(Protocol):
+    """Fetches linked images and documents."""
+
+    async def fetch_all(self, urls: Sequence[str]) -> dict[str, Inline]:
+        """Return the content of each URL; raises RequestError if one cannot be fetched."""
+
+
+class LostCallMemory(Protocol):
+    """Keeps the tool calls that a reply cut off for the next request of its conversation."""
+
+    async def remember(self, tenant: str, digest: bytes, lost: tuple[LostCall, ...]) -> None:
+        """Keep the calls that were lost in the conversation with this digest."""
+
+    async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
+        """Return the lost calls of the first of these conversations that is known."""
+
+
+class CallState(Protocol):
+    """The server's state that one call refers to, and that its reply becomes part of."""
+
+    pinned: str  # the only provider that can answer, since it keeps the state itself; empty: any can
+    route: str  # provider/model that answers, once it is known
+    size: int  # of the whole request in bytes, with what it refers to
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether the request refers to what the gateway keeps, so that it cannot pass unchanged."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the reply is to be kept."""
+
+    @property
+    def reply(self) -> ReplyState:
+        """What the reply says about the state."""
+
+    def parse(self, ledger: Ledger) -> Request:
+        """Return the whole request, with what it refers to; raises RequestError."""
+
+    def record(self) -> RecordedState:
+        """Return what a replay needs to make the same state without the store."""
+
+    def locate(self, path: str) -> str:
+        """Return where something of the whole request stands in the client's body, as JSON pointers."""
+
+    def note_keeper(self, provider: str, account: str, id: str) -> None:
+        """Note that the provider keeps the reply itself, under this id."""
+
+    def observe(self, data: bytes, *, whole: bool) -> None:
+        """Read what a keeper's reply consists of, from bytes that pass unchanged: all of them, or some of a stream."""
+
+    async def commit(self) -> bool:
+        """Store the reply, once it is complete or its keeper is known; return False if it could not be stored."""
+
+    def mark_unstored(self, data: bytes) -> bytes:
+        """Return the last bytes of a reply that could not be stored, saying so."""

@@ -1,0 +1,122 @@
+"""Open the reply of each turn, in the form that the client requested: this is chosen once per call."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from dragoman.net.headers import Headers
+from dragoman.proxy.call import Call
+from dragoman.proxy.decoding import begins_array, begins_document, begins_events, make_source
+from dragoman.proxy.prepare import Change, Prepared, prepare
+from dragoman.proxy.replies.passed import PassedDocument, PassedStream
+from dragoman.proxy.replies.reply import DocumentReply, Form, Origin, StreamedReply, choose_reply
+from dragoman.proxy.replies.translated import Body, TranslatedDocument, TranslatedReply, TranslatedStream
+from dragoman.proxy.reply_bounds import ReplyDeadline
+from dragoman.proxy.reply_monitor import ReplyMonitor
+from dragoman.proxy.response_writer import DocumentWriter, StreamWriter
+from dragoman.proxy.runtime import target_settings
+from dragoman.proxy.step import Ask
+from dragoman.translate.hub.loss import Ledger
+
+W = TypeVar("W")
+MakeWatch = Callable[[], ReplyMonitor]
+NO_HEADERS = Headers([])
+STREAM, DOCUMENT = Form  # looked up once: on Python 3.11, each look-up of a member is slow
+
+
+class Replies(Protocol):
+    """Prepares the requests of one call, one per turn, and opens the replies to them."""
+
+    @property
+    def deadline(self) -> type[ReplyDeadline]: ...  # of each request
+    def prepare(self, ask: Ask, changes: Sequence[Change]) -> Awaitable[Prepared]: ...  # raises RequestError
+    def begin_turn(self, ask: Ask, prepared: Prepared) -> None: ...
+    def begin_answer(self, status: int, headers: Headers, *, is_stream: bool) -> bool: ...  # whether events may come
+    def reads_events(self, begun: bytes) -> bool: ...  # whether they do, by the first bytes
+    def open_stream(self, begun: bytes) -> StreamedReply: ...  # which begins so
+    def open_document(self, body: Body) -> DocumentReply: ...
+    def open_for_tools(self) -> TranslatedReply: ...  # that run before anything is sent
+
+
+class _ModelReplies(Generic[W]):
+    """What the replies of a model have in common."""
+
+    _form: Form  # that the client requested
+    deadline = ReplyDeadline
+
+    def __init__(self, call: Call, writer: W, make_watch: MakeWatch) -> None:
+        self._call = call
+        self._writer = writer
+        self._make_watch = make_watch
+
+    def prepare(self, ask: Ask, changes: Sequence[Change]) -> Awaitable[Prepared]:
+        """Choose between a request of the client's own bytes and one that is translated."""
+        call, route = self._call, ask.route
+        settings = target_settings(call.runtime, route, call.tenant)  # anew: a refusal may have taught a quirk
+        return prepare(call, route, ask.provider, settings, ask.number, changes, ask.rounds)
+
+    def begin_turn(self, ask: Ask, prepared: Prepared) -> None:
+        self._ask, self._prepared, self._headers = ask, prepared, NO_HEADERS
+
+    def _make_origin(self, answered: Form) -> Origin:
+        why = choose_reply(self._prepared.why, self._form, answered)
+        return Origin(self._call, self._ask, self._prepared, self._headers, self._make_watch(), why)
+
+
+class StreamReplies(_ModelReplies[StreamWriter]):
+    """Opens the replies to a client that reads a stream."""
+
+    _form = Form.STREAM
+
+    def begin_turn(self, ask: Ask, prepared: Prepared) -> None:
+        self._ask, self._prepared, self._headers = ask, prepared, NO_HEADERS
+        self._writer.begin_turn(prepared)
+
+    def begin_answer(self, status: int, headers: Headers, *, is_stream: bool) -> bool:
+        self._headers, self._is_stream = headers, is_stream
+        if is_stream:
+            self._writer.begin_answer(self._prepared.select_headers(headers))
+        return True
+
+    def reads_events(self, begun: bytes) -> bool:
+        upstream = self._prepared.upstream
+        if self._is_stream:
+            return not begins_document(upstream, begun)
+        return begins_events(upstream, begun) or begins_array(upstream, begun)
+
+    def open_stream(self, begun: bytes) -> StreamedReply:
+        origin = self._make_origin(STREAM)
+        if origin.why.passes:
+            self._writer.begin_answer(self._headers)
+            return PassedStream(origin, self._writer, make_source(self._prepared, Ledger(), begun))
+        return TranslatedStream(origin, self._writer, begun)
+
+    def open_document(self, body: Body) -> DocumentReply:
+        return TranslatedStream(self._make_origin(DOCUMENT), self._writer, body=body)
+
+    def open_for_tools(self) -> TranslatedReply:
+        return TranslatedStream(self._make_origin(STREAM), self._writer)
+
+
+class DocumentReplies(_ModelReplies[DocumentWriter]):
+    """Opens the replies to a client that reads one body."""
+
+    _form = Form.DOCUMENT
+
+    def begin_answer(self, status: int, headers: Headers, *, is_stream: bool) -> bool:
+        self._headers = headers
+        return is_stream and self._prepared.streams
+
+    def reads_events(self, begun: bytes) -> bool:
+        return not begins_document(self._prepared.upstream, begun)
+
+    def open_stream(self, begun: bytes) -> StreamedReply:
+        return TranslatedDocument(self._make_origin(STREAM), self._writer, begun)
+
+    def open_document(self, body: Body) -> DocumentReply:
+        origin = self._make_origin(STREAM if body.is_stream else DOCUMENT)
+        if origin.why.passes:
+            return PassedDocument(origin, self._writer, origin.watch, body.content)
+        return TranslatedDocument(origin, self._writer, body=body)
+
+    def open_for_tools(self) -> TranslatedReply:
+        return TranslatedDocument(self._make_origin(DOCUMENT), self._writer)

@@ -1,0 +1,337 @@
+"""The record of one request, kept for the log, metrics, usage and captures, and the queue that passes it to them."""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from enum import Enum
+from functools import lru_cache
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from dragoman.net.errors import ClientDisconnected
+from dragoman.net.errors import RequestRejected as Unreadable
+from dragoman.net.headers import Headers
+from dragoman.net.tasks import describe_fault
+from dragoman.proxy.capture.recording import Recording
+from dragoman.proxy.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome, OutcomeObserver, ToolRun
+from dragoman.proxy.reply_monitor import ReplyMonitor, ReplySummary
+from dragoman.proxy.source import Source
+from dragoman.translate.framing.known_secrets import Secrets
+from dragoman.translate.framing.redaction import cut_text
+from dragoman.translate.hub.failure import Kind, RequestError
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.usage import Source as UsageSource
+from dragoman.translate.hub.usage import Usage
+from dragoman.translate.profiles.token_count import estimate_body_tokens, estimate_written_tokens
+from dragoman.upstreams.routing import Route
+
+CLIENT_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+VERSION = re.compile(r"v?\d")
+NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._@+-]")
+NAME_LENGTH = 40
+MAX_NAME_BYTES = 1024  # of what an upstream calls its model
+MAX_CODE_BYTES = 256  # of its error codes
+KIND_BY_STATUS = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 503: Kind.BUSY}
+
+SHUTDOWN = Kind.SHUTDOWN.value
+INTERRUPTIONS = (CLIENT_GONE, SHUTDOWN)
+UNSEEN = ReplySummary("", "", None, False, None, None, None, 0, 0, ())
+GATHER_S = 0.02  # between two batches of outcomes
+MAX_QUEUED = 64  # records that wait
+
+log = logging.getLogger(__name__)
+
+
+class Awaited(Enum):
+    """What a reply waits for whose last upstream request has ended; the values are what the console shows."""
+
+    TOOLS = "running tools"
+    MORE = "waiting"  # the rest of a reply that was paused, broke off, or has a cut call
+
+
+class ReplyProgress(Protocol):
+    """A reply, as far as it has come."""
+
+    @property
+    def watch(self) -> ReplyMonitor: ...
+    @property
+    def usage(self) -> Usage | None: ...  # as the client gets it
+    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+        """Read through another source from now on; return the secrets that may stand in what it reads."""
+
+
+class RequestRecord:
+    """What is noted of one request, from its head to its outcome."""
+
+    __slots__ = (
+        *(
+            "attempts",
+            "awaits",
+            "body",
+            "client",
+            "client_protocol",
+            "client_request_id",
+            "failed_attempts",
+            "id",
+            "is_answered",
+            "key",
+            "ledger",
+            "recording",
+        ),
+        *("requested_model", "rounds", "route", "run", "started_at", "stream", "tenant", "tool_runs"),
+        *("traceparent", "upstream_protocol"),
+        *("_code", "_ended", "_guessed_input", "_reported_usage", "_reply", "_result", "_started", "_watch"),
+    )
+
+    def __init__(
+        self,
+        id: str,
+        client_protocol: str,
+        headers: Headers,
+        key: str = "",
+        tenant: str = "",
+        received_at: float = 0.0,  # 0: now
+    ) -> None:
+        self.id = id
+        self.client_protocol = client_protocol
+        self.key = key
+        self.tenant = tenant
+        self.client = client_name(headers.get(b"user-agent") or b"")
+        self.client_request_id = find_client_request_id(headers)
+        self.traceparent = headers.get(b"traceparent") or b""
+        self.requested_model = ""
+        self.stream = False
+        self.body = b""  # the request's, until its end
+        self.route: Route | None = None
+        self.upstream_protocol = ""
+        self.ledger: Ledger | None = None  # None: passed through
+        self.failed_attempts: list[FailedAttempt] = []
+        self.attempts = 0  # upstream requests that were sent
+        self.is_answered = False  # the last of them was answered
+        self.rounds = 1  # of this reply: more after server tools or pauses, none if it is queued
+        self.tool_runs: list[ToolRun] = []
+        self.awaits: Awaited | None = None  # None: how the last upstream request ends is how the reply ends
+        self.run = ""  # the resumable reply that the client gets; empty: it is not resumable
+        self.recording: Recording | None = None  # None: nothing is captured
+        self._reply: ReplyProgress | None = None
+        self._watch: ReplyMonitor | None = None
+        self._reported_usage: Usage | None = None
+        self._guessed_input = 0  # tokens
+        self._ended = 0.0
+        self._result = OK
+        self._code: str | None = None
+        self.started_at = received_at or time.time()  # seconds since the epoch
+        self._started = time.monotonic()
+
+    def note_failure(self, route: Route, refused: RequestError) -> None:
+        self._add_failure(route, refused.failure.kind.value)
+
+    def note_client_gone(self, route: Route) -> None:
+        """Note that the client disconnected before this target answered."""
+        self._add_failure(route, CLIENT_GONE)
+
+    def _add_failure(self, route: Route, why: str) -> None:
+        self.failed_attempts.append(FailedAttempt(str(route), why))
+        self.is_answered = False
+
+    def note_reply(self, route: Route, upstream_protocol: str, ledger: Ledger | None, reply: ReplyProgress) -> None:
+        """Note the first token, from this target."""
+        self.route, self.upstream_protocol, self.ledger, self._reply = route, upstream_protocol, ledger, reply
+        self.is_answered, self.awaits = True, None
+
+    def note_joined(self, run: str, model: str) -> None:
+        """Note that the client gets the reply of an earlier request, which alone has used tokens."""
+        self.run, self.requested_model, self._reported_usage = run, model, Usage()
+
+    def note_fault(self, fault: BaseException) -> None:
+        """Note the failure that ends the request."""
+        match fault:
+            case RequestError(failure=failure):
+                self._result, self._code = failure.kind.value, failure.code
+            case asyncio.CancelledError() | ClientDisconnected():
+                self._result = CLIENT_GONE
+            case Unreadable(status=status):
+                self._result = KIND_BY_STATUS.get(status, Kind.BAD_REQUEST).value
+            case _:
+                self._result = Kind.BUG.value
+
+    def note_shutdown(self) -> None:
+        """Note that the gateway stopped before the reply was complete."""
+        self._result = SHUTDOWN
+        if self.failed_attempts and self.failed_attempts[-1].why == CLIENT_GONE:
+            self.failed_attempts[-1] = FailedAttempt(self.failed_attempts[-1].route, SHUTDOWN)
+
+    def end(self) -> None:
+        """Note the time of the end, and release the reply: its bytes must not wait for observers."""
+        self._ended = time.monotonic()
+        reply, self._reply = self._reply, None
+        body, self.body = self.body, b""
+        if self.ledger is not None:
+            self.ledger.close()
+        if reply is not None:
+            self._watch, self._reported_usage = reply.watch, reply.usage
+            if self._reported_usage is None and self._watch.final_usage is None:
+                self._guessed_input = estimate_body_tokens(body, self._model)
+
+    @property
+    def reply(self) -> ReplyProgress | None:
+        """The reply to which the last upstream has begun; None before its first token, and after the end."""
+        return self._reply
+
+    @property
+    def monitor(self) -> ReplyMonitor | None:
+        """The monitor of the reply; None before its first token."""
+        return self._watch if self._reply is None else self._reply.watch
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended > 0
+
+    def outcome(self) -> Outcome:
+        """Return the outcome; before the end, what it would be if the request ended now."""
+        watch = self.monitor
+        seen = UNSEEN if watch is None else watch.summarize()
+        result, code = self._result, self._code
+        has_ended = self.awaits is None  # with its last upstream request
+        if has_ended and seen.failure is not None:
+            result, code = seen.failure.kind.value, seen.failure.code
+        elif has_ended and seen.stop is not None and result in INTERRUPTIONS:
+            result = OK  # the reply was complete by then
+        route, ledger = self.route, self.ledger
+        return Outcome(  # positional, since every request pays for it
+            self.id,
+            self.started_at,
+            self.client_protocol,
+            self.key,
+            self.client,
+            self.upstream_protocol,
+            self.requested_model,
+            "" if route is None else route.provider,
+            "" if route is None else route.model,
+            cut_text(seen.model, MAX_NAME_BYTES),
+            self.stream,
+            route is not None and ledger is None,  # passed through
+            self._reported_usage or self._determine_usage(seen),
+            None if seen.first_token is None else seen.first_token - self._started,
+            (self._ended or time.monotonic()) - self._started,
+            result,
+            None if code is None else cut_text(code, MAX_CODE_BYTES),
+            len(ledger) if ledger else 0,
+            ledger.count_by_kind() if ledger else (),
+            seen.deltas,
+            tuple(self.failed_attempts),
+            self.rounds,
+            self.attempts,
+            self.is_answered,
+            tuple(self.tool_runs),
+            self.traceparent.decode("latin-1") if self.traceparent else "",
+            self.run,
+            self.client_request_id,
+            seen.read_bytes,
+            seen.read_chunks,
+        )
+
+    def _determine_usage(self, seen: ReplySummary) -> Usage | None:
+        """Return the usage; for a reply that broke off, the upstream may have reported only part of the output."""
+        if seen.usage_is_final and seen.usage is not None:
+            return seen.usage
+        reported, guess = seen.usage, self._estimate_usage(seen)
+        if reported is None or guess is None:
+            return reported or guess
+        return replace(reported, output=max(reported.output, guess.output), source=UsageSource.ESTIMATED)
+
+    def _estimate_usage(self, seen: ReplySummary) -> Usage | None:
+        """Estimate the usage from sizes if the upstream reported none."""
+        if not seen.deltas and not seen.blocks:
+            return None
+        output = estimate_written_tokens(seen.bytes, self._model)
+        return Usage(input=self._guessed_input, output=output, source=UsageSource.ESTIMATED)
+
+    @property
+    def written_tokens(self) -> int:
+        """How many tokens the reply has so far, estimated from its size."""
+        watch = self.monitor
+        return 0 if watch is None else estimate_written_tokens(watch.text_bytes, self._model)
+
+    @property
+    def _model(self) -> str:
+        """The upstream's name of the model; empty before an upstream has answered."""
+        return "" if self.route is None else self.route.model
+
+
+def find_client_request_id(headers: Headers) -> str:
+    """Return the id that the client has given to its request; empty if there is none, or it is long or odd.
+
+    It is only shown and sent back: clients may use one id for several requests.
+    """
+    given = headers.get(b"x-request-id")
+    return given.decode() if given is not None and CLIENT_REQUEST_ID.fullmatch(given) else ""
+
+
+@lru_cache(maxsize=256)
+def client_name(user_agent: bytes) -> str:
+    """Return the product without versions and platforms: `claude-cli`, `OpenAI/Python`, `ai-sdk/openai`."""
+    product = user_agent.decode("latin-1").partition(" ")[0].split("/")
+    parts: list[str] = []
+    for part in product[:3]:
+        if parts and VERSION.match(part):
+            break
+        parts.append(NOT_IN_A_NAME.sub("", part))
+    return "/".join(filter(None, parts))[:NAME_LENGTH]
+
+
+NoteEnd = Callable[[RequestRecord, Outcome], None]  # called for requests that were queued, too
+
+
+class ObserverQueue:
+    """Passes outcomes of ended requests to the observers: after the current turn of the event loop, then in batches.
+
+    A batch costs half as much as the same outcomes one by one between requests.
+    """
+
+    def __init__(self, observers: Sequence[OutcomeObserver]) -> None:
+        self._observers = tuple(observers)
+        self.on_end: NoteEnd | None = None  # called first
+        self._ended: list[RequestRecord] = []
+        self._passed_at = 0.0  # by the loop's clock
+        self.under_way = 0  # requests whose outcome is still to come
+        self.failures = 0
+
+    def add(self, record: RequestRecord) -> None:
+        record.end()
+        self._ended.append(record)
+        if len(self._ended) >= MAX_QUEUED:
+            self.flush()
+        elif len(self._ended) == 1:
+            self._schedule()
+
+    def flush(self) -> None:
+        """Pass on all outcomes so far; a failing observer does not affect the others."""
+        ended, self._ended = self._ended, []
+        outcomes = [record.outcome() for record in ended]
+        if self.on_end is not None:
+            for record, outcome in zip(ended, outcomes, strict=True):
+                self.on_end(record, outcome)
+        observed = [outcome for outcome in outcomes if outcome.rounds]  # of a queued request, its run is observed
+        for observe in self._observers:
+            for outcome in observed:
+                try:
+                    observe(outcome)
+                except Exception as bug:
+                    self.failures += 1
+                    log.error("%s went unobserved: %s", outcome.request_id, describe_fault(bug))
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        wait = 0.0 if now - self._passed_at >= GATHER_S else GATHER_S
+        self._passed_at = now + wait
+        # In a context of its own: the batch does not belong to the request that ended first.
+        if wait:
+            loop.call_later(wait, self.flush, context=Context())
+        else:
+            loop.call_soon(self.flush, context=Context())

@@ -1,0 +1,85 @@
+"""Observe a call from its head to its end: its record, its capture, the console's live view, and its outcome."""
+
+import asyncio
+from typing import Protocol
+
+from msgspec import Struct
+
+from dragoman.net.errors import ClientDisconnected
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import ReplySink
+from dragoman.proxy.call import Call
+from dragoman.proxy.gateway import Gateway
+from dragoman.proxy.request_record import ObserverQueue, RequestRecord
+from dragoman.translate.hub.failure import RequestError
+
+
+class LiveView(Protocol):
+    """Where the console lists the requests under way, and may end them."""
+
+    def begin(self, record: RequestRecord, request: HttpRequest, sink: ReplySink) -> None: ...
+    def end(self, record: RequestRecord) -> None: ...
+    def find_cause(self, fault: BaseException, sink: ReplySink) -> BaseException | None: ...
+
+
+def observe(gateway: Gateway, call: Call, sink: ReplySink, live: LiveView | None) -> "Observation":
+    """Return a context in which a call is recorded; its end makes the outcome, which observers get."""
+    return Observation(gateway, call, sink, gateway.observers, live)
+
+
+def observe_without_row(gateway: Gateway, call: Call, sink: ReplySink) -> "Observation":
+    """Return a context in which a call is captured like any other, and not reported: it uses no tokens."""
+    return Observation(gateway, call, sink, None, None)
+
+
+class Observation(Struct, eq=False):
+    """A context manager and not a coroutine around another: every await passes through all coroutines around it."""
+
+    _gateway: Gateway
+    _call: Call
+    _sink: ReplySink
+    _observers: ObserverQueue | None  # None: its outcome is not observed
+    _live: LiveView | None
+
+    def __enter__(self) -> None:
+        gateway, call, record, sink = self._gateway, self._call, self._call.record, self._sink
+        debug = gateway.runtime.config.debug
+        record.recording = gateway.captures.begin(call.http, sink, record.started_at, debug)
+        if self._observers is not None:
+            self._observers.under_way += 1
+        if self._live is not None:
+            self._live.begin(record, call.http, sink)
+
+    def __exit__(self, _: object, fault: BaseException | None, trace: object) -> bool:
+        record, cause = self._call.record, fault
+        recording = record.recording
+        if self._live is not None:
+            self._live.end(record)
+            if fault is not None:
+                cause = self._live.find_cause(fault, self._sink)
+        if cause is not None:
+            cause = self._note_fault(cause)
+        if recording is not None and isinstance(cause, asyncio.CancelledError | ClientDisconnected):
+            recording.note_interruption(self._sink.reader_gone)
+        if self._observers is None:
+            record.end()
+        else:
+            self._observers.under_way -= 1
+            self._observers.add(record)
+        if recording is not None:
+            recording.note_outcome(record.outcome(), record.ledger)
+        if cause is not None and cause is not fault:
+            try:
+                raise cause from None
+            finally:
+                del cause, fault  # its traceback refers to this frame: a cycle would keep the request's body
+        return cause is None
+
+    def _note_fault(self, fault: BaseException) -> BaseException:
+        """Return what to raise instead: a failure that the observers have is not logged again."""
+        record = self._call.record
+        if isinstance(fault, asyncio.CancelledError) and not self._sink.reader_gone:
+            record.note_shutdown()
+            return fault
+        record.note_fault(fault)
+        return fault.as_observed() if self._observers is not None and isinstance(fault, RequestError) else fault

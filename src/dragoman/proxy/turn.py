@@ -1,0 +1,239 @@
+"""Run one upstream turn: prepare the request, send it, and feed what comes back to the reply that it opens.
+
+Whatever is expected to go wrong is returned as a `TurnEnd`; the policy decides what follows from it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from dragoman.net.client import ConnectionLost, UpstreamTimeout
+from dragoman.net.headers import Headers
+from dragoman.net.tasks import LARGE_BYTES, run_off_loop
+from dragoman.proxy.call import Call
+from dragoman.proxy.decoding import is_named_stream, is_stream
+from dragoman.proxy.failures import attribute_failure
+from dragoman.proxy.ports import LostCallMemory
+from dragoman.proxy.prepare import Change, Prepared, Translated
+from dragoman.proxy.pump import LINGER_S, Pump, is_answering
+from dragoman.proxy.replies.opening import Replies
+from dragoman.proxy.replies.reply import Reply, StreamedReply
+from dragoman.proxy.replies.translated import Body
+from dragoman.proxy.reply_bounds import read_reply, timeouts_for
+from dragoman.proxy.rounds import ToolsCalled, call_unrun_uses
+from dragoman.proxy.step import Ask, NoReply, TurnEnd
+from dragoman.proxy.upstream import connection_failure, count_held, receive, send, stalled_failure
+from dragoman.state.lost_calls import add_notice, digest_conversation
+from dragoman.translate.hub.failure import Failure, RequestError
+from dragoman.translate.hub.ports import Progress
+from dragoman.upstreams.provider import IncomingResponse
+
+
+class CallContext(Struct, frozen=True):
+    """What the turns of one call share."""
+
+    call: Call
+    memory: LostCallMemory
+    replies: Replies
+    note_first_token: Callable[["Turn"], None]
+    clock: Callable[[], float]  # of the event loop
+
+
+class Turn:
+    """One upstream request and its reply."""
+
+    def __init__(self, ask: Ask, around: CallContext) -> None:
+        self._ask = ask
+        self._around = around
+        self._replies = around.replies
+        self._server = around.call.runtime.config.server
+        self._clock = around.clock
+        self._answer: IncomingResponse | None = None
+        self.ended = False  # the upstream's body has been read to its end
+        self.prepared: Prepared | None = None
+        self.built: Translated | None = None  # the same, if it is translated
+        self.reply: Reply | None = None  # from its first bytes on
+
+    async def run(self) -> TurnEnd:
+        ask = self._ask
+        if ask.renew_after is not None:
+            assert ask.provider.auth.renew is not None
+            if not await ask.provider.auth.renew():
+                return NoReply(ask.renew_after)
+        call, changes = self._around.call, ask.changes
+        try:
+            if ask.provider.replies.withholds_cut_calls:
+                changes = (*changes, *await self._notices())
+            self.prepared = prepared = await self._replies.prepare(ask, changes)
+        except RequestError as refused:
+            return NoReply(refused.failure)
+        self._replies.begin_turn(ask, prepared)
+        self.built = built = prepared if type(prepared) is Translated else None
+        if built is not None and built.unrun_uses:
+            return await self._begin_with_tools(built)
+        provider = prepared.provider
+        now = self._clock()
+        timeouts = timeouts_for(provider.endpoint.first_token, self._server, is_later_round=ask.rounds is not None)
+        self._wait = wait = self._replies.deadline(provider.name, timeouts, now)
+        call.record.attempts += 1
+        answer = await send(prepared, wait.seconds_left(now), wait.failure)
+        if type(answer) is NoReply:  # compared: `isinstance` of a struct that does not fit is slow
+            return answer
+        self._answer = answer
+        self._is_named = is_named = is_named_stream(answer.headers)
+        if self._replies.begin_answer(answer.status, answer.headers, is_stream=is_named):
+            if not is_named:
+                wait.extend(self._clock(), has_token=False)
+            return await self._read_stream(prepared, answer)
+        return await self._read_document(prepared, answer, b"")
+
+    @property
+    def headers(self) -> Headers:
+        assert self._answer is not None
+        return self._answer.headers
+
+    async def let_upstream_end(self) -> None:
+        """Read on to the end of the body, if it is near, so that the connection can be used again."""
+        if self.ended or self._answer is None or self.reply is None:
+            return
+        if not self.reply.watch.ended or self.reply.watch.failure is not None:  # its end is not near
+            return
+        try:
+            await self._answer.chunk(LINGER_S)
+        except (ConnectionLost, UpstreamTimeout):
+            return
+
+    def close(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+
+    async def _notices(self) -> tuple[Change, ...]:
+        """Return the changes that tell the model which calls its last reply in this conversation lost."""
+        call = self._around.call
+        await call.read()
+        conversations = await run_off_loop(len(call.body), lambda: digest_conversation(call.request()))
+        lost_calls = await self._around.memory.recall(call.tenant, conversations)
+        return (lambda request, ledger: add_notice(request, lost_calls),) if lost_calls else ()
+
+    async def _begin_with_tools(self, prepared: Translated) -> ToolsCalled:
+        """Begin the reply of a request whose history has tools to run before the first upstream request."""
+        self.reply = reply = self._replies.open_for_tools()
+        await reply.begin_with_tools()
+        return call_unrun_uses(prepared, reply)
+
+    # Streams
+
+    async def _read_stream(self, prepared: Prepared, answer: IncomingResponse) -> TurnEnd:
+        begun = await self._next_chunk(prepared, answer, None)
+        if isinstance(begun, Failure):
+            return NoReply(begun)
+        if not self._replies.reads_events(begun):
+            return await self._read_document(prepared, answer, begun)
+        self.reply = reply = self._replies.open_stream(begun)
+        failure = await self._until_first_token(prepared, answer, reply, begun)
+        if failure is not None:
+            return NoReply(failure)
+        self._around.note_first_token(self)
+        await reply.commit()
+        if not reply.is_over:
+            await self._pump(prepared, answer, reply)
+        return reply.conclude()
+
+    async def _until_first_token(
+        self, prepared: Prepared, answer: IncomingResponse, reply: StreamedReply, chunk: bytes
+    ) -> Failure | None:
+        """Feed the reply, which holds it, until its first token; return the failure if there is one first."""
+        while chunk:
+            has_room = reply.feed(chunk)
+            if (failure := reply.early_failure) is not None:
+                return attribute_failure(prepared, failure)
+            if reply.has_begun:
+                self._wait.extend(self._clock(), has_token=True)
+                return None
+            failure = None if has_room else await reply.wait_for_room()
+            failure = failure or self._note_sign_of_life(prepared, reply)
+            if failure is not None:
+                return failure
+            read = await self._next_chunk(prepared, answer, reply)
+            if isinstance(read, Failure):
+                return read
+            chunk = read
+        reply.end()
+        self.ended = True
+        failure = reply.early_failure
+        return None if failure is None else attribute_failure(prepared, failure)
+
+    async def _next_chunk(
+        self, prepared: Prepared, answer: IncomingResponse, reply: StreamedReply | None
+    ) -> bytes | Failure:
+        """Return the next bytes of an answer without a token, b"" at its end."""
+        try:
+            return await answer.chunk(self._wait.seconds_left(self._clock()))
+        except UpstreamTimeout:
+            return self._wait.failure()
+        except ConnectionLost as fault:
+            is_complete = reply is not None and reply.progress is Progress.COMPLETE
+            return b"" if is_complete else connection_failure(prepared, fault)
+
+    def _note_sign_of_life(self, prepared: Prepared, reply: StreamedReply) -> Failure | None:
+        """Extend the wait for bytes without a token, up to a limit; return the failure beyond it."""
+        now = self._clock()
+        self._wait.extend(now, is_answering(prepared, reply))
+        return self._wait.failure() if now >= self._wait.deadline else None
+
+    async def _pump(self, prepared: Prepared, answer: IncomingResponse, reply: StreamedReply) -> None:
+        """Pass on the rest of the reply; its last bytes are kept for the end."""
+        pump = Pump(reply, self._wait, self._server, self._clock)
+        failure: Failure | None = None
+        while failure is None and not pump.is_over:
+            try:
+                if await answer.stream_to(pump.pass_on, pump.choose_timeout()):
+                    self.ended = True
+                    reply.end()
+                    return
+                if not pump.is_over:
+                    failure = await reply.wait_for_room()
+            except UpstreamTimeout:
+                if reply.watch.ended:
+                    return
+                if self._clock() >= self._wait.deadline:
+                    failure = self._wait.failure()
+                elif reply.keep_alive is not None:
+                    await reply.keep_alive()
+            except ConnectionLost as fault:
+                if reply.watch.ended:
+                    return
+                failure = connection_failure(prepared, fault)
+        if failure is not None:
+            reply.end() if reply.progress is Progress.COMPLETE else reply.interrupt(failure)
+
+    # Documents: replies that come as one body
+
+    async def _read_document(self, prepared: Prepared, answer: IncomingResponse, begun: bytes) -> TurnEnd:
+        whole = answer.take_whole()
+        if whole is None:
+            rest = await self._receive_document(prepared, answer)
+        else:
+            size = len(whole)
+            rest = count_held(self._around.call.buffered, prepared.provider, size, size) or whole
+        if type(rest) is Failure:
+            return NoReply(rest)
+        self.ended = True
+        body = begun + rest if begun else rest
+        size = len(body)
+        came = Body(body, is_stream(prepared.upstream, body, is_named=self._is_named))
+        self.reply = reply = self._replies.open_document(came)
+        reply.take(reply.read() if size <= LARGE_BYTES else await run_off_loop(size, reply.read))
+        if reply.watch.failure is not None:
+            return NoReply(attribute_failure(prepared, reply.watch.failure))
+        self._around.note_first_token(self)
+        await reply.commit()
+        return reply.conclude()
+
+    async def _receive_document(self, prepared: Prepared, answer: IncomingResponse) -> bytes | Failure:
+        timeouts, provider = self._wait.timeouts, prepared.provider
+        silence_s = min(timeouts.first_token_s, timeouts.idle_s)  # what has come of a body may hold tokens or none
+        total_s = timeouts.first_token_s + timeouts.token_s
+        reading = read_reply(self._around.call, answer, silence_s, total_s, provider.name)
+        return await receive(prepared, reading, partial(stalled_failure, provider, silence_s, total_s))

@@ -1,0 +1,186 @@
+"""Send a prepared request and receive its response, or one for what an upstream keeps; expected failures are values."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from msgspec import Struct
+
+from dragoman.config.problems import ConfigError
+from dragoman.net.bodies import BudgetShare
+from dragoman.net.client import ConnectionLost, IncomingResponse, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.errors import BufferBudgetExceeded, InvalidResponse
+from dragoman.net.headers import Headers
+from dragoman.net.http_request import HttpRequest
+from dragoman.net.sink import ReplySink
+from dragoman.proxy.failures import add_retry_advice, adjust_reset_time, attribute_failure, redirect_failure
+from dragoman.proxy.prepare import IDENTITY, Prepared
+from dragoman.proxy.reply_bounds import ERROR_BODY_S, MAX_REPLY_BYTES, no_room_failure, read_error
+from dragoman.proxy.response_headers import drop_account_headers, headers_to_forward, request_id_headers
+from dragoman.proxy.runtime import Runtime
+from dragoman.proxy.step import ErrorReply, NoReply
+from dragoman.translate.framing.known_secrets import redact_known, redact_known_in_fields
+from dragoman.translate.hub.failure import Failure, Kind, RequestError
+from dragoman.upstreams.provider import Provider, UnsignedRequest
+
+log = logging.getLogger(__name__)
+
+RESOURCE_TIMEOUT_S = 30.0
+
+
+async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Failure]) -> IncomingResponse | NoReply:
+    """Return the answer once its head has come; `late` makes the failure if that takes too long."""
+    try:
+        answer = await prepared.provider.send(prepared.out, head_timeout_s)
+    except UpstreamTimeout as fault:
+        return NoReply(connection_failure(prepared, fault) if fault.phase == "connect" else late())
+    except ConnectionLost as fault:
+        return NoReply(connection_failure(prepared, fault))
+    if answer.status < 300:
+        return answer
+    try:
+        if answer.status < 400:
+            return NoReply(redirect_failure(prepared.provider.name, answer.status, answer.headers))
+        silence_s = min(head_timeout_s, ERROR_BODY_S)
+        late = partial(stalled_failure, prepared.provider, silence_s, ERROR_BODY_S)
+        body = await receive(prepared, read_error(answer, silence_s), late)
+    finally:
+        answer.close()
+    return (
+        NoReply(body) if isinstance(body, Failure) else _refusal(prepared, answer, redact_known(body, prepared.secrets))
+    )
+
+
+def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoReply:
+    now = time.time()
+    failure = prepared.upstream.read_error(answer.status, dict(answer.headers), body)
+    _log_refusal(prepared, failure)
+    failure = attribute_failure(prepared, adjust_reset_time(failure, answer.headers, now))
+    failure = add_retry_advice(failure, answer.headers, now, prepared.provider.account.exhausted_until)
+    own = prepared.find_error_body(body)
+    if own is None or failure.kind in (Kind.CREDENTIAL, Kind.FORBIDDEN):
+        return NoReply(failure)
+    headers = answer.headers if prepared.owner else drop_account_headers(answer.headers)
+    redacted = Headers(redact_known_in_fields(list(headers), prepared.secrets))
+    return NoReply(failure, ErrorReply(answer.status, redacted, own))
+
+
+def _log_refusal(prepared: Prepared, failure: Failure) -> None:
+    """Log an error and the figures of the request, with `--verbose`: the log's usual line has neither.
+
+    The message is logged only of upstreams that do not repeat what the user wrote: no log has that.
+    """
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    what = f"HTTP {failure.status} {failure.code}" if failure.code else f"HTTP {failure.status}"
+    describe, body = prepared.upstream.describe_request, prepared.out.body
+    if describe is None:
+        log.debug("provider %s: %s. The request: %d bytes", prepared.provider.name, what, len(body))
+    else:
+        message = failure.message.rstrip(".")
+        log.debug("provider %s: %s: %s. The request: %s", prepared.provider.name, what, message, describe(body))
+
+
+def stalled_failure(provider: Provider, silence_s: float, total_s: float) -> Failure:
+    name = provider.name
+    why = f"Provider {name!r} sent no data for {silence_s:g} s in its answer, or has not ended it after {total_s:g} s."
+    return Failure(Kind.TIMEOUT, why)
+
+
+async def receive(prepared: Prepared, coming: Awaitable[bytes], late: Callable[[], Failure]) -> bytes | Failure:
+    """Return what comes, or why it does not; `late` makes the failure if it only takes too long."""
+    try:
+        return await coming
+    except UpstreamTimeout:
+        return late()
+    except SizeLimitExceeded:
+        return oversized_failure(prepared.provider)
+    except ConnectionLost as fault:
+        return connection_failure(prepared, fault)
+    except RequestError as refused:  # there is no room for it
+        return refused.failure
+
+
+def oversized_failure(provider: Provider) -> Failure:
+    return Failure(Kind.UPSTREAM, f"Provider {provider.name!r} answered with too much data.")
+
+
+def count_held(share: BudgetShare, provider: Provider, total: int, size: int) -> Failure | None:
+    """Count `size` more bytes of a reply of which `total` are held now; return the failure if there is no room."""
+    if total > MAX_REPLY_BYTES:
+        return oversized_failure(provider)
+    try:
+        share.hold(size)
+    except BufferBudgetExceeded:
+        return no_room_failure()
+    return None
+
+
+def connection_failure(prepared: Prepared, fault: ConnectionLost | UpstreamTimeout) -> Failure:
+    kind = Kind.CORRUPT if isinstance(fault, InvalidResponse) else Kind.LOST
+    # A pooled connection that was only stale is no reason to wait; it is an attempt all the same.
+    at_once = 0.0 if isinstance(fault, ConnectionLost) and fault.stale else None
+    message = f"The connection to provider {prepared.provider.name!r} failed: {fault}"
+    return Failure(kind, message, retry_after=at_once)
+
+
+class Keeper(Struct, frozen=True):
+    """Who keeps a resource."""
+
+    provider: str
+    account: str  # which of its credentials
+    protocol: str
+
+
+NoteStatus = Callable[[int], Awaitable[None]]
+
+
+async def relay_resource(
+    runtime: Runtime,
+    keeper: Keeper,
+    request: HttpRequest,
+    sink: ReplySink,
+    path: str,
+    request_id: str,
+    note_status: NoteStatus | None = None,
+) -> None:
+    """Send the client's request to the provider that keeps the resource, and its answer to the client.
+
+    `note_status` is awaited with the status of the answer before the client gets anything of it.
+    """
+    name, protocol = keeper.provider, keeper.protocol
+    provider = _find_account(runtime, name, keeper.account)
+    url = f"{provider.endpoint.url}{path}?{request.query}" if request.query else provider.endpoint.url + path
+    unsigned = UnsignedRequest(protocol, request.method, url, (IDENTITY, *provider.endpoint.headers))
+    try:
+        credentials = await provider.auth.authorize(unsigned)
+    except ConfigError as error:
+        raise RequestError(Failure(Kind.CREDENTIAL, f"Provider {name!r} has no credential: {error}")) from error
+    try:
+        answer = await provider.send(unsigned.add_credentials(credentials), RESOURCE_TIMEOUT_S)
+    except (ConnectionLost, UpstreamTimeout) as fault:
+        raise RequestError(Failure(Kind.LOST, f"Provider {name!r} did not answer: {fault}")) from fault
+    try:
+        if answer.status == 401:
+            message = f"Provider {name!r} rejected its credential (HTTP 401). Run: dragoman doctor"
+            raise RequestError(Failure(Kind.CREDENTIAL, message))
+        if note_status is not None:
+            await note_status(answer.status)
+        forwarded = headers_to_forward(answer.headers, shows_account=False)
+        sink.begin(answer.status, [*forwarded, *request_id_headers(request_id)])
+        while chunk := await answer.chunk(runtime.config.server.idle_timeout_s):
+            await sink.send(chunk)
+        sink.end()
+    except (ConnectionLost, UpstreamTimeout):
+        sink.abort()
+    finally:
+        answer.close()
+
+
+def _find_account(runtime: Runtime, name: str, account: str) -> Provider:
+    provider = runtime.providers.get(name)
+    if provider is None:
+        message = f"Provider {name!r} keeps this response, and is not configured any more."
+        raise RequestError(Failure(Kind.NOT_FOUND, message))
+    return next((member for member in provider.members if member.account.label == account), provider)

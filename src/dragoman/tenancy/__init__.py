@@ -1,0 +1,1 @@
+"""Who may use the gateway: client keys and the sessions of the console."""

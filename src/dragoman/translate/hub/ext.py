@@ -1,0 +1,84 @@
+"""Fields that only one protocol has: its own `build` restores them, any other records them in the ledger."""
+
+from collections.abc import Iterable
+
+from dragoman.translate.hub.failure import BadRequest
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.request import (
+    Ext,
+    Foreign,
+    Hosted,
+    Part,
+    Request,
+    Tool,
+    ToolChoice,
+    ToolResult,
+    unescape_key,
+)
+
+# Fields of a request that other vendors have as well, but that cannot be translated.
+_WHY = {"context_management": "only its own vendor can read back a compacted context: the whole context is sent"}
+
+
+def restore(wire: dict[str, object], ext: Ext) -> None:
+    """Put unread fields back to their places below `wire`."""
+    for pointer, value in ext.items():
+        *path, last = map(unescape_key, pointer.split("/"))
+        holder: object = wire
+        for key in path:
+            holder = holder.setdefault(key, {}) if isinstance(holder, dict) else None
+        if isinstance(holder, dict):
+            holder.setdefault(last, value)
+
+
+def note_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: Ext | None = None) -> None:
+    """Note every field as dropped that only the client's protocol has, when a request of another protocol is built.
+
+    `kept` are fields of the request itself that the other protocol has as well.
+    """
+    if request.protocol == protocol:
+        return
+    if request.not_a_reply is not None:
+        field, what = request.not_a_reply
+        raise BadRequest(f"/{field}", f"{field} requests {what}, which only this API's own vendor can make")
+    if request.search_sources:
+        ledger.note_approximated(request.pointer("search_sources"), "the upstream's own sources are listed")
+    why = f"{protocol} has no such field"
+    for pointer in request.ext:
+        if kept is None or pointer not in kept:
+            ledger.note_dropped(f"/{pointer}", _WHY.get(pointer, why))
+    foreign: list[Foreign] = []
+    for holder in (*request.turns, *_parts(request), *request.tools):
+        if type(holder) is Foreign:  # `isinstance` of a struct that does not fit is slow
+            foreign.append(holder)
+        elif type(holder) is not Hosted and holder.ext:
+            for pointer in holder.ext:
+                ledger.note_dropped(f"{holder.at}/{pointer}", why)
+    for part in foreign:
+        if not part.is_upstreams:
+            ledger.note_dropped(part.at, f"{protocol} has nothing like {part.what!r}")
+
+
+def note_unread_fields(tool: Hosted, protocol: str, ledger: Ledger) -> None:
+    """Note the fields of a hosted tool as dropped that its equivalent in another protocol does not have."""
+    for pointer in tool.ext:
+        ledger.note_dropped(f"{tool.at}/{pointer}", f"{protocol} has no such field")
+
+
+def is_indispensable(tool: Hosted, choice: ToolChoice | None, others: Iterable[Tool]) -> bool:
+    """Return whether a request makes no sense without this tool: it is forced, or it is the only one.
+
+    A tool of an undocumented type is no reason to reject a request, unless it is forced.
+    """
+    forced = choice is not None and choice.hosted == tool.kind
+    return forced or (tool.known and not any(True for _ in others))
+
+
+def _parts(request: Request) -> list[Part]:
+    parts: list[Part] = []
+    for turn in request.turns:
+        for part in turn.parts:
+            parts.append(part)
+            if type(part) is ToolResult:
+                parts += part.content
+    return parts

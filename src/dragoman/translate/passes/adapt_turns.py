@@ -1,0 +1,177 @@
+"""Change the turns of a request so that an upstream accepts them: instructions, reasoning, cache breakpoints, media."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import takewhile
+
+from msgspec.structs import replace
+
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.request import (
+    Cache,
+    Document,
+    Foreign,
+    Image,
+    Inline,
+    Link,
+    Part,
+    Request,
+    Role,
+    Switch,
+    Text,
+    Thinking,
+    ToolResult,
+    Turn,
+)
+
+INSTRUCTION_ROLES = (Role.SYSTEM, Role.DEVELOPER)
+_REASONING_REJECTED = "the upstream rejected the reasoning of earlier turns, so the request was repeated without it"
+_BREAKPOINT_MOVED = "the breakpoint is set on the last part that can have one"
+_NO_BREAKPOINT = "no part of this request can have a cache breakpoint"
+
+_Content = Text | Image | Document | Foreign
+
+
+def split_leading_instructions(turns: tuple[Turn, ...]) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
+    """Return the instructions at the beginning of a conversation, and the remaining turns."""
+    leading = tuple(takewhile(lambda turn: turn.role in INSTRUCTION_ROLES, turns))
+    return leading, turns[len(leading) :]
+
+
+def tag_later_instructions(request: Request, ledger: Ledger) -> Request:
+    """Return the request with later instructions as user turns, in `<system>` tags.
+
+    They keep their position: moving them would change what they apply to, and invalidate caches.
+    """
+    leading, turns = split_leading_instructions(request.turns)
+    if not any(turn.role in INSTRUCTION_ROLES for turn in turns):
+        return request
+    return replace(request, turns=(*leading, *(_tag_turn(turn, ledger) for turn in turns)))
+
+
+def _tag_turn(turn: Turn, ledger: Ledger) -> Turn:
+    if turn.role not in INSTRUCTION_ROLES:
+        return turn
+    ledger.note_approximated(turn.at, "later instructions are sent as tagged text of the user")
+    return replace(turn, role=Role.USER, parts=tuple(_tag_part(part) for part in turn.parts))
+
+
+def _tag_part(part: Part) -> Part:
+    if not isinstance(part, Text) or not part.text.strip():
+        return part
+    return replace(part, text=f"<system>\n{part.text}\n</system>")
+
+
+def drop_reasoning(request: Request, ledger: Ledger) -> Request:
+    """Return the request without reasoning. A turn with nothing else is removed as well.
+
+    For upstreams that reject a signature of their own: it is bound to its context, or to another account.
+    """
+    turns = tuple(_drop_from_turn(turn, ledger) for turn in request.turns)
+    if all(new is old for new, old in zip(turns, request.turns, strict=True)):
+        return request
+    kept = tuple(new for new, old in zip(turns, request.turns, strict=True) if new.parts or not old.parts)
+    return replace(request, turns=kept)
+
+
+def allow_unbound(request: Request, ledger: Ledger) -> Request:
+    """Return the request with leave to ignore reasoning of another conversation; without reasoning if it is off."""
+    reasoning = request.reasoning
+    if reasoning is not None and (reasoning.switch is Switch.DISABLED or reasoning.effort == "none"):
+        return drop_reasoning(request, ledger)
+    ledger.note_approximated(request.pointer("turns"), "the upstream leaves out reasoning of another conversation")
+    return replace(request, drops_unbound=True)
+
+
+def _drop_from_turn(turn: Turn, ledger: Ledger) -> Turn:
+    for part in turn.parts:
+        if isinstance(part, Thinking):
+            ledger.note_dropped(part.at, _REASONING_REJECTED)
+    parts = tuple(part for part in turn.parts if not isinstance(part, Thinking))
+    return turn if len(parts) == len(turn.parts) else replace(turn, parts=parts)
+
+
+def place_cache_breakpoint(request: Request, ledger: Ledger) -> Request:
+    """Return the request with the setting to cache all of it as a breakpoint on the last part of a user.
+
+    Only Messages has that setting; other protocols have breakpoints on parts, and all of them on those of a user.
+    """
+    cache = request.cache
+    if cache is None:
+        return request
+    turns = list(request.turns)
+    for index in reversed(range(len(turns))):
+        parts = _mark_last(turns[index].parts, cache) if turns[index].role is Role.USER else None
+        if parts is not None:
+            ledger.note_approximated(cache.at, _BREAKPOINT_MOVED)
+            turns[index] = replace(turns[index], parts=parts)
+            return replace(request, turns=tuple(turns), cache=None)
+    ledger.note_dropped(cache.at, _NO_BREAKPOINT)
+    return replace(request, cache=None)
+
+
+def _mark_last(parts: tuple[Part, ...], cache: Cache) -> tuple[Part, ...] | None:
+    """Return the parts with a breakpoint on the last one that can have it; None if none can."""
+    for index in reversed(range(len(parts))):
+        marked = _mark_part(parts[index], cache)
+        if marked is not None:
+            return (*parts[:index], marked, *parts[index + 1 :])
+    return None
+
+
+def _mark_part(part: Part, cache: Cache) -> Part | None:
+    match part:
+        case Text(text="") | Document(source=""):
+            return None
+        case Text() | Image() | Document():
+            return part if part.cache is not None else replace(part, cache=cache)
+        case ToolResult():
+            content = _mark_last(part.content, cache)
+            return None if content is None else part if part.cache is not None else replace(part, content=content)
+        case _:
+            return None
+
+
+def find_links(request: Request, needs_inline: Callable[[Part], bool]) -> list[str]:
+    """Return the URLs of linked media that the target needs in the body, each once, in order."""
+    urls = {
+        part.source.url: None
+        for part in _all_parts(request)
+        if isinstance(part, Image | Document) and isinstance(part.source, Link) and needs_inline(part)
+    }
+    return list(urls)
+
+
+def inline_links(request: Request, fetched: Mapping[str, Inline]) -> Request:
+    """Return the request with every fetched link replaced by its content."""
+    turns = tuple(_inline_turn(turn, fetched) for turn in request.turns)
+    same = all(new is old for new, old in zip(turns, request.turns, strict=True))
+    return request if same else replace(request, turns=turns)
+
+
+def _all_parts(request: Request) -> Iterator[Part]:
+    for turn in request.turns:
+        for part in turn.parts:
+            yield part
+            if isinstance(part, ToolResult):
+                yield from part.content
+
+
+def _inline_turn(turn: Turn, fetched: Mapping[str, Inline]) -> Turn:
+    parts = tuple(_inline_part(part, fetched) for part in turn.parts)
+    same = all(new is old for new, old in zip(parts, turn.parts, strict=True))
+    return turn if same else replace(turn, parts=parts)
+
+
+def _inline_part(part: Part, fetched: Mapping[str, Inline]) -> Part:
+    if isinstance(part, ToolResult):
+        content = tuple(_inline_media(item, fetched) for item in part.content)
+        same = all(new is old for new, old in zip(content, part.content, strict=True))
+        return part if same else replace(part, content=content)
+    return _inline_media(part, fetched) if isinstance(part, Image | Document) else part
+
+
+def _inline_media(part: _Content, fetched: Mapping[str, Inline]) -> _Content:
+    if not isinstance(part, Image | Document) or not isinstance(part.source, Link):
+        return part
+    found = fetched.get(part.source.url)
+    return part if found is None else replace(part, source=found)

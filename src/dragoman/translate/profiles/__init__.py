@@ -1,0 +1,1 @@
+"""What a model can do, and how many tokens a request has."""

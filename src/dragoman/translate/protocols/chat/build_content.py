@@ -1,0 +1,160 @@
+"""Build Chat content parts and reasoning fields from hub parts."""
+
+from dragoman.translate.framing.jsonread import parse_or
+from dragoman.translate.hub.ext import restore
+from dragoman.translate.hub.failure import BadRequest
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.request import (
+    Audio,
+    Cache,
+    Document,
+    FileId,
+    Foreign,
+    Image,
+    Inline,
+    Link,
+    Text,
+    Thinking,
+)
+from dragoman.translate.protocols.chat.wire import AUDIO_TYPES, CALL_KEY, FIELD_KEY, FILE_TYPES, NAME, OPENAI_PROTOCOLS
+
+_AUDIO_FORMATS = {media_type: name for name, media_type in AUDIO_TYPES.items()} | {"audio/mp3": "mp3"}
+_EXTENSIONS = {media_type: name for name, media_type in FILE_TYPES.items()}
+_TTLS = {"5m": "30m", "1h": "12h"}  # Anthropic's lifetimes -> the shortest of OpenAI's that is not shorter
+
+
+class PartBuilder:
+    """Build the content parts of one request."""
+
+    __slots__ = ("_caches", "_citations_key", "_files", "_ledger", "_other_vendor", "_same_protocol")
+
+    def __init__(self, *, client: str, caches: bool, files: bool, ledger: Ledger) -> None:
+        self._same_protocol = client == NAME
+        self._other_vendor = client not in OPENAI_PROTOCOLS
+        self._citations_key = "annotations" if client == "responses" else "citations"  # in its protocol
+        self._caches = caches  # the server takes cache breakpoints
+        self._files = files  # the client's file ids belong to this vendor
+        self._ledger = ledger
+
+    def write(self, part: Text | Image | Document | Audio | Foreign) -> dict[str, object] | None:
+        """Return the part as Chat writes it; None for a foreign part, which is in the ledger already."""
+        match part:
+            case Text():
+                return self._finish_part({"type": "text", "text": part.text}, part)
+            case Image():
+                return self._finish_part(self._build_image(part), part)
+            case Document():
+                return self._finish_part(self._build_document(part), part)
+            case Audio():
+                return self._finish_part(_build_audio(part), part)
+            case Foreign():
+                return dict(part.raw) if self._same_protocol and isinstance(part.raw, dict) else None
+
+    def drop_cache(self, cache: Cache | None, what: str) -> None:
+        if cache is not None:
+            self._ledger.note_dropped(cache.at, f"Chat has no cache breakpoint on {what}")
+
+    def _finish_part(self, wire: dict[str, object], part: Text | Image | Document | Audio) -> dict[str, object]:
+        if type(part) is not Audio and part.cache is not None:
+            self._write_cache(wire, part.cache)
+        if self._same_protocol:
+            restore(wire, part.ext)
+        if isinstance(part, Text) and part.citations and not self._same_protocol:
+            self._ledger.note_dropped(f"{part.at}/{self._citations_key}", "Chat does not accept citations in a request")
+        return wire
+
+    def _write_cache(self, wire: dict[str, object], cache: Cache) -> None:
+        if not self._caches:
+            self._ledger.note_dropped(cache.at, "this server rejects cache breakpoints")
+            return
+        written: dict[str, object] = {"mode": "explicit"}
+        if cache.ttl is not None:
+            written["ttl"] = _TTLS.get(cache.ttl, cache.ttl) if self._other_vendor else cache.ttl
+        if self._other_vendor:
+            self._ledger.note_approximated(cache.at, "the breakpoint is kept; the vendor decides its lifetime")
+        wire["prompt_cache_breakpoint"] = written
+
+    def _build_image(self, part: Image) -> dict[str, object]:
+        match part.source:
+            case Inline(media_type=media_type, data=data):
+                image: dict[str, object] = {"url": f"data:{media_type};base64,{data}"}
+            case Link(url=url):
+                image = {"url": url}
+            case FileId():
+                raise BadRequest(part.at, "A Chat upstream takes no image by file id. Send its data or a URL.")
+        if part.detail is not None:
+            image["detail"] = part.detail
+        return {"type": "image_url", "image_url": image}
+
+    def _build_document(self, part: Document) -> dict[str, object]:
+        match part.source:
+            case str(text):
+                self._ledger.note_approximated(part.at, "Chat has no text documents; sent as plain text")
+                return {"type": "text", "text": f"{part.title}\n\n{text}" if part.title else text}
+            case Inline(media_type=media_type, data=data):
+                name = part.title
+                if name is None:
+                    name = f"document.{_EXTENSIONS.get(media_type, 'bin')}"
+                    self._ledger.note_invented(part.at, f"Chat's files need a name: {name}")
+                return {"type": "file", "file": {"filename": name, "file_data": f"data:{media_type};base64,{data}"}}
+            case FileId(id=file_id):
+                if not self._files:
+                    raise BadRequest(
+                        part.at, f"The file {file_id!r} is stored at another vendor. Send its data instead."
+                    )
+                named = {} if part.title is None else {"filename": part.title}
+                return {"type": "file", "file": {"file_id": file_id, **named}}
+            case Link(url=url):
+                raise BadRequest(
+                    part.at, f"A Chat upstream takes no document by URL ({url}). Send its data, or enable [fetch]."
+                )
+
+
+def _build_audio(part: Audio) -> dict[str, object]:
+    sound = _AUDIO_FORMATS.get(part.source.media_type) or part.source.media_type.removeprefix("audio/")
+    return {"type": "input_audio", "input_audio": {"data": part.source.data, "format": sound}}
+
+
+def find_call_signatures(thoughts: list[Thinking]) -> dict[str, object]:
+    """Return the signatures that belong beside calls, by the ids of the calls."""
+    opaques = [thought.opaque for thought in thoughts if thought.opaque is not None]
+    entries = [_read_entry(opaque) for opaque in opaques if opaque.form is Form.DETAIL]
+    return {str(entry[CALL_KEY]): entry.get("extra_content") for entry in entries if CALL_KEY in entry}
+
+
+def _read_entry(opaque: Opaque) -> dict[str, object]:
+    """Return an entry as the server sent it; empty if a client has altered it beyond reading."""
+    return parse_or(opaque.payload, dict[str, object], {})
+
+
+def build_reasoning(thoughts: list[Thinking]) -> dict[str, object]:
+    """Return the fields of a message that return reasoning to the server that issued it."""
+    fields: dict[str, object] = {}
+    text = "".join(thought.text for thought in thoughts)
+    if text:
+        fields["reasoning_content"] = text
+    details: list[object] = []
+    blocks: list[object] = []
+    for thought in thoughts:
+        opaque = thought.opaque
+        if opaque is None:
+            continue
+        match opaque.form:
+            case Form.DETAIL:
+                entry = _read_entry(opaque)
+                if FIELD_KEY in entry:
+                    fields |= {"reasoning_text": fields.pop("reasoning_content", ""), FIELD_KEY: entry[FIELD_KEY]}
+                elif entry and CALL_KEY not in entry:
+                    details.append(entry)
+            case Form.SIGNATURE:
+                blocks.append({"type": "thinking", "thinking": thought.text, "signature": opaque.payload})
+            case Form.REDACTED:
+                blocks.append({"type": "redacted_thinking", "data": opaque.payload})
+            case Form.ENCRYPTED:
+                pass  # Chat has no place for a reasoning item of Responses
+    if details:
+        fields["reasoning_details"] = details
+    if blocks:
+        fields["thinking_blocks"] = blocks
+    return fields

@@ -1,0 +1,318 @@
+"""Parse a client's Chat request into a hub request."""
+
+import msgspec
+
+from dragoman.translate.framing.fields import BadField, Fields, read_body, unread_fields
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.request import (
+    Custom,
+    Ext,
+    Format,
+    Function,
+    Grammar,
+    Hosted,
+    Json,
+    Pick,
+    Reasoning,
+    Request,
+    Shape,
+    Tool,
+    ToolChoice,
+)
+from dragoman.translate.protocols.chat.parse_turns import parse_turns
+from dragoman.translate.protocols.chat.wire import NAME, SEARCH_OPTIONS
+
+_MAX_CHOICES = 128  # OpenAI's limit
+
+# Fields that Chat spells differently from the hub; all others have the same name.
+_SPELLINGS = {
+    "turns": "messages",
+    "parallel": "parallel_tool_calls",
+    "reasoning": "reasoning_effort",
+    "format": "response_format",
+    "cache_key": "prompt_cache_key",
+}
+_POINTERS = {field: f"/{_SPELLINGS.get(field, field)}" for field in Request.__struct_fields__}
+
+# Values that mean the same as leaving the field out.
+_DEFAULTS: dict[str, Json] = {
+    "store": False,
+    "logit_bias": {},
+    "prompt_cache_options/mode": "implicit",
+    "prompt_cache_options/ttl": "30m",
+}
+_WEB_SEARCH = "web_search"
+_PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED, "any": Pick.REQUIRED}
+
+
+def parse(body: bytes, ledger: Ledger) -> Request:
+    """Parse a client's body; raises BadRequest for what no upstream could understand."""
+    raw = read_body(body)
+    return _read_request(Fields(raw), raw, ledger)
+
+
+def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
+    if body.has("input") and not body.has("messages"):
+        raise BadField("/messages", "is required; a body with `input` belongs to /v1/responses")
+    _refuse_speech(body)
+    stream = body.flag("stream", False)
+    include_usage, stream_ext = _read_stream_options(body)
+    format, format_ext = _read_format(body)
+    request = Request(
+        protocol=NAME,
+        model=body.need_text("model"),
+        turns=parse_turns(_read_messages(body)),
+        tools=_parse_tools(body),
+        tool_choice=_parse_choice(body),
+        parallel=body.flag("parallel_tool_calls"),
+        max_tokens=_read_max_tokens(body, ledger),
+        temperature=body.number("temperature"),
+        top_p=body.number("top_p"),
+        top_k=body.integer("top_k"),
+        frequency_penalty=body.number("frequency_penalty") or None,
+        presence_penalty=body.number("presence_penalty") or None,
+        seed=body.integer("seed"),
+        stop=_read_stop(body),
+        n=_read_count(body),
+        logprobs=body.flag("logprobs") or None,
+        top_logprobs=body.integer("top_logprobs"),
+        reasoning=_read_reasoning(body),
+        format=format,
+        verbosity=_none_if(body.text("verbosity"), "medium"),
+        cache_key=body.text("prompt_cache_key"),
+        user=body.text("user"),
+        safety_identifier=body.text("safety_identifier"),
+        metadata=_read_metadata(body),
+        service_tier=_none_if(body.text("service_tier"), "auto"),
+        stream=stream,
+        include_usage=include_usage,
+        raw=raw,
+    )
+    cache = body.obj("prompt_cache_options")
+    ext = unread_fields(body) | stream_ext | format_ext | (_unread_below(cache) if cache is not None else {})
+    meaningful = {key: value for key, value in ext.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
+    return msgspec.structs.replace(request, where=_where(body), ext=meaningful)
+
+
+class _Shape(msgspec.Struct):
+    messages: msgspec.Raw = msgspec.Raw(b"null")
+    input: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_shape_decoder = msgspec.json.Decoder(_Shape)
+
+
+def body_protocol(body: bytes) -> str | None:
+    """Return "responses" for a body of that protocol: Cursor posts such to Chat's path and expects Chat replies."""
+    if body.find(b'"input"') < 0:
+        return None
+    try:
+        shape = _shape_decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return "responses" if bytes(shape.messages) == b"null" != bytes(shape.input) else None
+
+
+def _read_messages(body: Fields) -> list[Fields]:
+    messages = body.need_objects("messages")
+    if not messages:
+        raise body.bad("messages", "must hold at least one message")
+    return messages
+
+
+def _where(body: Fields) -> dict[str, str]:
+    where = _POINTERS.copy()
+    if body.has("max_completion_tokens") or not body.has("max_tokens"):
+        where["max_tokens"] = "/max_completion_tokens"
+    if not body.has("tool_choice") and body.has("function_call"):
+        where["tool_choice"] = "/function_call"
+    return where
+
+
+def _parse_tools(body: Fields) -> tuple[Tool, ...]:
+    """Parse `tools`, the older `functions`, and `web_search_options`, which stands for a tool."""
+    tools = [_read_tool(tool) for tool in body.objects("tools") or ()]
+    functions = body.objects("functions")
+    if functions is not None:
+        tools += [_read_function(function, function.at, None) for function in functions]
+    search = body.obj(SEARCH_OPTIONS)
+    if search is not None:
+        tools.append(_read_search(search, body.raw(SEARCH_OPTIONS)))
+    return tuple(tools)
+
+
+def _read_tool(tool: Fields) -> Tool:
+    kind = tool.text("type", "function")
+    if kind == "custom":
+        return _read_custom(tool)
+    if kind != "function":
+        return Hosted(kind, {"type": kind, **tool.rest()}, tool.at, ext=unread_fields(tool), known=False)
+    if tool.has("function"):
+        return _read_function(tool.need_obj("function"), tool.at, tool)
+    return _read_function(tool, tool.at, None)  # the shape of Responses; some clients use it here too
+
+
+def _read_function(function: Fields, at: str, holder: Fields | None) -> Function:
+    name = function.need_text("name")
+    description = function.text("description")
+    schema = function.raw("parameters") if function.obj("parameters") is not None else None
+    strict = function.flag("strict")
+    return Function(
+        name,
+        at,
+        description=description,
+        parameters=schema,
+        strict=strict,
+        ext=unread_fields(function) if holder is None else unread_fields(holder, function),
+        fields_at="" if holder is None else function.at,
+    )
+
+
+def _read_custom(tool: Fields) -> Custom:
+    custom = tool.need_obj("custom")
+    name = custom.need_text("name")
+    description = custom.text("description")
+    shape = custom.obj("format")
+    grammar = None
+    if shape is not None and shape.text("type", "text") == "grammar":
+        rules = shape.need_obj("grammar")
+        grammar = Grammar(rules.need_text("syntax"), rules.need_text("definition"))
+    return Custom(
+        name,
+        tool.at,
+        description=description,
+        grammar=grammar,
+        ext=unread_fields(tool, custom, shape if grammar else None),
+        fields_at=custom.at,
+    )
+
+
+def _read_search(search: Fields, raw: object) -> Hosted:
+    place = search.obj("user_location")
+    location: object = None
+    if place is not None:
+        near = place.obj("approximate")
+        location = {"type": place.text("type", "approximate"), **(near.rest() if near is not None else {})}
+    size = search.text("search_context_size")
+    return Hosted(
+        _WEB_SEARCH,
+        raw,
+        search.at,
+        location=location,
+        context_size=None if size == "medium" else size,
+        ext=unread_fields(search, place),
+    )
+
+
+def _parse_choice(body: Fields) -> ToolChoice | None:
+    key = "tool_choice" if body.has("tool_choice") else "function_call"
+    value = body.raw(key)
+    if value is None:
+        return None
+    at = body.pointer(key)
+    if isinstance(value, str):
+        if value not in _PICKS:
+            raise body.bad(key, "must be one of " + ", ".join(_PICKS))
+        return ToolChoice(_PICKS[value], at)
+    choice = body.need_obj(key)
+    kind = choice.text("type", "function")
+    if kind == "allowed_tools":
+        return _read_allowed(choice)
+    if kind in ("function", "custom"):
+        named = choice.obj(kind) or choice
+        return ToolChoice(Pick.NAMED, at, name=named.need_text("name"), custom=kind == "custom")
+    return ToolChoice(Pick.NAMED, at, hosted=kind)
+
+
+def _read_allowed(choice: Fields) -> ToolChoice:
+    allowed = choice.obj("allowed_tools") or choice
+    mode = allowed.one_of("mode", ("auto", "required")) or "auto"
+    names = []
+    for tool in allowed.need_objects("tools"):
+        named = tool.obj(tool.text("type", "function")) or tool
+        names.append(named.need_text("name"))
+    return ToolChoice(_PICKS[mode], choice.at, allowed=tuple(names))
+
+
+def _refuse_speech(body: Fields) -> None:
+    modalities = body.items("modalities")
+    if modalities and any(modality != "text" for modality in modalities):
+        raise BadField("/modalities", 'must be ["text"]: other outputs cannot be translated')
+    if body.has("audio"):
+        raise BadField("/audio", "must be left out: audio replies cannot be translated")
+
+
+def _read_stream_options(body: Fields) -> tuple[bool, Ext]:
+    options = body.obj("stream_options")
+    if options is None:
+        return False, {}
+    include_usage = options.flag("include_usage", False)
+    options.flag("include_obfuscation")  # padding against traffic analysis: no effect on the reply
+    return include_usage, _unread_below(options)
+
+
+def _read_max_tokens(body: Fields, ledger: Ledger) -> int | None:
+    older, cap = body.integer("max_tokens"), body.integer("max_completion_tokens")
+    if older is not None and cap is not None and older != cap:
+        ledger.note_dropped("/max_tokens", "max_completion_tokens wins")
+    return older if cap is None else cap
+
+
+def _read_stop(body: Fields) -> tuple[str, ...]:
+    value = body.raw("stop")
+    if value is None or value == "":
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise body.bad("stop", "must be a string or an array of strings")
+
+
+def _read_count(body: Fields) -> int | None:
+    count = body.integer("n")
+    if count is not None and not 1 <= count <= _MAX_CHOICES:
+        raise body.bad("n", f"must be between 1 and {_MAX_CHOICES}")
+    return None if count == 1 else count
+
+
+def _read_reasoning(body: Fields) -> Reasoning | None:
+    effort = body.text("reasoning_effort")
+    return None if effort is None else Reasoning("/reasoning_effort", effort=effort)
+
+
+def _read_format(body: Fields) -> tuple[Format | None, Ext]:
+    format = body.obj("response_format")
+    if format is None:
+        return None, {}
+    kind = format.one_of("type", ("text", "json_object", "json_schema")) or "text"
+    if kind == "text":
+        return None, _unread_below(format)
+    if kind == "json_object":
+        schema = format.raw("schema")  # llama.cpp takes one here
+        shape = Shape.JSON if schema is None else Shape.SCHEMA
+        return Format(shape, format.at, schema=schema), _unread_below(format)
+    inner = format.need_obj("json_schema")
+    schema_format = Format(
+        Shape.SCHEMA,
+        format.at,
+        name=inner.need_text("name"),
+        description=inner.text("description"),
+        schema=inner.raw("schema"),
+        strict=inner.flag("strict"),
+    )
+    return schema_format, _unread_below(format) | _unread_below(inner)
+
+
+def _unread_below(fields: Fields) -> Ext:
+    """Return the unread fields of an object below the body, by pointers from the body."""
+    return {f"{fields.at[1:]}/{name}": value for name, value in unread_fields(fields).items()}
+
+
+def _read_metadata(body: Fields) -> dict[str, Json] | None:
+    metadata = body.obj("metadata")
+    return (metadata.rest() or None) if metadata is not None else None
+
+
+def _none_if(value: str | None, default: str) -> str | None:
+    return None if value == default else value

@@ -1,0 +1,153 @@
+"""Build the body of a Kiro request for one target from a hub request."""
+
+from dragoman.translate.hub.ext import note_foreign_fields
+from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.profile import Target
+from dragoman.translate.hub.request import Document, Format, Image, Link, Part, Request, Role, Shape, Text
+from dragoman.translate.passes.adapt_turns import split_leading_instructions, tag_later_instructions
+from dragoman.translate.passes.pair_results import flatten_tools, pair_results
+from dragoman.translate.protocols.kiro.build_thinking import MODE_TAG, NativeFields, ThinkingPlan, plan_thinking
+from dragoman.translate.protocols.kiro.wire import (
+    MANUAL,
+    NAME,
+    VIBE,
+    ConversationState,
+    KiroOptions,
+    Payload,
+    UserContext,
+    encode_json,
+    json_text,
+    read_options,
+)
+
+_JSON_ONLY = "Answer with one valid JSON object and nothing else."
+_SCHEMA_ONLY = "Answer with one valid JSON value and nothing else. It must satisfy this JSON Schema:"
+_MAX_TOKENS_FIELDS = ("max_tokens", "max_output_tokens", "max_completion_tokens")
+
+# Fields that Kiro does not have, and the default of each, which is no loss.
+_UNSUPPORTED: dict[str, object] = {
+    "temperature": 1,
+    "top_p": 1,
+    "top_k": None,
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "seed": None,
+    "stop": (),
+    "logprobs": False,
+    "top_logprobs": 0,
+    "verbosity": "medium",
+    "cache": None,
+    "cache_key": None,
+    "user": None,
+    "safety_identifier": None,
+    "metadata": {},
+    "service_tier": "auto",
+    "max_tool_calls": None,
+}
+
+
+def build(request: Request, target: Target, ledger: Ledger) -> bytes:
+    """Return the body; raises RequestError for what would change the answer, and for a body that Kiro rejects."""
+    # A gateway without Kiro does not load them.
+    from dragoman.translate.protocols.kiro.build_tools import build_tools
+    from dragoman.translate.protocols.kiro.build_turns import TurnBuilder, build_turns
+
+    options = read_options(target.options)
+    note_foreign_fields(request, NAME, ledger)
+    _drop_unsupported(request, ledger)
+    request = _fit_request(request, options, ledger)
+    offered = build_tools(request, ledger)
+    plan = plan_thinking(request, target, options, ledger)
+    leading, turns = split_leading_instructions(request.turns)
+    writer = TurnBuilder(request, target, options, ledger)
+    opening = [
+        *_thinking_tags(plan, request),
+        *(text for turn in leading for text in writer.instructions(turn)),
+        *offered.sentences,
+        *_format_sentences(request.format, ledger),
+    ]
+    history, current = build_turns(turns, "\n\n".join(opening), writer, ledger)
+    if offered.tools:
+        message = current.user_input_message
+        context = message.user_input_message_context or UserContext()
+        context.tools = offered.tools
+        message.user_input_message_context = context
+    payload = Payload(
+        ConversationState(MANUAL, VIBE, current, options.conversation_id, history),
+        options.profile_arn or None,
+        options.agent_mode or None,
+        _choose_native_fields(request, plan, options, ledger),
+    )
+    return _check_size(encode_json(payload), options)
+
+
+def _fit_request(request: Request, options: KiroOptions, ledger: Ledger) -> Request:
+    from dragoman.translate.protocols.kiro.build_tools import forbids_calls, move_tool_docs  # as in `build`
+
+    request = tag_later_instructions(request, ledger)
+    if forbids_calls(request):
+        return pair_results(flatten_tools(request, ledger), ledger)
+    return pair_results(move_tool_docs(request, options.tool_description_max, ledger), ledger)
+
+
+def _drop_unsupported(request: Request, ledger: Ledger) -> None:
+    if request.n is not None and request.n != 1:
+        raise BadRequest(request.pointer("n"), f"n must be 1, got {request.n}: Kiro returns one answer.")
+    for name, default in _UNSUPPORTED.items():
+        value = getattr(request, name)
+        if value is not None and value != default:
+            ledger.note_dropped(request.pointer(name), "Kiro has no such setting")
+
+
+def _thinking_tags(plan: ThinkingPlan, request: Request) -> list[str]:
+    """Return the tags that ask for thinking, unless the client wrote such tags itself."""
+    if not plan.tags:
+        return []
+    client_parts = (part for turn in request.turns if turn.role is not Role.ASSISTANT for part in turn.parts)
+    has_tags = any(isinstance(part, Text) and MODE_TAG in part.text for part in client_parts)
+    return [] if has_tags else [plan.tags]
+
+
+def _format_sentences(format: Format | None, ledger: Ledger) -> list[str]:
+    if format is None or format.shape is Shape.TEXT:
+        return []
+    ledger.note_approximated(format.at, "the prompt asks for the format")
+    if format.shape is Shape.JSON:
+        return [_JSON_ONLY]
+    about = f" ({format.description})" if format.description else ""
+    return [f"{_SCHEMA_ONLY}{about}\n{json_text(format.schema)}"]
+
+
+def _choose_native_fields(
+    request: Request, plan: ThinkingPlan, options: KiroOptions, ledger: Ledger
+) -> dict[str, object]:
+    """Return the model's own request fields: thinking, and a limit on the answer if its schema has one."""
+    if request.max_tokens is None:
+        return plan.fields
+    at = request.pointer("max_tokens")
+    schema = NativeFields(options.fields_schema or {})
+    for name in _MAX_TOKENS_FIELDS:
+        if not schema.declares(name):
+            continue
+        for limit in (request.max_tokens, schema.maximum(name)):
+            fields = {**plan.fields, name: limit}
+            if limit is not None and schema.accepts(fields):
+                if limit != request.max_tokens:
+                    ledger.note_approximated(at, f"this model writes at most {limit} tokens")
+                return fields
+    ledger.note_dropped(at, "this model has no output limit")
+    return plan.fields
+
+
+def _check_size(body: bytes, options: KiroOptions) -> bytes:
+    limit = options.max_payload_bytes
+    if limit is not None and len(body) > limit:
+        message = f"The conversation is too long for Kiro: {len(body)} bytes, the limit is {limit}. Shorten it."
+        raise RequestError(Failure(Kind.CONTEXT_TOO_LONG, message))
+    return body
+
+
+def needs_inline(part: Part) -> bool:
+    """Return whether a part is linked media, which Kiro does not fetch."""
+    return isinstance(part, Image | Document) and isinstance(part.source, Link)

@@ -1,0 +1,169 @@
+"""Providers that need only an API key: OpenAI, Anthropic, and servers that are compatible with them."""
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from msgspec.structs import replace
+
+from dragoman.config.settings import ProviderConfig, Quirk
+from dragoman.net.headers import Header
+from dragoman.translate.hub.events import Event
+from dragoman.translate.hub.failure import Failure, Kind
+from dragoman.translate.hub.ports import Stage
+from dragoman.translate.hub.request import Request
+from dragoman.upstreams.provider import (
+    Adjustment,
+    Auth,
+    Provider,
+    ReplyRules,
+    RequestRules,
+    SendRequest,
+    UnsignedRequest,
+    adjust_chat_tools,
+    adjust_reasoning,
+)
+from dragoman.upstreams.section import api_key_reader, read_catalogue, read_endpoint, read_secrets
+
+
+def make_openai(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+    read_key = api_key_reader(config, environ)
+
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
+        key = read_key()
+        return ((b"authorization", b"Bearer " + key),) if key else ()
+
+    def adjust(failure: Failure) -> Adjustment | None:
+        """Use the model's other endpoint, or drop reasoning that it can no longer read."""
+        return adjust_chat_tools(failure, config.protocols) or adjust_reasoning(failure)
+
+    return Provider(
+        name=config.name,
+        kind=config.kind,
+        issuer="openai",
+        endpoint=replace(
+            read_endpoint(config, send, environ),
+            relays=frozenset(config.paths),
+            counts_tokens=True,
+            keeps_replies=config.keeps_responses is not False,
+        ),
+        auth=Auth(authorize, secrets=read_secrets(config, environ)),
+        catalogue=read_catalogue(config),
+        requests=RequestRules(
+            adjust=adjust, hosted_tools=frozenset(("web_search",)) if config.hosted_tools else frozenset()
+        ),
+    )
+
+
+HOSTED_TOOLS = frozenset(("web_search", "web_fetch"))
+
+
+def make_anthropic(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+    read_key = api_key_reader(config, environ)
+
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
+        key = read_key()
+        return ((b"x-api-key", key),) if key else ()
+
+    return Provider(
+        name=config.name,
+        kind=config.kind,
+        issuer="anthropic",
+        endpoint=replace(read_endpoint(config, send, environ), counts_tokens=True),
+        auth=Auth(authorize, secrets=read_secrets(config, environ)),
+        catalogue=read_catalogue(config),
+        requests=RequestRules(
+            adjust=adjust_reasoning, hosted_tools=HOSTED_TOOLS if config.hosted_tools else frozenset()
+        ),
+    )
+
+
+# A word in a server's complaint about a field that OpenAI accepts -> the quirk that later requests are built with.
+OBJECTIONS = {
+    "max_completion_tokens": "max_tokens",
+    "developer": "no_developer",
+    "custom": "no_custom_tools",
+    **dict.fromkeys(("prompt_cache", "verbosity", "safety_identifier", "metadata", "service_tier"), "plain"),
+    "stream_options": "no_stream_options",
+    "ool call id": "short_call_ids",  # in any case of the first letter
+}
+
+# By ServerName: what was observed, reported, or documented by the vendor. docs/quirks.md explains each quirk.
+SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
+    {
+        "llama-cpp-python": frozenset(
+            {
+                "max_tokens",
+                "no_developer",
+                "no_custom_tools",
+                "json_object_schema",
+                "no_required",
+                "text_content",
+                "needs_parameters",
+                "cut_then_done",
+            }
+        ),
+        "ollama": frozenset({"max_tokens", "no_custom_tools"}),
+        "deepseek": frozenset({"replay_reasoning", "no_custom_tools"}),
+        "mistral": frozenset(
+            {"max_tokens", "no_developer", "no_custom_tools", "plain", "no_stream_options", "short_call_ids"}
+        ),
+    }
+)
+
+
+def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+    read_key = api_key_reader(config, environ)
+    key_header = None if config.key_header is None else config.key_header.lower().encode()
+
+    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
+        key = read_key()
+        if not key:
+            return ()
+        if key_header is not None:
+            return ((key_header, b"Bearer " + key if key_header.endswith(b"authorization") else key),)
+        if request.protocol == "gemini":
+            return ((b"x-goog-api-key", key),)
+        bearer = (b"authorization", b"Bearer " + key)
+        # Servers that imitate Messages differ in which of the two headers they read.
+        return (bearer, (b"x-api-key", key)) if request.protocol == "messages" else (bearer,)
+
+    quirks = expand_quirks(config.quirks)
+    return Provider(
+        name=config.name,
+        kind=config.kind,
+        issuer=config.name,
+        endpoint=replace(
+            read_endpoint(config, send, environ),
+            urls={str(protocol): url for protocol, url in config.endpoints.items()},
+            relays=frozenset(config.paths),
+            counts_tokens="messages" in config.protocols,
+            keeps_replies=config.keeps_responses is not False,
+        ),
+        auth=Auth(authorize, secrets=read_secrets(config, environ)),
+        catalogue=replace(read_catalogue(config), servers=frozenset(config.quirks) & frozenset(SERVERS)),
+        requests=RequestRules(quirks=quirks, adjust=partial(adjust_compatible, protocols=config.protocols)),
+        replies=ReplyRules(stages=no_stages if "cut_then_done" in quirks else None),
+    )
+
+
+def no_stages(request: Request) -> list[Stage[Event, Event]]:
+    """Return no stage, but have the reply decoded: passed through unchanged, a truncated stream looks complete."""
+    return []
+
+
+def adjust_compatible(failure: Failure, protocols: Collection[str]) -> Adjustment | None:
+    """Leave out the field that the server rejected, from now on; the ledger records it."""
+    other = adjust_chat_tools(failure, protocols) or adjust_reasoning(failure)
+    if other is not None or failure.kind is not Kind.BAD_REQUEST:
+        return other
+    complaint = failure.message + (failure.at or "")
+    for word, quirk in OBJECTIONS.items():
+        if word in complaint:
+            return Adjustment(quirk, quirk=quirk)
+    return None
+
+
+def expand_quirks(names: Iterable[str]) -> frozenset[str]:
+    """Return all quirks that are named, and those of all servers that are named."""
+    return frozenset().union(*(SERVERS.get(name, {name}) for name in names))

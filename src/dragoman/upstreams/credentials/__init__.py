@@ -1,0 +1,1 @@
+"""Credentials of upstream accounts: where they are, their renewal, pools and cooldowns."""

@@ -1,0 +1,1 @@
+"""Echo: the built-in provider that answers without an account."""

@@ -1,0 +1,1 @@
+"""Find out which protocols and quirks a compatible server has."""

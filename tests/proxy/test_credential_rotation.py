@@ -1,0 +1,315 @@
+"""A provider's credentials in turn, which are left alone for how long, and what identifies a conversation."""
+
+from itertools import product
+
+import msgspec
+import pytest
+
+from dragoman.net.headers import Header, Headers
+from dragoman.proxy.credential_rotation import (
+    COOLDOWNS,
+    SESSION_HEADERS,
+    CredentialRound,
+    available_targets,
+    choose_least_restricted,
+    find_session,
+    response_name,
+    start_cooldown,
+    tenant_session,
+)
+from dragoman.proxy.step import NoReply
+from dragoman.translate.hub.failure import Failure, Kind
+from dragoman.upstreams.credentials.cooldowns import ALL_MODELS
+from dragoman.upstreams.credentials.pool import Pool
+from dragoman.upstreams.provider import Provider
+from dragoman.upstreams.routing import Route
+from narrowing import present
+from proxy.in_memory import NOW, make_call, make_pooled, make_provider, make_resting
+from tables import each_row
+
+NOTHING = Headers([])
+SESSION = "t\0a conversation"
+
+
+def pool_of(provider: Provider) -> Pool:
+    return present(provider.account.cooldowns)
+
+
+def round_of(
+    provider: Provider, session: str | None = SESSION, excluded: tuple[int, ...] = (), *, spares: bool = False
+) -> CredentialRound:
+    return CredentialRound(provider, "m", session, excluded, spares=spares)
+
+
+def list_used_slots(round: CredentialRound, failure: Failure) -> list[int]:
+    """Return the slots of all credentials that are used while each is refused alike."""
+    slots = []
+    while (member := round.next()) is not None:
+        slots.append(member.account.slot)
+        round.note_refusal(NoReply(failure))
+    return slots
+
+
+def test_each_credential_is_used_once() -> None:
+    provider = make_pooled(make_provider(), 3)
+    assert sorted(list_used_slots(round_of(provider), Failure(Kind.NOT_FOUND, "which?"))) == [0, 1, 2]
+    for provider, spares in product((make_provider(), make_resting(make_provider())), (False, True)):
+        assert list_used_slots(round_of(provider, spares=spares), Failure(Kind.QUOTA, "spent")) == [0]
+
+
+def test_a_conversation_stays_with_the_credential_that_answered_it() -> None:
+    provider = make_pooled(make_provider(), 3)
+    for slot in (2, 0, 1):
+        pool_of(provider).record_success(slot, "m", SESSION)
+        assert present(round_of(provider).next()).account.slot == slot
+
+
+def test_the_first_token_binds_the_conversation_and_the_reply_to_the_credential() -> None:
+    provider = make_pooled(make_provider(), 3)
+    round = round_of(provider)
+    member = round.next()
+    assert member is not None
+    round.note_answer(NOTHING, "t\0response resp_1")
+    assert (
+        pool_of(provider).last_member(SESSION)
+        == pool_of(provider).last_member("t\0response resp_1")
+        == member.account.slot
+    )
+
+
+def test_excluded_credentials_are_left_out() -> None:
+    provider = make_pooled(make_provider(), 3)
+    assert list_used_slots(round_of(provider, excluded=(0, 2)), Failure(Kind.NOT_FOUND, "which?")) == [1]
+    exhausted = round_of(provider, excluded=(0, 1, 2))
+    assert exhausted.next() is None
+    assert exhausted.describe_exhaustion().failure.kind is Kind.QUOTA
+    assert "'up'" in exhausted.describe_exhaustion().failure.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds", "models"),
+    [
+        (Kind.RATE_LIMITED, 30, ("m",)),
+        (Kind.FORBIDDEN, 3600, ("m",)),
+        (Kind.CREDENTIAL, 3600, ("m", "another")),
+        (Kind.QUOTA, 3600, ("m", "another")),
+    ],
+)
+def test_how_long_and_for_which_models_a_refused_credential_is_left_alone(
+    kind: Kind, seconds: float, models: tuple[str, ...]
+) -> None:
+    provider = make_pooled(make_provider(), 2)
+    pool = pool_of(provider)
+    start_cooldown(provider.members[1], "m", Failure(kind, "no"))
+    for model in ("m", "another"):
+        expected = NOW + seconds if model in models else NOW
+        assert pool.free_at(1, model, NOW) == expected
+        assert pool.free_at(0, model, NOW) == NOW
+
+
+@pytest.mark.parametrize(
+    ("failure", "until"),
+    [
+        (Failure(Kind.QUOTA, "no", retry_after=7.0), NOW + 7),
+        (Failure(Kind.QUOTA, "no", resets_at=NOW + 50, retry_after=7.0), NOW + 50),
+        (Failure(Kind.QUOTA, "no", resets_at=NOW - 50, retry_after=7.0), NOW + 7),
+        (Failure(Kind.QUOTA, "no", resets_at=NOW - 50), NOW + 3600),
+    ],
+)
+def test_the_wait_that_the_upstream_names_wins(failure: Failure, until: float) -> None:
+    provider = make_pooled(make_provider(), 2)
+    start_cooldown(provider.members[0], "m", failure)
+    assert pool_of(provider).free_at(0, "m", NOW) == until
+
+
+@each_row("kind", [kind for kind in Kind if kind not in COOLDOWNS])
+def test_no_other_failure_is_the_credentials(kind: Kind) -> None:
+    provider = make_pooled(make_provider(), 2)
+    start_cooldown(provider.members[0], "m", Failure(kind, "no", retry_after=60.0))
+    assert pool_of(provider).free_at(0, "m", NOW) == NOW
+
+
+@pytest.mark.parametrize(
+    ("failure", "spares", "rests"),
+    [
+        (Failure(Kind.QUOTA, "no", resets_at=NOW + 50), True, True),
+        (Failure(Kind.QUOTA, "no", resets_at=NOW + 50), False, False),  # there is no other target
+        (Failure(Kind.QUOTA, "no"), True, False),  # without a reset
+        (Failure(Kind.RATE_LIMITED, "no", retry_after=60.0), True, False),  # that is not the whole account
+    ],
+)
+def test_a_single_credential_cools_down_only_where_another_target_can_answer_and_the_time_is_known(
+    failure: Failure, spares: bool, rests: bool
+) -> None:
+    provider = make_resting(make_provider())
+    list_used_slots(round_of(provider, spares=spares), failure)
+    assert pool_of(provider).is_cooling_down("m", NOW) is rests
+
+
+def test_an_answer_ends_a_cooldown() -> None:
+    provider = make_pooled(make_provider(), 2)
+    for slot in (0, 1):
+        pool_of(provider).start_cooldown(slot, ALL_MODELS, NOW + 60, "quota", NOW)
+    round = round_of(provider)
+    member = round.next()
+    round.note_answer(NOTHING, None)
+    assert pool_of(provider).free_at(present(member).account.slot, "m", NOW) == NOW
+
+
+def test_an_answer_may_report_that_it_used_up_the_allowance() -> None:
+    spent = Headers([(b"x-ratelimit-remaining-tokens", b"0"), (b"x-ratelimit-reset-tokens", b"40s")])
+    provider = make_pooled(make_provider(), 2)
+    round = round_of(provider)
+    member = round.next()
+    round.note_answer(spent, None)
+    assert pool_of(provider).free_at(present(member).account.slot, "m", NOW) == NOW + 40
+    alone = make_resting(make_provider())
+    lonely = round_of(alone, spares=True)
+    lonely.next()
+    lonely.note_answer(spent, None)
+    assert not pool_of(alone).is_cooling_down("m", NOW)
+
+
+LIMITED = Failure(Kind.RATE_LIMITED, "slow", retry_after=40.0)
+
+
+def test_the_final_failure_of_a_single_credential_is_its_refusal() -> None:
+    round = round_of(make_provider())
+    round.next()
+    end = NoReply(Failure(Kind.QUOTA, "spent"))
+    round.note_refusal(end)
+    assert round.choose_failure(end) is end
+
+
+def test_the_final_failure_of_several_is_the_one_that_ends_soonest() -> None:
+    provider = make_pooled(make_provider(), 2)
+    round = round_of(provider)
+    ends = [NoReply(Failure(Kind.RATE_LIMITED, "slow", retry_after=wait)) for wait in (90.0, 20.0)]
+    for end in ends:
+        round.next()
+        round.note_refusal(end)
+    assert round.choose_failure(ends[0]) is ends[1]
+
+
+def test_a_credential_that_was_skipped_because_it_is_limited_counts_for_the_final_failure() -> None:
+    provider = make_pooled(make_provider(), 2)
+    pool = pool_of(provider)
+    pool.record_success(0, "m", SESSION)
+    pool.start_cooldown(1, "m", NOW + 40, Kind.RATE_LIMITED.value, NOW)
+    round = round_of(provider)
+    assert list_used_slots(round, Failure(Kind.CREDENTIAL, "expired")) == [0]
+    final = round.choose_failure(NoReply(Failure(Kind.CREDENTIAL, "expired"))).failure
+    assert (final.kind, final.status, final.retry_after) == (Kind.RATE_LIMITED, 429, 40.0)
+    assert "'up'" in final.message
+
+
+def test_a_permanent_refusal_does_not_promise_a_retry() -> None:
+    provider = make_pooled(make_provider(), 2)
+    pool_of(provider).record_success(0, "m", SESSION)
+    pool_of(provider).start_cooldown(1, ALL_MODELS, NOW + 40, Kind.CREDENTIAL.value, NOW)
+    round = round_of(provider)
+    expired = Failure(Kind.CREDENTIAL, "expired")
+    list_used_slots(round, expired)
+    assert round.choose_failure(NoReply(expired)).failure is expired
+
+
+def test_targets_that_cool_down_are_left_out_unless_all_do() -> None:
+    one, two = (make_resting(make_provider(name)) for name in ("one", "two"))
+    providers = {"one": one, "two": two}
+    routes = (Route("one", "m"), Route("two", "m"), Route("nobody", "m"))
+    assert available_targets(routes, providers) == routes
+    pool_of(one).start_cooldown(0, ALL_MODELS, NOW + 60, "quota", NOW)
+    assert available_targets(routes, providers) == routes[1:]
+    assert available_targets(routes[:1], providers) == routes[:1]
+    pool_of(two).start_cooldown(0, "m", NOW + 60, "quota", NOW)
+    assert available_targets(routes[:2], providers) == routes[:2]
+
+
+def test_a_question_without_a_conversation_goes_to_whoever_is_free_soonest() -> None:
+    provider = make_pooled(make_provider(), 3)
+    for slot, seconds in enumerate((60, 20, 40)):
+        pool_of(provider).start_cooldown(slot, ALL_MODELS, NOW + seconds, "quota", NOW)
+    assert choose_least_restricted(provider, "m").account.slot == 1
+    alone = make_provider()
+    assert choose_least_restricted(alone, "m") is alone
+
+
+def session(
+    body: dict[str, object], *headers: Header, protocol: str = "responses", known: tuple[str, ...] = ()
+) -> str | None:
+    call = make_call(protocol, msgspec.json.encode({"model": "m", **body}), headers)
+    return find_session(call, known.__contains__)
+
+
+def test_a_name_belongs_to_its_client_key_and_a_long_one_is_kept_as_a_digest() -> None:
+    assert (tenant_session("key", "abc"), tenant_session("other", "abc")) == ("key\0abc", "other\0abc")
+    assert tenant_session("key", None) is None
+    long = [tenant_session("key", "x" * 8_000_000), tenant_session("key", "x" * 8_000_001)]
+    assert all(name is not None and len(name) < 100 for name in long)
+    assert long[0] != long[1] == tenant_session("key", "x" * 8_000_001)
+
+
+@pytest.mark.parametrize("header", SESSION_HEADERS)
+def test_a_header_of_the_client_names_it(header: bytes) -> None:
+    body: dict[str, object] = {"input": "Hi", "prompt_cache_key": "in the body"}
+    assert session(body, (header, b"in the header")) == "in the header"
+    assert session(body, (header, b"")) == "in the body"
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"input": "Hi", "prompt_cache_key": "k"}, "k"),
+        ({"input": "Hi", "prompt_cache_key": "k", "conversation": "conv_1"}, "k"),
+        ({"input": "Hi", "conversation": "conv_1"}, "conv_1"),
+        ({"input": "Hi", "conversation": {"id": "conv_2"}}, "conv_2"),
+        ({"input": "Hi", "previous_response_id": "resp_1"}, "response resp_1"),
+        ({"input": "Hi", "previous_response_id": "resp_1", "conversation": "conv_1"}, "conv_1"),
+    ],
+)
+def test_fields_of_the_body_name_it(body: dict[str, object], name: str) -> None:
+    assert session(body) == name
+
+
+def test_the_target_that_wrote_the_reply_to_be_continued_comes_first() -> None:
+    body: dict[str, object] = {"input": "Hi", "previous_response_id": "resp_1", "prompt_cache_key": "k"}
+    header = (b"session-id", b"s")
+    assert session(body, header, known=("response resp_1",)) == "response resp_1"
+    assert session(body, header) == "s"
+
+
+@pytest.mark.parametrize(
+    ("user_id", "name"), [("user_1_account__session_abc", "abc"), ('{"device_id":"d","session_id":"s-1"}', "s-1")]
+)
+def test_the_session_in_a_user_id_names_it(user_id: str, name: str) -> None:
+    body = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "metadata": {"user_id": user_id}}
+    assert session(body, protocol="messages") == name
+
+
+@pytest.mark.parametrize("metadata", [{"user_id": "somebody"}, {"user_id": ""}, {}])
+def test_a_user_without_a_session_is_no_conversation(metadata: object) -> None:
+    turns = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    assert session({**turns, "metadata": metadata}, protocol="messages") == session(turns, protocol="messages")
+
+
+def turns(*texts: str, system: str = "Be brief.") -> dict[str, object]:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[place % 2], "content": text} for place, text in enumerate(texts)]
+    return {"messages": [{"role": "system", "content": system}, *messages]}
+
+
+def test_without_a_name_the_first_bytes_decide() -> None:
+    first = session(turns("Hi"), protocol="chat")
+    assert first is not None
+    assert session(turns("Hi", "Hello.", "How are you?"), protocol="chat") == first
+    assert session(turns("Ho"), protocol="chat") != first
+    assert session(turns("Hi", system="Be long."), protocol="chat") != first
+
+
+def test_what_cannot_be_parsed_is_no_conversation() -> None:
+    assert session({"messages": 7}, protocol="chat") is None
+
+
+@pytest.mark.parametrize(("id", "name"), [("resp_1", "response resp_1"), ("", None), (None, None), (7, None)])
+def test_the_name_of_a_reply_that_is_kept_upstream(id: object, name: str | None) -> None:
+    assert response_name(id) == name

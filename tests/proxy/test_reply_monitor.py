@@ -1,0 +1,81 @@
+"""What a monitor notes of the events of a reply."""
+
+from dragoman.proxy.reply_monitor import ReplyMonitor, ReplySummary
+from dragoman.translate.hub.events import (
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    Opened,
+    Started,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    UsageReported,
+)
+from dragoman.translate.hub.failure import Failure, Kind
+from dragoman.translate.hub.usage import Usage
+from replies import END, START, call, text
+
+
+def summary_of(*events: Event) -> ReplySummary:
+    ticks = iter(range(100))
+    monitor = ReplyMonitor(lambda: float(next(ticks)))
+    for event in events:
+        monitor.observe(event)
+    return monitor.summarize()
+
+
+def test_the_events_of_a_reply_are_summarized() -> None:
+    reply = (
+        START,
+        *text(0, "", "über", "🙂"),
+        *call(1, "f", "{}"),
+        UsageReported(Usage(3, 1)),
+        UsageReported(Usage(3, 4)),
+        END,
+    )
+    assert summary_of(*reply) == ReplySummary(
+        id="reply-1",
+        model="model-1",
+        usage=Usage(3, 4),
+        usage_is_final=True,
+        first_token=0.0,
+        stop=Stop.END,
+        failure=None,
+        deltas=4,
+        bytes=5 + 4 + 2,
+        blocks=("text", "call"),
+    )
+
+
+def test_the_first_token_is_the_first_text_or_call_and_not_an_empty_delta() -> None:
+    assert summary_of(START, Opened(0, TextBlock()), Delta(0, "")).first_token is None
+    assert summary_of(START, *call(0, "f")).first_token == 0.0
+
+
+def test_usage_at_the_start_holds_until_more_is_reported() -> None:
+    seen = summary_of(Started("r", "m", Usage(7)))
+    assert (seen.usage, seen.usage_is_final) == (Usage(7), False)
+
+
+def test_a_failed_reply_has_a_failure_and_no_stop() -> None:
+    failure = Failure(Kind.LOST, "gone")
+    seen = summary_of(START, *text(0, "a"), Failed(failure), Ended(Stop.END))
+    assert seen.failure == failure
+    assert seen.stop is None
+
+
+def test_content_is_what_a_client_would_see() -> None:
+    def substance(*events: Event) -> bool:
+        monitor = ReplyMonitor(float)
+        for event in events:
+            monitor.observe(event)
+        return monitor.has_content
+
+    assert not substance(START, Opened(0, TextBlock()), Delta(0, ""), UsageReported(Usage()))
+    assert not substance(START, Failed(Failure(Kind.LOST, "gone")))
+    assert substance(START, *text(0, "a"))
+    assert substance(START, Opened(0, ThinkingBlock()))
+    assert substance(START, *call(0, "f"))
+    assert substance(START, END)

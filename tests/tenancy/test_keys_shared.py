@@ -1,0 +1,68 @@
+"""Client keys that several gateways share, in either kind of store."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from dragoman.store import open_store
+from dragoman.tenancy.keys import Keyring, NameTaken
+from postgres import Postgres
+from waiting import wait_until_async
+
+
+@asynccontextmanager
+async def gateway(url: str) -> AsyncIterator[Keyring]:
+    """Its keys, followed as a running gateway follows them."""
+    store = await open_store(url)
+    keyring = Keyring(store)
+    watching = asyncio.create_task(keyring.watch(poll_s=0.02))
+    try:
+        yield keyring
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await store.close()
+
+
+def test_a_key_of_one_gateway_is_valid_at_the_other_until_revoked(store_url: str) -> None:
+    async def scenario() -> None:
+        async with gateway(store_url) as mine, gateway(store_url) as theirs:
+            created = await theirs.create("laptop")
+            plain = created.secret.reveal().encode()
+            await wait_until_async(lambda: mine.check(plain) == created.row.id)
+            await theirs.revoke("laptop")
+            await wait_until_async(lambda: mine.check(plain) is None)
+
+    asyncio.run(scenario())
+
+
+def test_a_name_is_taken_for_all_gateways(store_url: str) -> None:
+    async def scenario() -> None:
+        async with gateway(store_url) as mine, gateway(store_url) as theirs:
+            first = await theirs.create_first()
+            assert first is not None
+            assert await mine.create_first() is None
+            with pytest.raises(NameTaken):
+                await mine.create("first")
+
+    asyncio.run(scenario())
+
+
+def test_known_keys_stay_valid_while_the_database_is_unreachable(
+    postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(url: str) -> None:
+        async with gateway(url) as keyring, gateway(url) as theirs:
+            created = await keyring.create("laptop")
+            plain = created.secret.reveal().encode()
+            await asyncio.to_thread(postgres.stop)
+            await wait_until_async(lambda: "could not be read" in caplog.text)
+            assert keyring.check(plain) == created.row.id
+            await asyncio.to_thread(postgres.start)
+            await theirs.revoke("laptop")
+            await wait_until_async(lambda: keyring.check(plain) is None)
+
+    asyncio.run(scenario(postgres.database()))
+    assert "sk-fake" not in caplog.text

@@ -1,0 +1,97 @@
+"""Models: those of a provider are assumed, fetched once, cached and fetched again; profiles are found by name."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from dragoman.translate.hub.failure import Failure, Kind, RequestError
+from dragoman.upstreams.models import CachedCatalogue
+from dragoman.upstreams.provider import Catalogue, ModelInfo
+from proxy.in_memory import make_provider
+from waiting import wait_until_async
+
+ASSUMED = (ModelInfo("assumed"),)
+LISTED = (ModelInfo("listed"), ModelInfo("configured", "from the provider"))
+CONFIGURED = (ModelInfo("configured"),)
+
+
+class Lister:
+    """Lists models after a moment, or refuses; counts its requests."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.requests = 0
+        self.refuses = refuses
+
+    async def __call__(self) -> tuple[ModelInfo, ...]:
+        self.requests += 1
+        await asyncio.sleep(0.01)
+        if self.refuses:
+            raise RequestError(Failure(Kind.OVERLOADED, "later"))
+        return LISTED
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def catalogue(lister: Lister, clock: Callable[[], float], models: tuple[ModelInfo, ...] = ()) -> CachedCatalogue:
+    listed = Catalogue(models=models, fallback_models=ASSUMED, list_models=lister)
+    return CachedCatalogue(make_provider("fake", ("kiro",), catalogue=listed), clock)
+
+
+def ids(models: tuple[ModelInfo, ...]) -> list[str]:
+    return [model.id for model in models]
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def run_bounded() -> None:
+        async with asyncio.timeout(30):
+            await work()
+
+    asyncio.run(run_bounded())
+
+
+async def test_listed_models_replace_assumed_ones() -> None:
+    models = catalogue(Lister(), FakeClock())
+    assert ids(models.list_known()) == ["assumed"]
+    assert not models.complete
+    assert ids(await models.wait_for_list()) == ["listed", "configured"]
+    assert models.complete
+
+
+async def test_callers_during_the_first_fetch_wait_for_its_result() -> None:
+    lister = Lister()
+    models = catalogue(lister, FakeClock())
+    models.list_known()  # as the gateway does when it starts
+    found = await asyncio.gather(*(models.wait_for_list() for _ in range(10)))
+    assert [ids(one) for one in found] == [["listed", "configured"]] * 10
+    assert lister.requests == 1
+
+
+async def test_a_stale_list_is_fetched_again_and_served_meanwhile() -> None:
+    lister, hour = Lister(), FakeClock()
+    models = catalogue(lister, hour)
+    await models.wait_for_list()
+    hour.now = 3599
+    models.list_known()
+    assert lister.requests == 1
+    hour.now = 3601
+    assert ids(models.list_known()) == ["listed", "configured"]
+    await wait_until_async(lambda: lister.requests == 2)
+    assert lister.requests == 2
+
+
+async def test_a_provider_that_cannot_be_listed_keeps_its_fallback_models() -> None:
+    lister, hour = Lister(refuses=True), FakeClock()
+    models = catalogue(lister, hour, CONFIGURED)
+    assert ids(await models.wait_for_list()) == ["configured", "assumed"]
+    hour.now = 29
+    models.list_known()
+    assert lister.requests == 1
+    hour.now, lister.refuses = 31, False
+    await wait_until_async(lambda: ids(models.list_known()) == ["listed", "configured"])
+    assert models.list_known()[1].name == "from the provider"
+    assert lister.requests == 2
