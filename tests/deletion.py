@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dragoman.config import Effort
+from dragoman.config.settings import Effort
 from dragoman.translate.hub.failure import RequestError
 from dragoman.translate.hub.loss import Ledger, Loss
 from dragoman.translate.hub.profile import Target

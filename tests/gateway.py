@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 
 from dragoman.app import App, Settings
-from dragoman.config import Secret, load
-from dragoman.config.load import Stamp
+from dragoman.config.load import Stamp, load
+from dragoman.config.secret import Secret
 from dragoman.operate import NotFound
 from dragoman.operate.captures.files import find_capture, list_captures
 from dragoman.proxy.capture.format import Capture

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import load
 from dragoman.config.discovery import codex_credential_paths, data_directory
+from dragoman.config.load import load
 from shell import Shell
 
 HOME = Path("/home/someone")

@@ -14,11 +14,11 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from dragoman.config import Config, ConfigError, Problem
 from dragoman.config.load import Stamp
+from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import find_unreadable_secrets
-from dragoman.config.settings import Tools, find_console_state, is_loopback
+from dragoman.config.settings import Config, Tools, find_console_state, is_loopback
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
 from dragoman.net.limits import Limits, limits_for

@@ -5,7 +5,7 @@ import tomllib
 import msgspec
 import pytest
 
-from dragoman.config import load
+from dragoman.config.load import load
 from fakes.compatible import Body, MoodyServer, Server, refusal
 from fakes.upstream import FakeUpstream
 from shell import Shell

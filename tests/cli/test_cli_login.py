@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from dragoman.cli.serving.startup import Keys, render_banner
-from dragoman.config import load
+from dragoman.config.load import load
 from dragoman.operate.configuration.effective import Target
 from fakes.kiro import FakeKiro
 from shell import Shell

@@ -11,7 +11,8 @@ import msgspec
 
 from asking import send
 from dragoman.app import App, Listening, Settings, run
-from dragoman.config import Config, Secret
+from dragoman.config.secret import Secret
+from dragoman.config.settings import Config
 from dragoman.operate.configuration.effective import ConfigSource
 from dragoman.tenancy.keys import Keyring
 from shell import Served, Shell

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.app import App, Listening, Settings, run
-from dragoman.config import Secret
 from dragoman.config.load import Stamp
+from dragoman.config.secret import Secret
 from dragoman.operate.configuration import settled_file
 from dragoman.operate.configuration.effective import ConfigSource
 from dragoman.tenancy.keys import Keyring

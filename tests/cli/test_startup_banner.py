@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.serving.startup import Keys, render_banner
-from dragoman.config import load
+from dragoman.config.load import load
 from dragoman.operate.configuration.effective import Target
 
 PROXY_LINE = "  the one in $PROXY_API_KEY; set DRAGOMAN_API_KEY to its value for the lines below"

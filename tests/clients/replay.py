@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from clients.accepting import complaints
-from dragoman.config import Effort
+from dragoman.config.settings import Effort
 from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.translate.hub.loss import Ledger, Loss, LossKind
 from dragoman.translate.hub.profile import Target

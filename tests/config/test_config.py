@@ -5,17 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config import (
-    ConfigError,
-    KiroProviderConfig,
-    ModelRoute,
-    ProviderConfig,
-    Secret,
-    Server,
-    load,
-    normalise_endpoint,
-    resolve_secret,
-)
+from dragoman.config.load import load
+from dragoman.config.presets import normalise_endpoint
+from dragoman.config.problems import ConfigError
+from dragoman.config.secret import Secret, resolve_secret
+from dragoman.config.settings import KiroProviderConfig, ModelRoute, ProviderConfig, Server
 from fakes.certificate import server_context
 from tables import each_row
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import ConfigError, KiroProviderConfig, load
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
 from dragoman.config.providers import list_credentials, split_by_credential
 from dragoman.config.secret import SecretSource
+from dragoman.config.settings import KiroProviderConfig
 from narrowing import expect, expect_all
 
 

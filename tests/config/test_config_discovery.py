@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import CodexProviderConfig, ConfigError, KiroProviderConfig, load
 from dragoman.config.discovery import find_kiro_credentials
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
+from dragoman.config.settings import CodexProviderConfig, KiroProviderConfig
 
 IDE = ".aws/sso/cache/kiro-auth-token.json"
 CLI = ".local/share/kiro-cli/data.sqlite3"

@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import Config, ConfigError, KiroProviderConfig, Secret, load, parse_dotenv, resolve_secret
+from dragoman.config.environment import parse_dotenv
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
+from dragoman.config.secret import Secret, resolve_secret
+from dragoman.config.settings import Config, KiroProviderConfig
 from tables import each_row
 
 SEED_NAMES = {

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import ConfigError, load
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
 
 QUOTE = 'a string must be in quotes: {}"…"'
 SYNTAX = {

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import ConfigError, load
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
 
 COMPATIBLE = '[providers.up]\nkind = "openai-compatible"\nendpoint = "http://127.0.0.1:1/v1"\n'
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import ConfigError, load
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
 from dragoman.config.proxies import EnvironmentProxies, parse_proxy, read_proxies
 from dragoman.upstreams.section import read_dial
 from fakes.certificate import server_context

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import ConfigError, Secret, SecretSource, is_placeholder, load, resolve_secret
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
+from dragoman.config.secret import Secret, SecretSource, is_placeholder, resolve_secret
 from tables import each_row
 
 CANARY = "sk-fake-canary-0123456789"

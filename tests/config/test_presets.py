@@ -7,8 +7,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dragoman.config import Config, ConfigError, load
+from dragoman.config.load import load
 from dragoman.config.presets import PLACE, Preset, load_presets
+from dragoman.config.problems import ConfigError
+from dragoman.config.settings import Config
 from dragoman.net.client import HttpClient
 from dragoman.translate.protocols import PROTOCOLS
 from dragoman.upstreams import KINDS

@@ -12,7 +12,7 @@ import pytest
 
 from console.browser import Browser, error_code, sign_in
 from console.traffic import ECHO
-from dragoman.config import Secret
+from dragoman.config.secret import Secret
 from dragoman.store import open_store
 from dragoman.tenancy.console_sessions import IDLE_S, LINK_S, TOUCH_S, ConsoleSessions, MemorySessions
 from dragoman.tenancy.console_sessions import Browser as SignedIn

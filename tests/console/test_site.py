@@ -9,7 +9,7 @@ import pytest
 
 from console.browser import Browser, sign_in
 from console.traffic import ECHO
-from dragoman.config import load
+from dragoman.config.load import load
 from dragoman.config.settings import find_console_state
 from dragoman.server.console.site import make_browser_check
 from gateway import KEY, Running, running

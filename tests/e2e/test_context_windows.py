@@ -5,7 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config import ConfigError, load
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, provider_section, running
 from raw_http import get

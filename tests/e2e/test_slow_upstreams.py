@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from asking import ask, find_path, make_body
-from dragoman.config import load
+from dragoman.config.load import load
 from e2e.cases import request_for
 from e2e.targets import Targets, run_targets
 from fakes.upstream import Answer, Delivery, End, Gate

@@ -3,7 +3,7 @@
 import asyncio
 from urllib.parse import urlsplit
 
-from dragoman.config import ProviderConfig
+from dragoman.config.settings import ProviderConfig
 from dragoman.net.client import HttpClient
 from dragoman.upstreams.api_key import SERVERS, make_compatible
 from dragoman.upstreams.local_servers import discover

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import asking
-from dragoman.config import Config, Secret, load
+from dragoman.config.load import load
+from dragoman.config.secret import Secret
+from dragoman.config.settings import Config
 from dragoman.operate import AdminError, Conflict, InvalidArgument, NotFound
 from dragoman.operate.keys import (
     RemoteKeys,

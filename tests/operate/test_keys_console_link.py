@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import Config, load
+from dragoman.config.load import load
+from dragoman.config.settings import Config
 from dragoman.operate import AdminError
 from dragoman.operate.keys import make_console_link
 from gateway import running

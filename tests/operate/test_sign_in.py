@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config import Config, load
+from dragoman.config.load import load
+from dragoman.config.settings import Config
 from dragoman.operate import AdminError
 from dragoman.operate.sign_in import (
     CredentialUse,

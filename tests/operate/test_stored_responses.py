@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from dragoman.config import Config, load
+from dragoman.config.load import load
+from dragoman.config.settings import Config
 from dragoman.operate import NotFound
 from dragoman.operate.stored_responses import open_stored
 from gateway import running

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 import dragoman
 from dragoman.app import App
-from dragoman.config import Secret, load
+from dragoman.config.load import load
+from dragoman.config.secret import Secret
 from dragoman.net.errors import BodyTimeout, BodyTooLarge, ClientDisconnected, HeadRejected
 from dragoman.net.headers import Headers
 from dragoman.net.tasks import request_id

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.config import Secret
+from dragoman.config.secret import Secret
 from dragoman.store import StoreError, open_store
 from dragoman.tenancy.keys import ENVIRONMENT_KEY, Keyring, NameTaken, UnknownKey
 from dragoman.translate.protocols import find_client_keys

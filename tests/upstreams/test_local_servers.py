@@ -9,7 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config import ConfigError, LocalServer, load, local_ports
+from dragoman.config.discovery import LocalServer, local_ports
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
 from dragoman.net.client import DialOptions
 from dragoman.upstreams import local_servers
 from dragoman.upstreams.local_servers import discover

@@ -8,7 +8,8 @@ import anthropic
 import pytest
 from anthropic.types import ToolParam
 
-from dragoman.config import ConfigError, load
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Quirk, ServerName
 from dragoman.upstreams.api_key import SERVERS, expand_quirks
 from fakes.upstream import Answer, FakeUpstream

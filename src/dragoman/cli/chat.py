@@ -17,7 +17,7 @@ from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.models import Page
 from dragoman.cli.screen import DIM, PLAIN, count, has_colour, remove_control, show_json
 from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings, url_option
-from dragoman.config import Config
+from dragoman.config.settings import Config
 from dragoman.net.client import HttpResponse
 from dragoman.operate import AdminError
 from dragoman.operate.gateway.running_gateway import GatewayClient, choose_key

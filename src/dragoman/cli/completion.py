@@ -11,9 +11,9 @@ from click.shell_completion import CompletionItem
 
 from dragoman.cli.models import read_models
 from dragoman.cli.settings import read_settings
-from dragoman.config import Config
 from dragoman.config.presets import load_presets
 from dragoman.config.providers import KINDS
+from dragoman.config.settings import Config
 from dragoman.net.client import HttpClient
 from dragoman.operate.captures.files import list_captures
 from dragoman.operate.gateway.running_gateway import GatewayClient, choose_key, find_gateway

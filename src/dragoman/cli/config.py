@@ -8,7 +8,7 @@ import click
 
 from dragoman.cli.screen import count, print_note, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
-from dragoman.config import Config
+from dragoman.config.settings import Config
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.clients.settings_file import FileEdit
 from dragoman.operate.configuration.config_file import (

@@ -12,7 +12,7 @@ from dragoman.cli.completion import complete_models
 from dragoman.cli.models import Page, read_page
 from dragoman.cli.screen import print_note, show_json
 from dragoman.cli.settings import config_option, json_option, read_found_settings, url_option
-from dragoman.config import Config
+from dragoman.config.settings import Config
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.operate import AdminError
 from dragoman.operate.clients.connecting import RECIPES, Recipe, SettingsFile

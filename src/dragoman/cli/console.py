@@ -8,7 +8,7 @@ import click
 
 from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, read_settings, url_option
-from dragoman.config import Config
+from dragoman.config.settings import Config
 from dragoman.operate.gateway.running_gateway import require_gateway
 from dragoman.operate.keys import make_console_link
 

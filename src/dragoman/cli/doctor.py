@@ -14,7 +14,8 @@ from dragoman.cli.completion import complete_providers
 from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.screen import count, fit, print_note, remove_control, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings, url_option
-from dragoman.config import Config, ConfigError
+from dragoman.config.problems import ConfigError
+from dragoman.config.settings import Config
 from dragoman.operate import AdminError
 from dragoman.operate.configuration.config_file import config_path
 from dragoman.operate.diagnosis.diagnosis import (

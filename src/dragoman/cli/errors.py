@@ -1,6 +1,6 @@
 """What a command says when it fails, without secrets."""
 
-from dragoman.config import ConfigError
+from dragoman.config.problems import ConfigError
 from dragoman.net.errors import ConnectionLost, UpstreamTimeout
 from dragoman.net.tasks import describe_fault
 from dragoman.operate import AdminError

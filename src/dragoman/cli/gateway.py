@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from msgspec.structs import replace
 
 from dragoman.cli.screen import print_note
-from dragoman.config import Config, Secret
+from dragoman.config.secret import Secret
+from dragoman.config.settings import Config
 from dragoman.net.client import HttpClient
 from dragoman.operate.configuration.effective import base_url
 from dragoman.operate.gateway.running_gateway import GatewayClient, find_gateway, require_key

@@ -14,8 +14,8 @@ import msgspec
 from dragoman.cli.completion import complete_keys
 from dragoman.cli.screen import print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings, url_option
-from dragoman.config import Config, Secret
-from dragoman.config.settings import DefaultThinking, parse_thinking
+from dragoman.config.secret import Secret
+from dragoman.config.settings import Config, DefaultThinking, parse_thinking
 from dragoman.operate.configuration.effective import KEY_VARIABLE, client_key_variable
 from dragoman.operate.gateway.running_gateway import find_gateway
 from dragoman.operate.keys import (

@@ -18,7 +18,7 @@ from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.models import read_models
 from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, key_option, read_found_settings, url_option
-from dragoman.config import Config
+from dragoman.config.settings import Config
 from dragoman.net.client import HttpClient
 from dragoman.operate import AdminError
 from dragoman.operate.clients.connecting import RECIPES

@@ -12,7 +12,7 @@ from dragoman.cli.gateway import open_gateway
 from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.screen import print_note, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings, url_option
-from dragoman.config import Config
+from dragoman.config.settings import Config
 from dragoman.operate import AdminError
 from dragoman.operate.gateway.running_gateway import GatewayClient, choose_key
 

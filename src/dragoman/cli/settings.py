@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from dragoman.config import Config
+from dragoman.config.settings import Config
 from dragoman.operate.configuration.effective import ConfigSource
 
 Command = TypeVar("Command", bound=Callable[..., object])

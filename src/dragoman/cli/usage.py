@@ -14,7 +14,7 @@ from msgspec import Struct
 from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.screen import count, fit, pad, print_note, remove_control, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, key_option, read_settings, url_option
-from dragoman.config import Config
+from dragoman.config.settings import Config
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.gateway.running_gateway import choose_key, find_gateway, require_key
 from dragoman.operate.usage.reports import (

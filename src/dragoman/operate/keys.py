@@ -14,8 +14,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct, field
 
-from dragoman.config import Config, Secret
-from dragoman.config.settings import CONSOLE_VARIABLE, find_console_state, is_loopback
+from dragoman.config.secret import Secret
+from dragoman.config.settings import CONSOLE_VARIABLE, Config, find_console_state, is_loopback
 from dragoman.net.client import ConnectionLost, HttpClient, SizeLimitExceeded, UpstreamTimeout
 from dragoman.operate import AdminError, Conflict, InvalidArgument, NotFound
 from dragoman.operate.gateway.running_gateway import GatewayClient, GatewayRefused, accepts_key

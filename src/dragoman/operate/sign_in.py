@@ -8,16 +8,16 @@ from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from dragoman.config import (
+from dragoman.config.discovery import data_directory
+from dragoman.config.providers import list_credentials
+from dragoman.config.secret import SecretSource
+from dragoman.config.settings import (
     CodexProviderConfig,
     Config,
     CopilotProviderConfig,
     KiroProviderConfig,
     ProviderConfig,
-    SecretSource,
 )
-from dragoman.config.discovery import data_directory
-from dragoman.config.providers import list_credentials
 from dragoman.net.client import HttpClient, SendRequest
 from dragoman.operate import AdminError
 from dragoman.translate.hub.failure import BadRequest

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from dragoman.config import Config
+from dragoman.config.settings import Config
 from dragoman.operate import NotFound
 from dragoman.state.service import ResponseService
 from dragoman.store import Store, open_store

@@ -13,7 +13,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.config import Secret, is_placeholder
+from dragoman.config.secret import Secret, is_placeholder
 from dragoman.config.settings import DefaultThinking, parse_thinking
 from dragoman.store import Store, StoreError
 from dragoman.store.client_keys import KeyId as KeyId

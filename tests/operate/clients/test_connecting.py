@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import Config, load
+from dragoman.config.load import load
+from dragoman.config.settings import Config
 from dragoman.operate.clients.connecting import RECIPES, Recipe
 from dragoman.operate.clients.launching import choose_model
 from dragoman.operate.clients.written_settings import combine

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config import load
+from dragoman.config.load import load
 from dragoman.operate.clients.connecting import RECIPES
 from dragoman.operate.clients.launching import (
     KEPT_FILES,

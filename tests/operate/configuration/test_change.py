@@ -9,8 +9,9 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import fields
 
-from dragoman.config import Config, ConfigError, ProviderConfig, load
-from dragoman.config.settings import HttpRule
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
+from dragoman.config.settings import Config, HttpRule, ProviderConfig
 from dragoman.operate import InvalidArgument
 from dragoman.operate.configuration.change import (
     PROVIDER_TYPES,

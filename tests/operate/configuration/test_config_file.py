@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import LocalServer, load
+from dragoman.config.discovery import LocalServer
+from dragoman.config.load import load
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.configuration.config_file import (
     CannotShow,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import ConfigError
+from dragoman.config.problems import ConfigError
 from dragoman.operate.configuration.effective import (
     ConfigSource,
     base_url,

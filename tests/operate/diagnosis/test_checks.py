@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import Config, ProviderConfig, load
+from dragoman.config.load import load
+from dragoman.config.settings import Config, ProviderConfig
 from dragoman.net.client import HttpClient
 from dragoman.operate.diagnosis.checks import check_account_search, check_provider, check_tools, find_readable_secrets
 from dragoman.upstreams.account_state import BROKEN, OK, WARNING, Finding, State

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from bench.ports import find_free_port
 
-from dragoman.config import Config, ConfigError, load
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
+from dragoman.config.settings import Config
 from dragoman.operate import AdminError, InvalidArgument, NotFound
 from dragoman.operate.diagnosis.diagnosis import (
     choose_provider,

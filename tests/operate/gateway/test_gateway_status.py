@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.config import load
+from dragoman.config.load import load
 from dragoman.operate.gateway.gateway_status import read_status
 from fakes.upstream import Answer, FakeUpstream
 

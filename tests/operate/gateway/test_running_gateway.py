@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config import Config, load
+from dragoman.config.load import load
+from dragoman.config.settings import Config
 from dragoman.net.client import HttpClient
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.gateway.gateway_process import forget_gateway, note_gateway

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import Config, ConfigError, PriceOverride, load
+from dragoman.config.load import load
+from dragoman.config.problems import ConfigError
+from dragoman.config.settings import Config, PriceOverride
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,8 +8,7 @@ import genai_prices
 from genai_prices.data import providers as their_providers
 from msgspec.structs import replace
 
-from dragoman.config import PriceOverride, ProviderConfig
-from dragoman.config.settings import ProviderKind
+from dragoman.config.settings import PriceOverride, ProviderConfig, ProviderKind
 from dragoman.operate.prices import Model, Pricing, Rates, cost_nano, list_models, load_sheet, utc_datetime
 from dragoman.proxy.outcome import OK, Outcome, ToolRun
 from dragoman.translate.hub.usage import Usage

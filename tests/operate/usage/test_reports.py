@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.config import Config, load
+from dragoman.config.load import load
+from dragoman.config.settings import Config
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.usage.reports import (
     LoadedUsage,

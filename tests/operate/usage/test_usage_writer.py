@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.config import ProviderConfig
+from dragoman.config.settings import ProviderConfig
 from dragoman.operate.prices import Pricing
 from dragoman.operate.usage import usage_writer
 from dragoman.operate.usage.usage_writer import UsageWriter, make_row

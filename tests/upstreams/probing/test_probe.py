@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from dragoman.config import ProviderConfig
+from dragoman.config.settings import ProviderConfig
 from dragoman.upstreams.api_key import make_compatible
 from dragoman.upstreams.probing.probe import ProbeResult, probe
 from dragoman.upstreams.probing.probe_client import ProbeClient

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from dragoman.config import Server
+from dragoman.config.settings import Server
 from dragoman.operate import AdminError
 from dragoman.operate.configuration.effective import base_url
 from dragoman.operate.gateway.gateway_process import find_process

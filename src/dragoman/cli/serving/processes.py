@@ -22,8 +22,9 @@ from dragoman.cli.logs import BatchingHandler, JsonFormatter, TextFormatter, log
 from dragoman.cli.serving.listener import Bound, Offer, bind, make_socket_directory, port_of
 from dragoman.cli.serving.startup import Startup, open_keys
 from dragoman.cli.serving.worker_pool import Links, WorkerPool, accept_signals, announce_adopted, announce_ready
-from dragoman.config import Config, ConfigError
 from dragoman.config.load import Stamp
+from dragoman.config.problems import ConfigError
+from dragoman.config.settings import Config
 from dragoman.net.limits import raise_open_files_limit
 from dragoman.operate.configuration.effective import ConfigReader, ConfigSource, Target, base_url, suggest_model
 from dragoman.operate.metrics.registry import SharedCounters

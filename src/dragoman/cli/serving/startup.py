@@ -12,9 +12,9 @@ import click
 from msgspec import Struct
 
 from dragoman import __version__
-from dragoman.config import Config, ProviderConfig, Secret
 from dragoman.config.discovery import data_directory, home_directory
-from dragoman.config.settings import find_console_state, is_loopback
+from dragoman.config.secret import Secret
+from dragoman.config.settings import Config, ProviderConfig, find_console_state, is_loopback
 from dragoman.operate import AdminError
 from dragoman.operate.configuration.effective import (
     KEY_VARIABLE,

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from dragoman.config import Config
 from dragoman.config.discovery import data_directory, home_directory
+from dragoman.config.settings import Config
 from dragoman.operate.clients.client_settings import (
     aider_metadata,
     claude_environment,

@@ -11,7 +11,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from dragoman.config import parse_dotenv
+from dragoman.config.environment import parse_dotenv
 from dragoman.operate.clients.jsonc import NotJson, read_jsonc, remove_members, set_members
 
 YAML_KEY = re.compile(r"(?P<key>[A-Za-z_][\w.-]*)\s*:(?:\s+(?P<value>.*))?")

@@ -13,10 +13,10 @@ from typing import Annotated, Union, get_args, get_origin
 from msgspec import Struct
 from msgspec.structs import fields
 
-from dragoman.config import Config, ConfigError, Problem, ProviderConfig, SecretSource
-from dragoman.config.problems import Key, format_key
+from dragoman.config.problems import ConfigError, Key, Problem, format_key
 from dragoman.config.providers import SECTION_TYPES
-from dragoman.config.settings import HttpRule
+from dragoman.config.secret import SecretSource
+from dragoman.config.settings import Config, HttpRule, ProviderConfig
 from dragoman.config.tree import key_lines, line_of
 from dragoman.operate.configuration.config_file import (
     HIDDEN,

@@ -11,12 +11,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
-from dragoman.config import Config, ConfigError, ProviderConfig, Secret, SecretSource
 from dragoman.config.load import FILE_NAME, user_config_file
 from dragoman.config.presets import Preset, load_presets, suggest_vendor
-from dragoman.config.problems import suggest
+from dragoman.config.problems import ConfigError, suggest
 from dragoman.config.providers import KINDS, PROVIDER_NAME
-from dragoman.config.secret import find_unreadable_secrets
+from dragoman.config.secret import Secret, SecretSource, find_unreadable_secrets
+from dragoman.config.settings import Config, ProviderConfig
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.clients.settings_file import OTHERS_KEY, FileEdit, plan_edit, read_text
 from dragoman.operate.clients.settings_format import CannotMerge, merge_toml, remove_toml

@@ -9,22 +9,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.config import (
-    SHORTEST_OPEN_KEY,
-    Config,
-    LocalServer,
-    ProviderConfig,
-    Secret,
-    SecretSource,
-    find_file,
-    load,
-    local_ports,
-)
-from dragoman.config.discovery import find_own_credentials
-from dragoman.config.load import Stamp, stamp_file
+from dragoman.config.discovery import LocalServer, find_own_credentials, local_ports
+from dragoman.config.load import Stamp, find_file, load, stamp_file
 from dragoman.config.providers import credential_field, list_credentials
 from dragoman.config.proxies import read_proxies
-from dragoman.config.settings import is_loopback
+from dragoman.config.secret import SHORTEST_OPEN_KEY, Secret, SecretSource
+from dragoman.config.settings import Config, ProviderConfig, is_loopback
 from dragoman.upstreams.local_servers import discover
 
 KEY_VARIABLE = "DRAGOMAN_API_KEY"

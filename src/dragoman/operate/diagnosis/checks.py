@@ -8,12 +8,12 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.config import Config, ConfigError, ProviderConfig
 from dragoman.config.discovery import find_credentials, home_directory
+from dragoman.config.problems import ConfigError
 from dragoman.config.providers import list_credentials, split_by_credential
 from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import SecretSource, find_unreadable_secrets
-from dragoman.config.settings import ACCOUNT_BACKEND, WebSearch
+from dragoman.config.settings import ACCOUNT_BACKEND, Config, ProviderConfig, WebSearch
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, UpstreamTimeout
 from dragoman.server_tools.backends import McpFetch, McpSearch, Network, make_backends
 from dragoman.server_tools.web_search import SEARCH_APIS, SearchBackend, SearchQuery, search

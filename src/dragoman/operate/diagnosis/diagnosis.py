@@ -12,10 +12,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from dragoman.config import Config, ConfigError, ProviderConfig
-from dragoman.config.problems import find_similar
+from dragoman.config.problems import ConfigError, find_similar
 from dragoman.config.providers import split_by_credential
-from dragoman.config.settings import is_loopback
+from dragoman.config.settings import Config, ProviderConfig, is_loopback
 from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.dial import find_bind_error

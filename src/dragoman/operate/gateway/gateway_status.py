@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
-from dragoman.config import Config
+from dragoman.config.settings import Config
 from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.operate.configuration.config_file import ProviderRow, list_providers

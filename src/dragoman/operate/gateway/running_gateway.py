@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from dragoman.config import Config
+from dragoman.config.settings import Config
 from dragoman.net.bodies import read_and_close
 from dragoman.net.client import (
     ConnectionLost,

@@ -13,8 +13,9 @@ from typing import Literal, cast
 import msgspec
 from msgspec import Struct, field
 
-from dragoman.config import Config, ConfigError
+from dragoman.config.problems import ConfigError
 from dragoman.config.providers import split_by_credential
+from dragoman.config.settings import Config
 from dragoman.net.client import ConnectionLost, HttpClient, SizeLimitExceeded, UpstreamTimeout
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.gateway.running_gateway import GatewayClient

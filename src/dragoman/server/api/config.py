@@ -6,7 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.config import Config, ConfigError
+from dragoman.config.problems import ConfigError
+from dragoman.config.settings import Config
 from dragoman.net.headers import Header
 from dragoman.operate.clients.connecting import RECIPES
 from dragoman.operate.clients.launching import choose_model, find_window

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.cli.replay import serve_upstream
-from dragoman.config import load
+from dragoman.config.load import load
 from dragoman.config.providers import KINDS, PROTOCOLS_BY_KIND
 from dragoman.config.settings import ProtocolName
 from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout

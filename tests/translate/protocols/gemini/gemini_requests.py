@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dragoman.config import Effort
+from dragoman.config.settings import Effort
 from dragoman.translate.hub.failure import RequestError
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Target

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.config import Effort
+from dragoman.config.settings import Effort
 from dragoman.translate.framing.sse import Frame, SseFramer
 from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.failure import RequestError
