@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from dragoman.app import App, Settings
+from dragoman.app import App, AppSettings
 from dragoman.config.load import Stamp, load
 from dragoman.config.secret import Secret
 from dragoman.operate import NotFound
@@ -65,7 +65,7 @@ class Running:
             self.app = App(
                 config, keyring, self._environ, self._store, observers=[self.outcomes.append], member=self._member
             )
-            self.app.settings = Settings(read, lambda: Stamp(None), Stamp(None))
+            self.app.settings = AppSettings(read, lambda: Stamp(None), Stamp(None))
             await self.app.start()
 
         def run() -> None:

@@ -28,7 +28,7 @@ from dragoman.translate.hub.events import (
     explode,
 )
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.ports import ReplyContext
 from dragoman.translate.hub.request import Citation, Request
 from dragoman.translate.passes.adapt_tools import ToolId, ToolMap
@@ -78,7 +78,7 @@ def citation(place: int) -> Citation:
 
 
 def sealed_thoughts(size: int) -> Iterable[Event]:
-    opaque = Opaque("up", Form.SIGNATURE, "c2ln", "model-1")
+    opaque = Opaque("up", OpaqueForm.SIGNATURE, "c2ln", "model-1")
     thoughts = (
         (Opened(block, ThinkingBlock()), Delta(block, "hm"), OpaqueAdded(block, opaque), Closed(block))
         for block in range(size)

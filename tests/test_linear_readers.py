@@ -20,7 +20,7 @@ from dragoman.proxy.complete_reply import FENCE, FENCE_IN_PROSE
 from dragoman.server_tools.addresses import DomainRules, find_named, to_ascii
 from dragoman.server_tools.charsets import CODECS
 from dragoman.server_tools.guarded_fetch import Fetched
-from dragoman.server_tools.mcp import ToolContent, ToolResult
+from dragoman.server_tools.mcp import McpToolResult, ToolContent
 from dragoman.server_tools.readable import decode_text, read_html
 from dragoman.server_tools.tool_results import read_page as read_tool_page
 from dragoman.server_tools.tool_results import read_search
@@ -32,8 +32,8 @@ from dragoman.translate.framing.jsonread import decode_or, parse_or, read_input_
 from dragoman.translate.framing.multipart import read_boundary
 from dragoman.translate.hub.checksum import decode_checked, encode_checked
 from dragoman.translate.hub.opaque import (
-    Form,
     Opaque,
+    OpaqueForm,
     Thought,
     decode_envelope,
     encode_envelope,
@@ -41,9 +41,9 @@ from dragoman.translate.hub.opaque import (
     unseal_thoughts,
 )
 from dragoman.translate.hub.server_tools import (
-    Page,
     SourceText,
     ToolUseRecord,
+    WebPage,
     read_sealed_use,
     seal_source,
     seal_use,
@@ -171,8 +171,8 @@ PROSE: dict[str, Make] = {
 }
 
 
-def make_tool_result(data: bytes) -> ToolResult:
-    return ToolResult([ToolContent("text", data.decode())])
+def make_tool_result(data: bytes) -> McpToolResult:
+    return McpToolResult([ToolContent("text", data.decode())])
 
 
 # Addresses
@@ -211,7 +211,7 @@ def read_failures(protocol: str) -> Callable[[bytes], object]:
 
 # Envelopes
 
-OPAQUE = Opaque("up", Form.SIGNATURE, "c2ln", "m")
+OPAQUE = Opaque("up", OpaqueForm.SIGNATURE, "c2ln", "m")
 ANY_OBJECT = msgspec.json.Decoder(dict[str, object])
 
 
@@ -306,7 +306,7 @@ READERS: dict[str, Reader] = {
     "translate.hub.server_tools:read_sealed_use": Reader(
         of_text(lambda token: read_sealed_use(token, "")),
         {
-            "whole": lambda size: seal_use(ToolUseRecord("web_fetch", {}, Page("", "", "x" * size))).encode(),
+            "whole": lambda size: seal_use(ToolUseRecord("web_fetch", {}, WebPage("", "", "x" * size))).encode(),
             **repeat("AAAA", start="dgm1.sourcerun."),
         },
     ),

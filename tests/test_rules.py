@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tools.rules.class_names import find_repeated
 from tools.rules.documents import NAMED_FILE, find_missing_anchors, find_missing_files, find_missing_links
 from tools.rules.exceptions import find_truth_tests
 from tools.rules.protocol_names import find_names
@@ -52,6 +53,15 @@ def test_private_words_are_found_where_a_module_defines_or_writes_them() -> None
         assert any(found.endswith(f": {word}") for found in find_private_words(source, "module.py")), source
     assert list(find_private_words("size = file.tell()\n", "module.py")) == []
     assert list(find_participles(FUNCTIONS, "module.py")) == ["module.py:1: _shown", "module.py:7: held"]
+
+
+def test_a_class_that_stands_in_two_modules_is_found() -> None:
+    modules = {
+        "a.py": "class Page: ...\nclass _Own: ...",
+        "b.py": "class Page: ...\nclass Other: ...",
+        "c.py": "class _Own: ...",
+    }
+    assert list(find_repeated(modules)) == ["class Page stands in a.py, b.py"]
 
 
 def test_impure_calls_and_protocol_names_are_found() -> None:

@@ -21,7 +21,7 @@ from dragoman.config.secret import find_unreadable_secrets
 from dragoman.config.settings import Config, Tools, find_console_state, is_loopback
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
-from dragoman.net.limits import Limits, limits_for
+from dragoman.net.limits import ConnectionLimits, limits_for
 from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.operate.configuration.effective import ConfigReader
@@ -32,7 +32,7 @@ from dragoman.operate.usage.usage_writer import UsageWriter, remove_old_usage_fo
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.outcome import Outcome, OutcomeObserver
 from dragoman.proxy.runtime import Runtime
-from dragoman.server.api.operations import AuditLog, EveryWorker
+from dragoman.server.api.operations import AdminAudit, EveryWorker
 from dragoman.server.api.table import AdminApi
 from dragoman.server.background import BackgroundApi
 from dragoman.server.console.site import Console, make_console
@@ -68,7 +68,7 @@ def _do_nothing() -> None:
     return
 
 
-class Settings(Struct, frozen=True):
+class AppSettings(Struct, frozen=True):
     """How to read the configuration again, and whether to: the stamp of now, and of what the app was built from."""
 
     read: ConfigReader
@@ -129,7 +129,7 @@ class App:
         self._budget = ByteBudget(server.max_buffered_bytes)
         self._host = server.host
         host_check = HostCheck(server.host, server.allowed_hosts)
-        self.settings: Settings | None = None  # set when it is run
+        self.settings: AppSettings | None = None  # set when it is run
         self._workers = EveryWorker(self.gateway, keyring, self)
         api = AdminApi(self.gateway, keyring, environ, self.usage, self._workers)
         self._responses: ResponsesApi | None = None
@@ -145,7 +145,7 @@ class App:
         self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage, self.reloads))
 
     def _join_group(self, member: GroupMember) -> WorkerGroup:
-        group = WorkerGroup(member, self.site, Limits(), render_transport_error, self._budget)
+        group = WorkerGroup(member, self.site, ConnectionLimits(), render_transport_error, self._budget)
         self.site.join_group(group)
         self._workers.join_group(group)
         return group
@@ -258,7 +258,7 @@ class App:
         self.site.set_console(self._console if state.is_on else None)
 
     def _make_console(self) -> Console:
-        audit = None if self.usage is None else AuditLog(self.usage)
+        audit = None if self.usage is None else AdminAudit(self.usage)
         return make_console(
             self.site.auth_backoff, self.gateway, self.keyring, self._store, audit, self._cost_of, self.group
         )
@@ -334,7 +334,7 @@ class App:
             log.warning("%s", problem)
 
 
-async def run(app: App, settings: Settings, listen: Listening, *, ends_with_terminal: bool = False) -> None:
+async def run(app: App, settings: AppSettings, listen: Listening, *, ends_with_terminal: bool = False) -> None:
     """Serve until SIGTERM or SIGINT; a second signal ends streams in flight, a third one ends the process.
 
     SIGHUP stops a gateway that ends with its terminal, and makes any other read the configuration again.
@@ -373,7 +373,7 @@ async def run(app: App, settings: Settings, listen: Listening, *, ends_with_term
     await app.stop(signals[0], listen)
 
 
-async def _watch_configuration(app: App, settings: Settings, seen: Stamp, must_reload: asyncio.Event) -> None:
+async def _watch_configuration(app: App, settings: AppSettings, seen: Stamp, must_reload: asyncio.Event) -> None:
     """Reload the configuration when its file changes, a file appears that takes precedence, or a user signs in.
 
     `must_reload` makes it read the file again at once, whether it has changed or not.

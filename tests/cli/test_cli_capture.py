@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dragoman.operate.captures.replay.difference import compare_captures
 from dragoman.operate.captures.replay.recorded_services import config_for_upstream
-from dragoman.proxy.capture.files import Bounds, CaptureDirectory, read_capture, to_json
+from dragoman.proxy.capture.files import CaptureBounds, CaptureDirectory, read_capture, to_json
 from dragoman.proxy.capture.format import Capture, utc_text
 from gateway import KEY, running
 from shell import Shell
@@ -39,7 +39,7 @@ def capture(**changes: object) -> Capture:
 
 @pytest.fixture
 def kept(shell: Shell) -> CaptureDirectory:
-    captures = CaptureDirectory(shell.home / "captures", Bounds(100, 1 << 30, 86_400.0))
+    captures = CaptureDirectory(shell.home / "captures", CaptureBounds(100, 1 << 30, 86_400.0))
     shell.write("dragoman.toml", '[debug]\ndirectory = "captures"\n')
     return captures
 

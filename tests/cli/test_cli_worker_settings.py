@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from asking import send
-from dragoman.app import App, Listening, Settings, run
+from dragoman.app import App, AppSettings, Listening, run
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Config
 from dragoman.operate.configuration.effective import ConfigSource
@@ -97,7 +97,7 @@ def config_after_start(home: Path, change: Callable[[], object]) -> Config:
 
     async def scenario() -> None:
         app = App(config, Keyring(None, Secret("dgm_fake-key-for-tests-0123456789")), {})
-        await asyncio.wait_for(run(app, Settings(read, source.take_stamp, stamp), Listening(None, ready)), 60)
+        await asyncio.wait_for(run(app, AppSettings(read, source.take_stamp, stamp), Listening(None, ready)), 60)
 
     asyncio.run(scenario())
     return seen[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.app import App, Listening, Settings, run
+from dragoman.app import App, AppSettings, Listening, run
 from dragoman.config.load import Stamp
 from dragoman.config.secret import Secret
 from dragoman.operate.configuration import settled_file
@@ -42,7 +42,7 @@ def test_a_file_that_is_empty_while_it_is_saved_changes_nothing(
         app = App(read(), Keyring(None, Secret("dgm_fake-key-for-tests-0123456789")), {})
         is_ready = asyncio.Event()
         listening = Listening(None, lambda _: is_ready.set())
-        serving = asyncio.create_task(run(app, Settings(read, take_stamp, first), listening))
+        serving = asyncio.create_task(run(app, AppSettings(read, take_stamp, first), listening))
         await asyncio.wait_for(is_ready.wait(), 60)
 
         def list_names() -> list[str]:

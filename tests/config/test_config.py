@@ -9,7 +9,7 @@ from dragoman.config.load import load
 from dragoman.config.presets import normalise_endpoint
 from dragoman.config.problems import ConfigError
 from dragoman.config.secret import Secret, resolve_secret
-from dragoman.config.settings import KiroProviderConfig, ModelRoute, ProviderConfig, Server
+from dragoman.config.settings import KiroProviderConfig, ModelRoute, ProviderConfig, ServerSettings
 from fakes.certificate import server_context
 from tables import each_row
 
@@ -126,7 +126,7 @@ def test_a_bad_flag_is_named(tmp_path: Path) -> None:
         ("[sever]\nport = 1\n", ['1: sever: unknown key; did you mean "server"?']),
         ("[server]\n\nprot = 8484\n", ['3: server.prot: unknown key; did you mean "port"?']),
         ("[server]\nidle-timeout = 3\n", ['2: server.idle-timeout: unknown key; did you mean "idle_timeout_s"?']),
-        ("server.flavour = 1\n", [f"1: server.flavour: unknown key; known keys: {keys_of(Server)}"]),
+        ("server.flavour = 1\n", [f"1: server.flavour: unknown key; known keys: {keys_of(ServerSettings)}"]),
         ('[server]\nport = "8484"\n', ['2: server.port: expected a whole number, got the string "8484"']),
         ("[server]\nport = true\n", ["2: server.port: expected a whole number, got true"]),
         ("[server]\nhost = ''\n", ["2: server.host: expected a string that is not empty"]),

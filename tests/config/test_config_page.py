@@ -14,10 +14,10 @@ from tables import each_row
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "configuration.md").read_text()
 ROW = re.compile(r"\| `(\w+)` \| (.*?) \| .*\|$", re.MULTILINE)
 SECTIONS: dict[str, type[msgspec.Struct]] = {
-    "## `[server]`": settings.Server,
+    "## `[server]`": settings.ServerSettings,
     "## `[retry]`": settings.Retry,
     "## `[debug]`": settings.Debug,
-    "## `[console]`": settings.Console,
+    "## `[console]`": settings.ConsoleSettings,
     "## `[store]`": settings.StoreSettings,
     "## `[responses]`": settings.ResponsesSettings,
     "## `[fetch]`": settings.Fetch,

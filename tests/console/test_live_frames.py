@@ -9,7 +9,7 @@ import pytest
 from console.browser import sign_in
 from console.feed_reader import Client, reading, run_clients, wait_until_unwatched
 from console.traffic import own_id
-from dragoman.operate.captures.timeline import FrameReader, TimelineEntry
+from dragoman.operate.captures.timeline import FrameCutter, TimelineEntry
 from dragoman.proxy.capture.format import Chunk
 from dragoman.proxy.capture.memory_bounds import TAIL_BYTES, HeadAndTail
 from dragoman.server.console.live_frames import hide_content
@@ -68,10 +68,10 @@ def test_a_stream_that_is_inspected_from_its_middle_on_does_not_change(rig: Rig,
 
 def test_frames_are_the_same_however_the_bytes_are_cut() -> None:
     data = b"event: a\ndata: 1\n\nevent: b\ndata: 2\n\n"
-    whole = FrameReader(SSE)
+    whole = FrameCutter(SSE)
     expected = [text for _, text in whole.feed(Chunk(0.0, data))]
     for cut in range(len(data)):
-        reader = FrameReader(SSE)
+        reader = FrameCutter(SSE)
         frames = [*reader.feed(Chunk(0.0, data[:cut] or b":\n")), *reader.feed(Chunk(0.0, data[cut:] or b":\n"))]
         assert [text for _, text in frames] == expected
 

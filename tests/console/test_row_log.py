@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.proxy.capture.writer import RequestCapture
 from dragoman.server.console import live_requests
-from dragoman.server.console.live_requests import KEPT_CHANGES, KEPT_GONE, Change, LiveRequests, Row, RowLog
+from dragoman.server.console.live_requests import KEPT_CHANGES, KEPT_GONE, LiveRequests, Row, RowChange, RowLog
 
 STEPS = 60
 
@@ -24,7 +24,7 @@ def fill(log: RowLog, chance: random.Random, steps: int = STEPS) -> list[dict[in
     return states
 
 
-def apply(rows: dict[int, Row], changes: list[Change]) -> dict[int, Row]:
+def apply(rows: dict[int, Row], changes: list[RowChange]) -> dict[int, Row]:
     after = {row: dict(fields) for row, fields in rows.items()}
     for change in changes:
         for row, fields in change.changed.items():
@@ -50,8 +50,8 @@ def test_the_last_changes_have_changed_fields_only() -> None:
     log.add({1: {"a": 1, "b": 2}}, [])
     for value in range(KEPT_CHANGES):
         log.add({1: {"a": value}}, [])
-    assert log.list_changes_since(1) == [Change(2 + value, {1: {"a": value}}, []) for value in range(KEPT_CHANGES)]
-    assert log.list_changes_since(0) == [Change(log.number, {1: {"a": KEPT_CHANGES - 1, "b": 2}}, [])]
+    assert log.list_changes_since(1) == [RowChange(2 + value, {1: {"a": value}}, []) for value in range(KEPT_CHANGES)]
+    assert log.list_changes_since(0) == [RowChange(log.number, {1: {"a": KEPT_CHANGES - 1, "b": 2}}, [])]
 
 
 def test_a_copy_made_of_an_answer_continues_as_the_original_does() -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dragoman.cli.capture import render_timeline as timeline
 from dragoman.proxy.capture import recording as recordings
-from dragoman.proxy.capture.files import Bounds, CaptureDirectory, load_capture, read_capture, to_json
+from dragoman.proxy.capture.files import CaptureBounds, CaptureDirectory, load_capture, read_capture, to_json
 from dragoman.proxy.capture.format import Capture, utc_text
 from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.capture.writer import MEMORY_BYTES
@@ -46,7 +46,7 @@ def debug(directory: Path, mode: str = "all", **more: object) -> str:
 
 
 def files(directory: Path) -> list[Path]:
-    return CaptureDirectory(directory / "captures", Bounds(1, 1, 1.0)).files()
+    return CaptureDirectory(directory / "captures", CaptureBounds(1, 1, 1.0)).files()
 
 
 def captures(directory: Path) -> list[Capture]:
@@ -142,7 +142,7 @@ def test_the_oldest_captures_are_removed_first(tmp_path: Path) -> None:
 
 
 def test_several_processes_share_one_limit(tmp_path: Path) -> None:
-    bounds = Bounds(5, 1 << 30, 86_400.0)
+    bounds = CaptureBounds(5, 1 << 30, 86_400.0)
     directories = [CaptureDirectory(tmp_path / "captures", bounds) for _ in range(3)]
     example = read_capture(EXAMPLE.read_bytes())
     for number in range(30):

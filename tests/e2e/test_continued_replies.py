@@ -14,7 +14,7 @@ import pytest
 
 from asking import make_body
 from dragoman.proxy.outcome import CLIENT_GONE, FailedAttempt
-from dragoman.translate.hub.usage import Source
+from dragoman.translate.hub.usage import UsageSource
 from e2e.cases import WEATHER, request_for
 from fakes.upstream import Answer, End, FakeUpstream, ReceivedRequest
 from gateway import KEY, Running, provider_section, running
@@ -165,7 +165,7 @@ def test_usage_of_all_upstreams_is_summed_and_marked_as_estimated(relay: Relay, 
     usage = relay.gateway.outcome(relay.sdk.headers["x-request-id"]).usage
     assert usage is not None
     assert (usage.input, usage.output) == (reply.tokens.input, reply.tokens.output)
-    assert usage.source is Source.ESTIMATED
+    assert usage.source is UsageSource.ESTIMATED
 
 
 def test_without_a_continuation_only_the_actual_usage_is_reported(relay: Relay, client: str) -> None:

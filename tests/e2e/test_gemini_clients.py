@@ -9,7 +9,7 @@ import pytest
 from google import genai
 from google.genai import types
 
-from dragoman.translate.hub.usage import Source
+from dragoman.translate.hub.usage import UsageSource
 from e2e.cases import CASES, WEATHER, WORDS
 from fakes.upstream import Answer, End, Gate
 from gateway import KEY
@@ -310,7 +310,7 @@ def test_usage_is_noted_as_reported_with_thoughts_and_cached_tokens(rig: Rig, up
     usage, tokens = outcome.usage, scripted.tokens
     assert usage is not None
     assert (usage.input, usage.output, usage.cache_read) == (tokens.input, tokens.output, tokens.cached)
-    assert (usage.reasoning, usage.source) == (tokens.reasoning, Source.REPORTED)
+    assert (usage.reasoning, usage.source) == (tokens.reasoning, UsageSource.REPORTED)
     assert (outcome.client_protocol, outcome.passthrough) == ("gemini", upstream == "gemini")
 
 

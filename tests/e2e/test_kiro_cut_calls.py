@@ -12,7 +12,7 @@ from anthropic.types import MessageParam, ToolParam
 
 from asking import EXPLAIN
 from asking import ask as send_body
-from dragoman.translate.hub.usage import Source
+from dragoman.translate.hub.usage import UsageSource
 from dragoman.translate.profiles.token_count import count_text
 from e2e.account_rig import KiroRig, run_kiro
 from fakes.kiro import make_framed, tail, tool, words
@@ -139,10 +139,10 @@ def test_the_usage_of_both_requests_counts_whatever_the_second_returned(
     assert usage is not None
     assert usage.credits == pytest.approx(0.02 if first else 0.01)
     if first:
-        assert (usage.input + usage.output, usage.source) == (6000, Source.DERIVED)
+        assert (usage.input + usage.output, usage.source) == (6000, UsageSource.DERIVED)
     else:  # what the first one used is estimated
         assert usage.input + usage.output > 4000
-        assert usage.source is Source.ESTIMATED
+        assert usage.source is UsageSource.ESTIMATED
 
 
 def test_counts_that_only_the_second_request_reported_are_not_those_of_both(rig: KiroRig) -> None:
@@ -150,7 +150,7 @@ def test_counts_that_only_the_second_request_reported_are_not_those_of_both(rig:
     message = ask(rig)
     usage = rig.gateway.outcome(rig.sdk.headers["x-request-id"]).usage
     assert usage is not None
-    assert usage.source is Source.ESTIMATED
+    assert usage.source is UsageSource.ESTIMATED
     assert usage.input > 900
     assert usage.output >= 30 + count_text("I will write it.") + count_text('{"path": "notes/to')
     assert (message.usage.input_tokens, message.usage.output_tokens) == (usage.input, usage.output)

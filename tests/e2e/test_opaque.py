@@ -7,7 +7,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessage
 from pydantic import BaseModel
 
-from dragoman.translate.hub.opaque import Form, Opaque, encode_envelope
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, encode_envelope
 from e2e.cases import CASES, request_for
 from fakes.upstream import Answer
 from rig import PATHS, PROTOCOLS, Rig
@@ -201,7 +201,7 @@ def test_a_foreign_envelope_is_taken_out_of_a_conversation_of_the_same_protocol(
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_what_the_same_protocol_has_sealed_stays_where_a_foreign_envelope_is_taken_out(rig: Rig, protocol: str) -> None:
     """Without the envelope it would have passed through, whichever vendor of this protocol had issued it."""
-    envelope = encode_envelope(Opaque("elsewhere", Form.SIGNATURE, "foreign", "m"))
+    envelope = encode_envelope(Opaque("elsewhere", OpaqueForm.SIGNATURE, "foreign", "m"))
     turns = [*with_thought(protocol, "bmF0aXZl"), *with_thought(protocol, envelope), {"role": "user", "content": "Go."}]
     body = ask_again(rig, protocol, protocol, request_for(protocol, "any/m"), turns)
     assert [seal for _, seal in thoughts_in(protocol, body)] == ["bmF0aXZl"]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dragoman.proxy.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
-from dragoman.translate.hub.usage import Source
+from dragoman.translate.hub.usage import UsageSource
 from e2e.cases import CASES, request_for
 from e2e.faults import FAULTS, refusal
 from fakes.upstream import Answer, End
@@ -33,7 +33,7 @@ def assert_counted(rig: Rig, upstream: str) -> Outcome:
     outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     usage, tokens = outcome.usage, COUNTED.tokens
     assert usage is not None
-    assert usage.source is Source.REPORTED
+    assert usage.source is UsageSource.REPORTED
     assert (usage.input, usage.output, usage.cache_read) == (tokens.input, tokens.output, tokens.cached)
     assert outcome.outcome == OK
     assert outcome.route == rig.model(upstream)
@@ -70,7 +70,7 @@ def test_a_whole_reply_that_passes_without_counts_is_estimated(rig: Rig) -> None
     assert rig.ask("chat", "chat", "Well?", headers={"x-request-id": "uncounted"}).status == 200
     usage = rig.gateway.outcome("uncounted").usage
     assert usage is not None
-    assert usage.source is Source.ESTIMATED
+    assert usage.source is UsageSource.ESTIMATED
     assert usage.input > 0
     assert usage.output == 4
 
@@ -130,7 +130,7 @@ def test_a_broken_reply_has_reported_input_and_estimated_output(rig: Rig, client
     post(rig.gateway.port, PATHS[client], msgspec.json.encode(question), f"x-request-id: broken-{client}")
     usage = rig.gateway.outcome(f"broken-{client}").usage
     assert usage is not None
-    assert (usage.input, usage.cache_read, usage.source) == (150, 50, Source.ESTIMATED)
+    assert (usage.input, usage.cache_read, usage.source) == (150, 50, UsageSource.ESTIMATED)
     assert usage.output == 575  # 2,000 bytes, four in a token, and more of them because it is a Claude
 
 

@@ -33,11 +33,11 @@ from dragoman.proxy.call import Call
 from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.relay import RelayedCall
 from dragoman.proxy.request_record import RequestRecord
-from dragoman.proxy.turn import Turn
+from dragoman.proxy.turn import UpstreamTurn
 from dragoman.server.websocket import ResponsesSocket
 from dragoman.state.background import ActiveRun
 from dragoman.state.kept_call import KeptCall
-from dragoman.state.parked_run import Run
+from dragoman.state.parked_run import ParkedRun
 from fakes.upstream import Answer, End
 from gateway import KEY
 from raw_http import dial, request_bytes
@@ -47,7 +47,19 @@ from waiting import PATIENCE_S, wait_until
 from wire_json import JsonObject
 
 RELEASED = (
-    *(HttpRequest, SocketSink, Call, RelayedCall, RequestRecord, ActiveCall, Turn, Run, ActiveRun, KeptCall, Recording),
+    *(
+        HttpRequest,
+        SocketSink,
+        Call,
+        RelayedCall,
+        RequestRecord,
+        ActiveCall,
+        UpstreamTurn,
+        ParkedRun,
+        ActiveRun,
+        KeptCall,
+        Recording,
+    ),
     *(ResponsesSocket, WebSocket, OutgoingRequest),
 )
 SETTINGS = ONCE + "[server]\ndrain_s = 0.1\n[responses]\npark_s = 0.2\n"

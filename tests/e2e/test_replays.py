@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.operate.captures.replay.difference import compare_captures
 from dragoman.operate.captures.replay.rerun import rerun
-from dragoman.proxy.capture.files import Bounds, CaptureDirectory, load_capture
+from dragoman.proxy.capture.files import CaptureBounds, CaptureDirectory, load_capture
 from dragoman.proxy.capture.format import Capture, summarize
 from dragoman.server.handler import replay_site
 from e2e.account_rig import KIRO_MODEL as MODEL
@@ -60,7 +60,7 @@ class Kept:
     """The captures of one gateway, each read once."""
 
     def __init__(self, directory: Path, gateway: Running) -> None:
-        self._captures = CaptureDirectory(directory, Bounds(10_000, 1 << 30, 86_400.0))
+        self._captures = CaptureDirectory(directory, CaptureBounds(10_000, 1 << 30, 86_400.0))
         self._gateway = gateway
         self._seen: set[Path] = set()
 

@@ -5,14 +5,14 @@ import select
 import msgspec
 import pytest
 
-from dragoman.net.limits import Limits
+from dragoman.net.limits import ConnectionLimits
 from gateway import KEY
 from raw_http import dial, read_answer
 from rig import PATHS, PROTOCOLS, Rig
 
 HEAD = "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\ncontent-length: 1000\r\n\r\n"
 TYPES = {"chat": "invalid_request_error", "responses": "invalid_request_error", "messages": "timeout_error"}
-IMPATIENT = Limits(body_timeout_s=0.3, body_gap_timeout_s=0.2)
+IMPATIENT = ConnectionLimits(body_timeout_s=0.3, body_gap_timeout_s=0.2)
 
 
 @pytest.mark.parametrize("client", PROTOCOLS)
@@ -28,7 +28,7 @@ def test_a_late_body_is_408_in_the_protocols_own_shape(rig: Rig, client: str, tr
             answer = read_answer(sock)
             assert sock.recv(1) == b""
     finally:
-        rig.gateway.app.server.set_limits(Limits())
+        rig.gateway.app.server.set_limits(ConnectionLimits())
     assert (answer.status, answer.get("connection")) == (408, "close")
     error = msgspec.json.decode(answer.body)["error"]
     assert error["type"] == TYPES[client]

@@ -7,10 +7,10 @@ from typing import cast
 
 import msgspec
 
-from dragoman.net.server import Handler, Header, HttpRequest, Limits, Server, SocketSink
+from dragoman.net.server import ConnectionLimits, Handler, Header, HttpRequest, Server, SocketSink
 
 PATIENCE_S = 60.0
-PATIENT = Limits(
+PATIENT = ConnectionLimits(
     header_timeout_s=PATIENCE_S,
     body_gap_timeout_s=PATIENCE_S,
     keep_alive_s=PATIENCE_S,
@@ -33,7 +33,7 @@ def render(path: str, status: int, message: str) -> tuple[list[Header], bytes]:
 
 
 @contextlib.asynccontextmanager
-async def serving(handler: Handler, limits: Limits = PATIENT) -> AsyncIterator[Server]:
+async def serving(handler: Handler, limits: ConnectionLimits = PATIENT) -> AsyncIterator[Server]:
     server = Server(handler, limits, render)
     await server.start("127.0.0.1", 0)
     try:
@@ -42,7 +42,7 @@ async def serving(handler: Handler, limits: Limits = PATIENT) -> AsyncIterator[S
         await server.close()
 
 
-def limits(**changes: float) -> Limits:
+def limits(**changes: float) -> ConnectionLimits:
     return msgspec.structs.replace(PATIENT, **changes)
 
 

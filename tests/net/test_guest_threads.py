@@ -11,7 +11,7 @@ from dragoman.net.guest_threads import resolve_guest_name, run_on_page_thread
 from dragoman.server_tools.addresses import DomainRules
 from dragoman.server_tools.guarded_fetch import GuardedFetcher
 from dragoman.server_tools.web_fetch import PageFetcher, PageLimits
-from dragoman.translate.hub.server_tools import Page
+from dragoman.translate.hub.server_tools import WebPage
 from fakes.raw import RawServer
 from server_tools.test_guarded_fetch import World, page
 
@@ -63,7 +63,7 @@ async def test_pages_are_fetched_and_read_while_the_default_executor_is_full() -
             outcome = await PageFetcher(GuardedFetcher(world.send, world.resolve), LIMITS).fetch(
                 "http://page.example/", DomainRules()
             )
-            assert isinstance(outcome, Page)
+            assert isinstance(outcome, WebPage)
             assert outcome.text == "Hello"
         assert await resolve_guest_name("127.0.0.1", 80) == ["127.0.0.1"]
     finally:

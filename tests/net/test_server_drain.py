@@ -4,8 +4,8 @@ import asyncio
 import socket
 
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.server import Limits, Server
-from dragoman.net.service import Service
+from dragoman.net.server import ConnectionLimits, Server
+from dragoman.net.service import ConnectionService
 from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops
 from net.raw_client import GET, PATIENCE_S, Witness, connect_raw, limits, render, serving
@@ -135,7 +135,7 @@ async def test_a_request_that_is_cancelled_before_its_task_starts_has_ended() ->
     async def handler(request: HttpRequest, sink: SocketSink) -> None:
         raise AssertionError("the task has not started")
 
-    service = Service(handler, limits(), render)
+    service = ConnectionService(handler, limits(), render)
     service.draining = True
     request, sink = make_request(budget=service.budget), make_sink(MemoryWire())
     request.buffered.hold(1_000_000)
@@ -175,7 +175,7 @@ async def test_closing_ends_everything_now() -> None:
         finally:
             ended.set()
 
-    server = Server(never, Limits(), render)
+    server = Server(never, ConnectionLimits(), render)
     await server.start("127.0.0.1", 0)
     async with connect_raw(server) as client:
         client.send(GET)
@@ -188,7 +188,7 @@ async def test_closing_ends_everything_now() -> None:
 @on_both_loops
 async def test_a_bound_socket_can_be_handed_over() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = Server(Witness(), Limits(), render)
+        server = Server(Witness(), ConnectionLimits(), render)
         await server.start("ignored", 0, sock=listening.dup())
         assert server.port == listening.getsockname()[1]
         async with connect_raw(server) as client:

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.server import BodyTooLarge
-from dragoman.net.sink import Phase
+from dragoman.net.sink import SinkPhase
 from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops
 from net.raw_client import GET, Witness, connect_raw, limits, serving
@@ -104,10 +104,10 @@ async def test_a_streamed_reply_is_chunked_as_sent_and_leaves_the_connection_usa
 async def test_the_head_of_a_stream_goes_out_with_the_first_bytes() -> None:
     async def handler(request: HttpRequest, sink: SocketSink) -> None:
         sink.begin(200, [])
-        assert sink.phase < Phase.SENT
+        assert sink.phase < SinkPhase.SENT
         await asyncio.sleep(0.05)
         await sink.send(b"first")
-        assert sink.phase >= Phase.SENT
+        assert sink.phase >= SinkPhase.SENT
         sink.end(b"last")
 
     async with serving(handler) as server:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dragoman.net.limits import UploadTimer
-from dragoman.net.server import Limits
+from dragoman.net.server import ConnectionLimits
 from fakes.loops import on_uvloop_first
 from net.raw_client import Witness, connect_raw, limits, serving
 
@@ -67,4 +67,4 @@ async def test_a_large_body_over_a_slow_line_has_the_time_that_its_bytes_earn(ch
     ],
 )
 def test_how_long_the_next_bytes_may_take(received: int, elapsed: float, patience: float) -> None:
-    assert UploadTimer(Limits(), 500.0).seconds_left(received, 500.0 + elapsed) == pytest.approx(patience)
+    assert UploadTimer(ConnectionLimits(), 500.0).seconds_left(received, 500.0 + elapsed) == pytest.approx(patience)

@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.net.errors import ClientDisconnected, ResponseOrderError
 from dragoman.net.headers import Header
-from dragoman.net.sink import CollectorSink, Phase, ReplySink
+from dragoman.net.sink import CollectorSink, ReplySink, SinkPhase
 from dragoman.net.socket_sink import SocketSink
 from proxy.in_memory import MemoryWire, make_sink
 
@@ -45,14 +45,14 @@ def test_a_reply_is_open_then_begun_then_sent_then_ended(sink: ReplySink) -> Non
     assert sink.write(b"one")
     phases.append(sink.phase)
     sink.end(b"two")
-    assert [*phases, sink.phase] == [Phase.OPEN, Phase.BEGUN, Phase.SENT, Phase.ENDED]
+    assert [*phases, sink.phase] == [SinkPhase.OPEN, SinkPhase.BEGUN, SinkPhase.SENT, SinkPhase.ENDED]
 
 
 def test_a_whole_reply_replaces_a_head_that_was_not_sent() -> None:
     sink = CollectorSink()
     sink.begin(200, [(b"content-type", b"text/event-stream")])
     sink.respond(503, [ID], b"no")
-    assert (sink.status, sink.headers, sink.body, sink.phase) == (503, [ID], b"no", Phase.ENDED)
+    assert (sink.status, sink.headers, sink.body, sink.phase) == (503, [ID], b"no", SinkPhase.ENDED)
 
 
 def test_what_is_sent_in_the_wrong_order_is_refused(sink: ReplySink) -> None:
@@ -74,7 +74,7 @@ async def test_a_reply_that_was_cut_takes_no_more(sink: ReplySink) -> None:
     sink.abort()
     assert not sink.write(b"more")
     sink.end(b"more")
-    assert sink.phase is Phase.ABORTED
+    assert sink.phase is SinkPhase.ABORTED
     with pytest.raises(ClientDisconnected):
         await sink.send(b"more")
 
@@ -83,7 +83,7 @@ async def test_a_reply_without_a_reader_is_dropped_and_keeps_its_phase(sink: Col
     sink.begin(200, [])
     sink.reader_gone = True
     sink.end(b"all")
-    assert sink.phase is Phase.BEGUN
+    assert sink.phase is SinkPhase.BEGUN
     with pytest.raises(ClientDisconnected):
         sink.allow_leaving()
 

@@ -11,7 +11,7 @@ from dragoman.net.client import HttpClient
 from dragoman.operate import NotFound
 from dragoman.operate.provider_state import describe_models, end_cooldowns, list_accounts, read_quotas
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
-from dragoman.upstreams.account_state import Limits, Quota
+from dragoman.upstreams.account_state import AccountLimits, Quota
 from dragoman.upstreams.credentials.pool import Member, Pool
 from dragoman.upstreams.provider import Account, Auth, Endpoint, Provider, UnsignedRequest
 from gateway import running
@@ -48,7 +48,7 @@ def make_pooled() -> Provider:
 
 
 def test_each_credential_has_its_own_cooldowns() -> None:
-    spent = make("codex", Account(last_limits=lambda: Limits(exhausted_until=NOW + 5)))
+    spent = make("codex", Account(last_limits=lambda: AccountLimits(exhausted_until=NOW + 5)))
     accounts = list_accounts({"kiro": make_pooled(), "codex": spent}, {"kiro": "HTTP 503"}, NOW)
     first, second = accounts[0].credentials
     assert (first.label, first.is_available) == ("1 of 2 (env:A)", True)

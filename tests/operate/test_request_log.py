@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dragoman.operate.request_log import format_json, format_text, make_request_log
 from dragoman.proxy.outcome import FailedAttempt, Outcome
-from dragoman.translate.hub.usage import Source, Usage
+from dragoman.translate.hub.usage import Usage, UsageSource
 
 OUTCOME = Outcome(
     request_id="req_1",
@@ -21,7 +21,7 @@ OUTCOME = Outcome(
     provider="local",
     model="qwen-3",
     stream=True,
-    usage=Usage(input=10, output=7, cache_read=4, reasoning=2, source=Source.DERIVED),
+    usage=Usage(input=10, output=7, cache_read=4, reasoning=2, source=UsageSource.DERIVED),
     ttft_s=0.25,
     duration_s=1.5,
     losses=2,

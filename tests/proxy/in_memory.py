@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.config.settings import Config, Debug, Effort, Fetch, ModelRoute, Retry, Server, StoreSettings
+from dragoman.config.settings import Config, Debug, Effort, Fetch, ModelRoute, Retry, ServerSettings, StoreSettings
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
@@ -295,10 +295,13 @@ def make_document_writer(sink: ReplySink, call: Call) -> DocumentWriter:
 
 
 def make_world(
-    *providers: Provider, server: Server | None = None, retry: Retry | None = None, models: tuple[ModelRoute, ...] = ()
+    *providers: Provider,
+    server: ServerSettings | None = None,
+    retry: Retry | None = None,
+    models: tuple[ModelRoute, ...] = (),
 ) -> Runtime:
     config = Config(
-        server=server or Server(),
+        server=server or ServerSettings(),
         retry=retry or Retry(),
         debug=Debug(),
         store=StoreSettings(),

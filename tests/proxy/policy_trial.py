@@ -2,7 +2,7 @@
 
 from dragoman.config.settings import Retry
 from dragoman.proxy.between_turns import Then
-from dragoman.proxy.policy import Limits, Policy, SecondChances
+from dragoman.proxy.policy import Policy, RetryLimits, SecondChances
 from dragoman.proxy.step import Ask, GiveUp, NoReply, Step, TurnEnd, Wait
 from dragoman.translate.hub.failure import Failure
 from dragoman.upstreams.learned_quirks import LearnedQuirks
@@ -43,7 +43,7 @@ class Trial:
         self.policy = Policy(
             (ONE, TWO)[:targets],
             self.providers,
-            Limits(Retry(attempts=attempts), continues, lambda: 1.0),
+            RetryLimits(Retry(attempts=attempts), continues, lambda: 1.0),
             SecondChances(self.learnt, "t"),
             {"one": "t\0a conversation"},
         )

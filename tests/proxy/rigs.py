@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from dragoman.config.settings import ModelRoute, Retry, Server
+from dragoman.config.settings import ModelRoute, Retry, ServerSettings
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import Header, Headers
@@ -24,7 +24,7 @@ from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.response_writer import DocumentWriter, ResponseWriter, StreamWriter
 from dragoman.proxy.step import Ask, Completed, Interrupted, TurnEnd
 from dragoman.proxy.steps.choose_routes import choose_routes
-from dragoman.proxy.turn import CallContext, Turn
+from dragoman.proxy.turn import CallContext, UpstreamTurn
 from dragoman.state.lost_calls import LostCalls
 from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.failure import Failure
@@ -91,7 +91,7 @@ def refusal(status: int, message: str = "no", **headers: str) -> Answer:
 # A whole gateway
 
 AT_ONCE = Retry(attempts=2, base_s=0.0)
-PATIENT = Server()
+PATIENT = ServerSettings()
 
 
 @dataclass
@@ -101,7 +101,7 @@ class GatewayRig:
     answers: list[Answer]
     others: list[Answer] | FakeUpstream | None = None
     speaks: str = "chat"
-    server: Server = PATIENT
+    server: ServerSettings = PATIENT
     retry: Retry = AT_ONCE
     auth: Auth | None = None  # of both; None: without a key
     replies: ReplyRules = PLAIN_REPLIES
@@ -174,7 +174,7 @@ class Scene:
     body: bytes = b""
     headers: Sequence[Header] = ()
     joins: bool = False
-    server: Server = PATIENT
+    server: ServerSettings = PATIENT
     budget: int = 1 << 30
     changes: tuple[Change, ...] = ()
     renew_after: Failure | None = None
@@ -186,7 +186,7 @@ class Scene:
 @dataclass
 class Played:
     end: TurnEnd
-    turn: Turn
+    turn: UpstreamTurn
     writer: ResponseWriter
     wire: MemoryWire
     requests: list[ReceivedRequest]
@@ -223,7 +223,7 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
     call.continues = scene.joins
     call.runtime = make_world(provider, server=scene.server)
     writer, replies = open_writer(sink, call, scene)
-    noted: list[Turn] = []
+    noted: list[UpstreamTurn] = []
     around = CallContext(
         call,
         scene.memory or LostCalls(None),
@@ -231,7 +231,7 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
         noted.append,
         asyncio.get_running_loop().time,
     )
-    turn = Turn(Ask(Route("up", "m"), provider, 1, scene.changes, None, None, scene.renew_after), around)
+    turn = UpstreamTurn(Ask(Route("up", "m"), provider, 1, scene.changes, None, None, scene.renew_after), around)
     try:
         end = await turn.run()
         await finish(turn, writer, end)
@@ -252,7 +252,7 @@ def open_writer(sink: SocketSink, call: Call, scene: Scene) -> tuple[ResponseWri
     return document, DocumentReplies(call, document, make_watch)
 
 
-async def finish(turn: Turn, writer: ResponseWriter, end: TurnEnd) -> None:
+async def finish(turn: UpstreamTurn, writer: ResponseWriter, end: TurnEnd) -> None:
     if isinstance(end, Interrupted):
         await present(writer.open_stream).fail(end.failure)
     elif isinstance(end, Completed):

@@ -22,7 +22,7 @@ from dragoman.translate.hub.events import CallBlock, Delta, Ended, Event, Failed
 from dragoman.translate.hub.failure import Kind
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import Issuer, Upstream
-from dragoman.translate.hub.usage import Source
+from dragoman.translate.hub.usage import UsageSource
 from dragoman.translate.protocols import PROTOCOLS
 from dragoman.translate.stages.estimate_usage import EstimateUsage
 from dragoman.translate.stages.restore_tools import RestoreTools
@@ -92,7 +92,7 @@ def test_usage_that_was_not_reported_is_estimated_from_the_request_and_the_reply
     [estimate] = make_stages(prepared)
     given = [out for event in read_events(prepared, WHOLE, Ledger(), streamed=False) for out in estimate.feed(event)]
     [used] = [event for event in given if isinstance(event, UsageReported)]
-    assert used.usage.source is Source.ESTIMATED
+    assert used.usage.source is UsageSource.ESTIMATED
     assert used.usage.input > 0
     assert used.usage.output > 0
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.config.settings import Server
+from dragoman.config.settings import ServerSettings
 from dragoman.proxy.failures import AllTargetsFailed
 from dragoman.proxy.outcome import FailedAttempt
 from dragoman.translate.hub.events import Delta, Event
@@ -59,7 +59,7 @@ async def test_if_no_target_answers_the_last_refusal_is_raised_with_its_own_body
 
 
 async def test_once_the_head_is_out_the_failure_is_an_event() -> None:
-    hurried = Server(keep_alive_s=0.05, first_token_timeout_s=1.0)
+    hurried = ServerSettings(keep_alive_s=0.05, first_token_timeout_s=1.0)
     async with GatewayRig([Answer(headless=True, end=End.HANG)], server=hurried) as rig:
         client = rig.make_call("messages", MESSAGES_STREAM)
         reply = await client.answer()

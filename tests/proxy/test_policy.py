@@ -18,7 +18,7 @@ from dragoman.config.settings import Retry
 from dragoman.net.headers import Headers
 from dragoman.proxy.between_turns import Then
 from dragoman.proxy.complete_reply import CompleteCall, CutCalls, DropCutCalls
-from dragoman.proxy.policy import AFTER, Limits, Policy, SecondChances
+from dragoman.proxy.policy import AFTER, Policy, RetryLimits, SecondChances
 from dragoman.proxy.prepare import Translated
 from dragoman.proxy.replies.translated import TranslatedStream
 from dragoman.proxy.step import Ask, Completed, ErrorReply, Finish, GiveUp, NoReply, Step, Wait
@@ -158,7 +158,7 @@ def test_how_long_each_retry_waits(retry_after: float | None, waits: list[float]
 
 def test_waits_are_spread_by_the_jitter_and_a_named_time_is_not() -> None:
     def first_wait(failure: Failure) -> Step:
-        limits = Limits(Retry(attempts=2, base_s=2.0), continues=False, jitter=lambda: 1.25)
+        limits = RetryLimits(Retry(attempts=2, base_s=2.0), continues=False, jitter=lambda: 1.25)
         policy = Policy((ONE,), {"one": make_provider("one")}, limits, SecondChances(LearnedQuirks(), "t"), {})
         policy.begin()
         return policy.after(NoReply(failure))
@@ -192,7 +192,7 @@ def give_up_after(*failures: Failure, error_reply: ErrorReply | None = None) -> 
     """Let each target fail in this way, the last one with this error of its own."""
     ends = [NoReply(failure) for failure in failures[:-1]] + [NoReply(failures[-1], error_reply)]
     routes = tuple(Route(f"p{number}", "m") for number in range(len(failures)))
-    limits = Limits(Retry(attempts=1), continues=False, jitter=lambda: 1.0)
+    limits = RetryLimits(Retry(attempts=1), continues=False, jitter=lambda: 1.0)
     providers = {route.provider: make_provider(route.provider) for route in routes}
     policy = Policy(routes, providers, limits, SecondChances(LearnedQuirks(), "t"), {})
     policy.begin()
@@ -247,7 +247,7 @@ def test_a_judgement_of_the_request_is_reported_without_advice_against_a_retry()
 
 
 def test_a_target_of_an_unknown_provider_is_passed_over() -> None:
-    limits = Limits(Retry(), continues=False, jitter=lambda: 1.0)
+    limits = RetryLimits(Retry(), continues=False, jitter=lambda: 1.0)
     chances = SecondChances(LearnedQuirks(), "t")
     policy = Policy((Route("nobody", "m"), TWO), {"two": make_provider("two")}, limits, chances, {})
     assert expect(Ask, policy.begin()).route == TWO

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dragoman.config.settings import Server
+from dragoman.config.settings import ServerSettings
 from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
 from dragoman.proxy.pump import LINGER_S, Pump, is_answering
 from dragoman.proxy.replies.opening import DocumentReplies
@@ -28,7 +28,7 @@ from proxy.in_memory import (
 )
 from proxy.rigs import WriterRig, make_watch
 
-SERVER = Server(idle_timeout_s=40, keep_alive_s=15)
+SERVER = ServerSettings(idle_timeout_s=40, keep_alive_s=15)
 PATIENCE = Timeouts(first_token_s=20, token_s=60, idle_s=40)
 EMPTY = b'data: {"id":"c1","model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
 WORD = b'data: {"id":"c1","model":"m","choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'

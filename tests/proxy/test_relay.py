@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dragoman.config.settings import ModelRoute, Retry, Server
+from dragoman.config.settings import ModelRoute, Retry, ServerSettings
 from dragoman.net.headers import Header
 from dragoman.net.socket_sink import SocketSink
 from dragoman.proxy.outcome import Outcome
@@ -54,14 +54,14 @@ class RelayRig:
 
 @asynccontextmanager
 async def open_rig(
-    *answers: Answer, attempts: int = 1, requests: RequestRules | None = None, server: Server | None = None
+    *answers: Answer, attempts: int = 1, requests: RequestRules | None = None, server: ServerSettings | None = None
 ) -> AsyncIterator[RelayRig]:
     with FakeUpstream(list(answers)) as fake:
         async with open_http() as client:
             endpoint = Endpoint(fake.url, ("chat",), client.send, relays=frozenset(PATHS))
             provider = make_provider(endpoint=endpoint, requests=requests or RequestRules())
             retry = Retry(attempts=attempts, base_s=0.0)
-            world = make_world(provider, retry=retry, server=server or Server(), models=EVERYTHING)
+            world = make_world(provider, retry=retry, server=server or ServerSettings(), models=EVERYTHING)
             wire = MemoryWire()
             yield RelayRig(fake, world, wire, make_sink(wire))
 
@@ -148,7 +148,7 @@ async def test_a_refused_request_is_not_adjusted() -> None:
 
 
 async def test_the_time_without_data_is_the_only_limit() -> None:
-    server = Server(first_token_timeout_s=60, token_timeout_s=60, idle_timeout_s=0.2)
+    server = ServerSettings(first_token_timeout_s=60, token_timeout_s=60, idle_timeout_s=0.2)
     async with open_rig(Answer(b"", headless=True, end=End.HANG), server=server) as rig:
         with pytest.raises(RequestError, match=r"sent no data for 0\.2 s; idle_timeout_s") as refused:
             await rig.ask()

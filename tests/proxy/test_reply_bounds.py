@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dragoman.config.settings import Server
+from dragoman.config.settings import ServerSettings
 from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
 from dragoman.net.client import (
     ConnectionLost,
@@ -31,7 +31,7 @@ from fakes.upstream import Answer, End, FakeUpstream
 from outgoing import open_http
 from proxy.in_memory import make_call, make_request, run
 
-SERVER = Server(first_token_timeout_s=300, token_timeout_s=900, idle_timeout_s=200)
+SERVER = ServerSettings(first_token_timeout_s=300, token_timeout_s=900, idle_timeout_s=200)
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,13 @@ from dragoman.net.tasks import request_id
 from dragoman.proxy.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.request_record import MAX_QUEUED, Awaited, ObserverQueue, RequestRecord, client_name
-from dragoman.proxy.source import Source
+from dragoman.proxy.source import EventSource
 from dragoman.tenancy.keys import Keyring
 from dragoman.translate.framing.known_secrets import Secrets
 from dragoman.translate.hub.events import Delta, Event, Failed, Opened, Started, TextBlock, UsageReported
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.usage import Source as UsageSource
-from dragoman.translate.hub.usage import Usage
+from dragoman.translate.hub.usage import Usage, UsageSource
 from dragoman.upstreams.routing import Route
 from gateway import KEY
 from narrowing import present
@@ -50,7 +49,7 @@ class Reply:
         for event in events:
             self.watch.observe(event)
 
-    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+    def tap(self, wrap: Callable[[EventSource], EventSource]) -> Secrets:
         return ()
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from dragoman.config.settings import Server
+from dragoman.config.settings import ServerSettings
 from dragoman.proxy import pump, turn, upstream
 from dragoman.proxy.complete_reply import CutCalls
 from dragoman.proxy.prepare import Passthrough, Translated
@@ -27,7 +27,7 @@ from proxy.rigs import BEGUN, ERROR, HALF, STOPPED, STREAM, WHOLE, Scene, docume
 from tables import each_row
 from waiting import wait_until
 
-HURRIED = Server(first_token_timeout_s=0.2, idle_timeout_s=0.2)
+HURRIED = ServerSettings(first_token_timeout_s=0.2, idle_timeout_s=0.2)
 PASSES = Scene("chat")
 TRANSLATED = Scene("messages")
 WHOLE_PASSES = Scene("chat", stream=False)
@@ -35,12 +35,12 @@ WHOLE_TRANSLATED = Scene("messages", stream=False)
 KIRO, PLAIN = ReplyRules(withholds_cut_calls=True), ReplyRules()
 
 
-def server_for(answer: Answer) -> Server:
+def server_for(answer: Answer) -> ServerSettings:
     """Use a short timeout only after the first token, so that a slow machine does not matter."""
-    return Server(idle_timeout_s=0.6) if answer.end is End.HANG else Server()
+    return ServerSettings(idle_timeout_s=0.6) if answer.end is End.HANG else ServerSettings()
 
 
-def with_server(scene: Scene, server: Server) -> Scene:
+def with_server(scene: Scene, server: ServerSettings) -> Scene:
     return replace(scene, server=server)
 
 
@@ -116,7 +116,7 @@ def test_no_data_before_the_first_token_is_a_timeout(scene: Scene, answer: Answe
 @pytest.mark.parametrize("scene", [PASSES, TRANSLATED])
 def test_signs_of_life_without_a_token_are_not_waited_for_without_end(scene: Scene) -> None:
     alive = Answer(b"", signs=100, sign_pause_s=0.05, end=End.HANG)
-    played = play(with_server(scene, Server(first_token_timeout_s=30, token_timeout_s=0.5)), alive)
+    played = play(with_server(scene, ServerSettings(first_token_timeout_s=30, token_timeout_s=0.5)), alive)
     assert "token_timeout_s" in expect(NoReply, played.end).failure.message
 
 
@@ -337,6 +337,6 @@ async def test_the_connection_of_a_finished_reply_is_used_again(monkeypatch: pyt
 
 def test_the_upstream_of_a_closed_turn_is_closed() -> None:
     with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
-        played = play_with(with_server(TRANSLATED, Server(idle_timeout_s=1.0)), fake)
+        played = play_with(with_server(TRANSLATED, ServerSettings(idle_timeout_s=1.0)), fake)
         assert isinstance(played.end, Interrupted)
         wait_until(lambda: bool(fake.closed))

@@ -7,7 +7,7 @@ import pytest
 
 import raw_http
 from dragoman.server.rejections import HostCheck
-from dragoman.server.routes import Role, Route
+from dragoman.server.routes import AccessRole, HttpRoute
 from gateway import KEY, Running, running
 from raw_http import Answered
 from server.api.rig import ECHO
@@ -96,11 +96,11 @@ def is_checked(request: pytest.FixtureRequest, gateway: Running) -> Iterator[Non
     gateway.app.site.host_check = before
 
 
-def list_routes(gateway: Running) -> list[Route]:
-    return [route for route in gateway.app.site.routes.routes if route.role is not Role.PUBLIC]
+def list_routes(gateway: Running) -> list[HttpRoute]:
+    return [route for route in gateway.app.site.routes.routes if route.role is not AccessRole.PUBLIC]
 
 
-def example(route: Route) -> str:
+def example(route: HttpRoute) -> str:
     """Return a path of a route, with the version that clients write."""
     path = route.path.replace("/*", "/x").replace("{model}", "x").replace("{id}", "x")
     return path if path.startswith(("/api/", "/console")) else f"/v1{path}"
@@ -112,14 +112,14 @@ def encode(path: str) -> str:
     return "/" + "%2F".join(words[1:])
 
 
-def ask(gateway: Running, route: Route, target: str, fields: tuple[str, ...]) -> Answered:
+def ask(gateway: Running, route: HttpRoute, target: str, fields: tuple[str, ...]) -> Answered:
     path = example(route)
     line = f"{route.method} {target.format(path=path, encoded=encode(path))} HTTP/1.1"
     lines = [line, *fields, "content-type: application/json", "content-length: 2", "", "{}"]
     return raw_http.ask(gateway.port, "\r\n".join(lines).encode(), route.method)
 
 
-def check_refused(gateway: Running, route: Route, target: str, fields: tuple[str, ...]) -> None:
+def check_refused(gateway: Running, route: HttpRoute, target: str, fields: tuple[str, ...]) -> None:
     answer = ask(gateway, route, target, fields)
     is_open = answer.status == 200 and (
         answer.body.startswith(HEALTHY) or b"<!doctype html>" in answer.body[:20].lower()
@@ -129,14 +129,14 @@ def check_refused(gateway: Running, route: Route, target: str, fields: tuple[str
 
 def test_what_is_open_is_listed(gateway: Running) -> None:
     routes = gateway.app.site.routes.routes
-    assert {route.path for route in routes if route.role is Role.PUBLIC} == OPEN
+    assert {route.path for route in routes if route.role is AccessRole.PUBLIC} == OPEN
     for route in routes:
-        assert route.role is not Role.SESSION or route.path.startswith(FOR_BROWSERS), route.path
+        assert route.role is not AccessRole.SESSION or route.path.startswith(FOR_BROWSERS), route.path
 
 
 def test_every_other_route_needs_a_key_and_with_one_is_reached(gateway: Running) -> None:
     for route in list_routes(gateway):
-        expected = 403 if route.role is Role.SESSION else 401
+        expected = 403 if route.role is AccessRole.SESSION else 401
         assert ask(gateway, route, "{path}", PLAIN).status == expected, route.path
         with_key = ask(gateway, route, "{path}", (*PLAIN, f"authorization: Bearer {KEY}")).status
         assert (with_key == 401) is False, route.path

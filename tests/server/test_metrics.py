@@ -2,7 +2,7 @@
 
 from dragoman.net.client import HttpClient
 from dragoman.server.metrics import provider_samples
-from dragoman.upstreams.account_state import Limits, Window
+from dragoman.upstreams.account_state import AccountLimits, AllowanceWindow
 from dragoman.upstreams.credentials.cooldowns import ALL_MODELS
 from dragoman.upstreams.credentials.pool import Member, Pool
 from dragoman.upstreams.provider import Account, Auth, Endpoint, Provider
@@ -10,7 +10,9 @@ from dragoman.upstreams.provider import Account, Auth, Endpoint, Provider
 NOW = 1_800_000_000.0
 
 
-def provider(limits: Limits | None = None, pool: Pool | None = None, members: tuple[Provider, ...] = ()) -> Provider:
+def provider(
+    limits: AccountLimits | None = None, pool: Pool | None = None, members: tuple[Provider, ...] = ()
+) -> Provider:
     async def authorize(*_: object) -> tuple[tuple[bytes, bytes], ...]:
         return ()
 
@@ -37,9 +39,9 @@ def test_one_credential_is_available_until_its_provider_says_otherwise() -> None
         ("pool_credentials", "p", "available"): 1,
         ("pool_credentials", "p", "cooling_down"): 0,
     }
-    parked = gauges(provider(Limits(exhausted_until=NOW + 60)))
+    parked = gauges(provider(AccountLimits(exhausted_until=NOW + 60)))
     assert parked == {("pool_credentials", "p", "available"): 0, ("pool_credentials", "p", "cooling_down"): 1}
-    assert gauges(provider(Limits(exhausted_until=NOW - 60)))["pool_credentials", "p", "available"] == 1
+    assert gauges(provider(AccountLimits(exhausted_until=NOW - 60)))["pool_credentials", "p", "available"] == 1
 
 
 def test_of_several_credentials_those_in_cooldown_are_counted_separately() -> None:
@@ -51,8 +53,11 @@ def test_of_several_credentials_those_in_cooldown_are_counted_separately() -> No
 
 
 def test_allowances_are_shown_as_a_share_and_only_where_there_is_a_limit() -> None:
-    windows = {"primary": Window(used_percent=37.5), "bonus": Window(used_percent=0.0, unlimited=True)}
-    member = provider(Limits(windows=windows))
+    windows = {
+        "primary": AllowanceWindow(used_percent=37.5),
+        "bonus": AllowanceWindow(used_percent=0.0, unlimited=True),
+    }
+    member = provider(AccountLimits(windows=windows))
     for given in (member, provider(members=(member,))):
         found = gauges(given)
         assert found["provider_limit_used_ratio", "p", "primary"] == 0.375

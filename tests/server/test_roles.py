@@ -7,7 +7,7 @@ import pytest
 
 import asking
 from console.browser import Browser
-from dragoman.server.routes import Role, Route
+from dragoman.server.routes import AccessRole, HttpRoute
 from dragoman.tenancy.keys import Scope
 from gateway import KEY, Running, running
 from server.api.rig import ECHO, make_token
@@ -23,25 +23,25 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def send(gateway: Running, route: Route, key: str | None) -> int:
+def send(gateway: Running, route: HttpRoute, key: str | None) -> int:
     """Send a request with an empty object as its body, which changes nothing: no field is set."""
     path = route.path.replace("/*", "/x").replace("{model}", "x").replace("{id}", "x")
     return asking.send(gateway, route.method, path, key=key, body=None if route.method == "GET" else {}).status
 
 
-def routes_for_keys(gateway: Running) -> list[Route]:
+def routes_for_keys(gateway: Running) -> list[HttpRoute]:
     """Without those for browsers, which tests/console covers."""
-    return [route for route in gateway.app.site.routes.routes if route.role is not Role.SESSION]
+    return [route for route in gateway.app.site.routes.routes if route.role is not AccessRole.SESSION]
 
 
-def admin_routes(gateway: Running) -> list[Route]:
-    return [route for route in gateway.app.site.routes.routes if route.role in (Role.ADMIN, Role.OWN)]
+def admin_routes(gateway: Running) -> list[HttpRoute]:
+    return [route for route in gateway.app.site.routes.routes if route.role in (AccessRole.ADMIN, AccessRole.OWN)]
 
 
 def test_without_a_key_only_public_routes_answer(gateway: Running) -> None:
     for route in routes_for_keys(gateway):
         is_refused = send(gateway, route, None) == 401
-        assert is_refused == (route.role is not Role.PUBLIC), route.path
+        assert is_refused == (route.role is not AccessRole.PUBLIC), route.path
 
 
 def test_the_owner_may_use_every_route(gateway: Running) -> None:
@@ -52,14 +52,14 @@ def test_the_owner_may_use_every_route(gateway: Running) -> None:
 def test_a_client_key_may_use_no_admin_route(gateway: Running) -> None:
     for route in routes_for_keys(gateway):
         is_refused = send(gateway, route, gateway.keys["someone"]) == 403
-        assert is_refused == (route.role is Role.ADMIN), (route.method, route.path)
+        assert is_refused == (route.role is AccessRole.ADMIN), (route.method, route.path)
 
 
 def test_an_admin_token_may_use_what_its_scopes_allow_and_no_model(gateway: Running) -> None:
     for scope in Scope:
         token = make_token(gateway, scope)
         for route in routes_for_keys(gateway):
-            is_allowed = route.role is Role.PUBLIC or route.path == DOCUMENT or route.scope is scope
+            is_allowed = route.role is AccessRole.PUBLIC or route.path == DOCUMENT or route.scope is scope
             assert (send(gateway, route, token) != 403) == is_allowed, (scope, route.method, route.path)
 
 
@@ -71,14 +71,14 @@ def test_a_session_may_do_what_its_key_may(gateway: Running) -> None:
         assert browser.sign_in(key).status == 200
         for route in admin_routes(gateway):
             path = route.path.replace("/*", "/x").replace("{id}", "x")
-            may = key == KEY or (route.scope in (*scopes, None) if key == token else route.role is Role.OWN)
+            may = key == KEY or (route.scope in (*scopes, None) if key == token else route.role is AccessRole.OWN)
             reply = browser.send(route.method, path, None if route.method == "GET" else {})
             assert (reply.status != 403) == may, (key, route.method, route.path)
 
 
 def test_routes_for_browsers_need_a_session(gateway: Running) -> None:
     for route in gateway.app.site.routes.routes:
-        if route.role is Role.SESSION:
+        if route.role is AccessRole.SESSION:
             for key in (None, KEY, gateway.keys["someone"]):
                 assert send(gateway, route, key) == 403, (route.method, route.path)
 

@@ -1,6 +1,6 @@
 """The route table: what answers a method and a path."""
 
-from dragoman.server.routes import Role, Route, RoutedRequest, RouteTable
+from dragoman.server.routes import AccessRole, HttpRoute, RoutedRequest, RouteTable
 from tables import each_row
 
 
@@ -8,8 +8,8 @@ async def answer(visit: RoutedRequest) -> None:
     raise AssertionError("these tests only look routes up")
 
 
-def route(method: str, path: str, *, refuses: bool = False) -> Route:
-    return Route(method, path, Role.CLIENT, answer, refuses)
+def route(method: str, path: str, *, refuses: bool = False) -> HttpRoute:
+    return HttpRoute(method, path, AccessRole.CLIENT, answer, refuses)
 
 
 TABLE = RouteTable(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import dragoman.proxy.serve
 from dragoman.proxy.serve import Story, run_in_background, serve_without_model
-from dragoman.server.routes import Cost, Role, Route
+from dragoman.server.routes import AccessRole, Cost, HttpRoute
 from gateway import running
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
@@ -48,12 +48,12 @@ def _name_of(function: ast.expr) -> str:
             return ""
 
 
-def list_routes(directory: Path) -> list[Route]:
+def list_routes(directory: Path) -> list[HttpRoute]:
     with running('[providers.echo]\nkind = "echo"\n', directory, stored=["someone"]) as gateway:
         return list(gateway.app.site.routes.routes)
 
 
-def render_table(routes: list[Route]) -> str:
+def render_table(routes: list[HttpRoute]) -> str:
     places: dict[Story, list[str]] = {}
     costs: dict[Story, str] = {}
     for route in routes:
@@ -92,12 +92,12 @@ def test_a_route_that_costs_something_is_admitted_before_it_is_answered(tmp_path
 
 
 def test_every_post_of_a_client_says_whether_it_costs_something(tmp_path: Path) -> None:
-    posts = [route for route in list_routes(tmp_path) if route.role is Role.CLIENT and route.method == "POST"]
+    posts = [route for route in list_routes(tmp_path) if route.role is AccessRole.CLIENT and route.method == "POST"]
     assert posts
     assert [route.path for route in posts if route.cost is None] == []
     assert [route.path for route in posts if route.cost is Cost.FREE and "admit" in _steps_of(route)] == []
     assert not {"admit", *ANSWERING} & set(list_steps(serve_without_model))
 
 
-def _steps_of(route: Route) -> list[str]:
+def _steps_of(route: HttpRoute) -> list[str]:
     return [] if route.story is None else list_steps(route.story)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.net.client import DialOptions, HttpClient
-from dragoman.server_tools.mcp import HttpMcpServer, McpServer, StdioMcpServer, ToolResult
-from dragoman.server_tools.service import Service
+from dragoman.server_tools.mcp import HttpMcpServer, McpServer, McpToolResult, StdioMcpServer
+from dragoman.server_tools.service import ToolService
 from dragoman.server_tools.tool_results import read_page, read_search
-from dragoman.translate.hub.server_tools import Page, SearchFound, SearchResult, ToolErrorCode, ToolFailure
+from dragoman.translate.hub.server_tools import SearchFound, SearchResult, ToolErrorCode, ToolFailure, WebPage
 from fakes.raw import Hold, RawServer, Request
 
 SERVER = Path(__file__).parent.parent / "fakes" / "mcp_server.py"
@@ -50,7 +50,7 @@ async def reach(way: str, urls: dict[str, str]) -> AsyncIterator[McpServer]:
         return
     client = HttpClient()
     try:
-        server = HttpMcpServer(urls[way], Service("mcp", client.send, DialOptions()))
+        server = HttpMcpServer(urls[way], ToolService("mcp", client.send, DialOptions()))
         yield server
         await server.close()
     finally:
@@ -64,7 +64,7 @@ def test_a_tool_of_the_official_server_is_called_and_what_goes_wrong_in_it_is_a_
     async def run() -> None:
         async with reach(way, urls) as server:
             found = await server.call_tool("search", {"query": "cats"}, 60.0)
-            assert isinstance(found, ToolResult)
+            assert isinstance(found, McpToolResult)
             date = "2025-10-09"
             result = SearchResult("https://a.example/cats", "About cats", "All about it.", date)
             assert read_search(found, "mcp") == SearchFound((result,))
@@ -72,7 +72,7 @@ def test_a_tool_of_the_official_server_is_called_and_what_goes_wrong_in_it_is_a_
             assert [word in str(answer) for word, answer in zip("ab", both, strict=True)] == [True, True]
             for name, query in (("search", "fail"), ("no_such_tool", "x")):
                 answer = await server.call_tool(name, {"query": query}, 60.0)
-                assert isinstance(answer, ToolResult)
+                assert isinstance(answer, McpToolResult)
                 failure = read_search(answer, "mcp")
                 assert isinstance(failure, ToolFailure)
                 assert failure.code is ToolErrorCode.UNAVAILABLE
@@ -84,7 +84,7 @@ def test_prose_keeps_its_words_and_gives_the_addresses_in_it(urls: dict[str, str
     async def run() -> None:
         async with reach("events", urls) as server:
             answer = await server.call_tool("prose", {"query": "dogs"}, 60.0)
-            assert isinstance(answer, ToolResult)
+            assert isinstance(answer, McpToolResult)
             found = read_search(answer, "mcp")
             assert isinstance(found, SearchFound)
             first = SearchResult("https://a.example/1", "First about dogs")
@@ -92,9 +92,11 @@ def test_prose_keeps_its_words_and_gives_the_addresses_in_it(urls: dict[str, str
             assert found.text is not None
             assert found.text.startswith("Title: First about dogs")
             page = await server.call_tool("read", {"url": "https://a.example/1"}, 60.0)
-            assert isinstance(page, ToolResult)
+            assert isinstance(page, McpToolResult)
             text = "Title: The page\n\nContent of https://a.example/1"
-            assert read_page(page, "https://a.example/1", "mcp", 1000) == Page("https://a.example/1", "The page", text)
+            assert read_page(page, "https://a.example/1", "mcp", 1000) == WebPage(
+                "https://a.example/1", "The page", text
+            )
 
     asyncio.run(run())
 
@@ -125,7 +127,7 @@ def test_a_silent_server_costs_no_more_than_the_time_allowed() -> None:
     async def run() -> None:
         client = HttpClient()
         async with RawServer((Request(), Hold())) as raw:
-            server = HttpMcpServer(f"{raw.url}/mcp", Service("mcp", client.send, DialOptions()))
+            server = HttpMcpServer(f"{raw.url}/mcp", ToolService("mcp", client.send, DialOptions()))
             assert isinstance(await server.call_tool("search", {"query": "x"}, 0.2), ToolFailure)
         await client.close()
         stdio = StdioMcpServer("mcp", [sys.executable, "-c", "import time; time.sleep(60)"], {})
@@ -141,6 +143,6 @@ def test_a_session_that_the_server_has_forgotten_is_opened_again(urls: dict[str,
             assert isinstance(server, HttpMcpServer)
             await server.call_tool("search", {"query": "a"}, 60.0)
             server._session = b"0" * 32
-            assert isinstance(await server.call_tool("search", {"query": "b"}, 60.0), ToolResult)
+            assert isinstance(await server.call_tool("search", {"query": "b"}, 60.0), McpToolResult)
 
     asyncio.run(run())

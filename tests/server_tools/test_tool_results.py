@@ -1,6 +1,6 @@
 """What an MCP tool returned, read as search results."""
 
-from dragoman.server_tools.mcp import ToolContent, ToolResult
+from dragoman.server_tools.mcp import McpToolResult, ToolContent
 from dragoman.server_tools.tool_results import MAX_RESULTS, read_search
 from dragoman.server_tools.web_search import MAX_TEXT
 from dragoman.translate.hub.request import Json
@@ -8,7 +8,7 @@ from dragoman.translate.hub.server_tools import SearchFound
 
 
 def search(text: str = "", structured: Json = None) -> SearchFound:
-    found = read_search(ToolResult([ToolContent("text", text)], structured), "mcp")
+    found = read_search(McpToolResult([ToolContent("text", text)], structured), "mcp")
     assert isinstance(found, SearchFound)
     return found
 

@@ -8,9 +8,9 @@ from dragoman.config.settings import WebFetch
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.server_tools.addresses import DomainRules
 from dragoman.server_tools.guarded_fetch import Fetched, GuardedFetcher
-from dragoman.server_tools.service import Service
+from dragoman.server_tools.service import ToolService
 from dragoman.server_tools.web_fetch import PageFetcher, PageLimits, TavilyFetch, fetch, is_readable, read_page
-from dragoman.translate.hub.server_tools import FetchOutcome, Page, ToolErrorCode, ToolFailure
+from dragoman.translate.hub.server_tools import FetchOutcome, ToolErrorCode, ToolFailure, WebPage
 from fakes.raw import Pause, RawServer, Request, Script
 from server_tools.test_guarded_fetch import World, page
 
@@ -25,7 +25,7 @@ async def extract(
     """Return how many requests came, and the outcome."""
     async with RawServer(script) as server:
         client = HttpClient()
-        service = Service("tavily", client.send, DialOptions())
+        service = ToolService("tavily", client.send, DialOptions())
         backend = TavilyFetch(server.url, "tvly-fake", service, WebFetch(timeout_s=timeout_s))
         try:
             outcome = await fetch(backend, url, domains or DomainRules())
@@ -36,7 +36,7 @@ async def extract(
 
 def test_a_page_has_the_time_at_which_it_was_fetched() -> None:
     _, outcome = asyncio.run(extract((Request(), HEAD % len(BODY) + BODY)))
-    assert isinstance(outcome, Page)
+    assert isinstance(outcome, WebPage)
     assert (outcome.url, outcome.title, outcome.text) == (URL, URL, "hello")
     assert outcome.retrieved_at.endswith("+00:00")
 
@@ -92,7 +92,7 @@ async def fetch_built_in(content_type: bytes, body: bytes, reading_s: float = 60
 @pytest.mark.parametrize("charset", ["punycode", "idna", "undefined"])
 async def test_a_page_of_any_charset_is_read(charset: str) -> None:
     outcome = await fetch_built_in(f"text/html; charset={charset}".encode(), "<p>größer".encode())
-    assert isinstance(outcome, Page)
+    assert isinstance(outcome, WebPage)
     assert outcome.text == "größer"
 
 
@@ -105,4 +105,4 @@ async def test_a_page_that_takes_too_long_to_read_is_a_tool_error() -> None:
 
 def test_a_text_is_named_after_its_file_and_cut() -> None:
     fetched = Fetched("http://a.example/x/notes.txt?v=1#top", "text/plain; charset=latin-1", "text/plain", b"\xe9" * 9)
-    assert read_page(fetched, 4) == Page(fetched.url, "notes.txt", "éééé", truncated=True)
+    assert read_page(fetched, 4) == WebPage(fetched.url, "notes.txt", "éééé", truncated=True)

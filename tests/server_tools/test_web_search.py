@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.server_tools.addresses import DomainRules
-from dragoman.server_tools.service import Service
+from dragoman.server_tools.service import ToolService
 from dragoman.server_tools.web_search import (
     CUT,
     MAX_TEXT,
@@ -40,7 +40,7 @@ async def run(
     async with RawServer(script) as server:
         client = HttpClient()
         account = ServiceAccount(server.url, "sk-fake-search", "dragoman/test")
-        backend = RestSearch(SEARCH_APIS[name], account, Service(name, client.send, DialOptions()))
+        backend = RestSearch(SEARCH_APIS[name], account, ToolService(name, client.send, DialOptions()))
         outcome = await search(backend, query, timeout_s)
         await client.close()
         return outcome, server.requests[0] if server.requests else b""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dragoman.state import parked_run
-from dragoman.state.parked_run import EMPTY_RUN_BYTES, ArraySplitter, EventSplitter, Run, RunIndex
+from dragoman.state.parked_run import EMPTY_RUN_BYTES, ArraySplitter, EventSplitter, ParkedRun, RunIndex
 from tables import each_row
 
 EVENTS = [b"data: 1\n\n", b"event: a\r\ndata: 2\r\n\r\n", b": alive\n\n", b"data: 3\r\r"]
@@ -40,11 +40,11 @@ def test_signs_of_life_are_neither_counted_nor_kept() -> None:
     assert (run.signs, run.sign) == (3, b"event:ping\ndata: {}\n\n")
 
 
-def make_run(owner: str = "alice", digest: bytes = b"same") -> Run:
-    return Run(0, owner, "/v1/chat/completions", digest, None, "park")
+def make_run(owner: str = "alice", digest: bytes = b"same") -> ParkedRun:
+    return ParkedRun(0, owner, "/v1/chat/completions", digest, None, "park")
 
 
-def fill(index: RunIndex, run: Run, size: int) -> None:
+def fill(index: RunIndex, run: ParkedRun, size: int) -> None:
     """Add a whole reply of this size."""
     before = run.size
     run.begin(200, [])
@@ -52,7 +52,7 @@ def fill(index: RunIndex, run: Run, size: int) -> None:
     index.note_growth(run, run.size - before)
 
 
-def end(index: RunIndex, run: Run) -> None:
+def end(index: RunIndex, run: ParkedRun) -> None:
     """End a run whose client has got it."""
     run.clients = 0
     run.end(whole=True)

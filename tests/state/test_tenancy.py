@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dragoman.server.routes import Role
+from dragoman.server.routes import AccessRole
 from fakes.upstream import Answer, End
 from gateway import KEY
 from state.parked_rig import Parking, parking
@@ -62,7 +62,11 @@ def parked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parking]:
 
 
 def client_routes(rig: StateRig | Parking) -> list[str]:
-    return [f"{route.method} {route.path}" for route in rig.gateway.app.site.routes.routes if route.role is Role.CLIENT]
+    return [
+        f"{route.method} {route.path}"
+        for route in rig.gateway.app.site.routes.routes
+        if route.role is AccessRole.CLIENT
+    ]
 
 
 def list_cases(kept: Kept) -> Iterator[Case]:

@@ -11,7 +11,7 @@ from websockets.sync.client import ClientConnection
 
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.socket_sink import SocketSink
-from dragoman.net.websocket import Message, WebSocket
+from dragoman.net.websocket import SocketMessage, WebSocket
 from dragoman.proxy.call import Call
 from dragoman.server.routes import RoutedRequest
 from dragoman.server.websocket import LaneSink, QueuedRequest, ResponsesSocket
@@ -118,7 +118,7 @@ def test_a_post_is_refused_while_a_connection_holds_the_budget(small: StateRig) 
 
 
 KINDS: tuple[type, ...] = (
-    *(Call, HeldRequest, HttpRequest, KeptCall, LaneSink, Message, QueuedRequest, Remembered, SocketSink),
+    *(Call, HeldRequest, HttpRequest, KeptCall, LaneSink, SocketMessage, QueuedRequest, Remembered, SocketSink),
     *(ResponsesSocket, RoutedRequest, SocketMemory, WebSocket),
 )
 

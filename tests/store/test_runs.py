@@ -15,8 +15,8 @@ from dragoman.store.response_rows import (
     Kept,
     QueuedRun,
     ResponseRow,
-    Run,
     RunEvents,
+    RunRow,
 )
 from store.stories import on_both_stores, open_at, run_with_store
 from store.test_stored_responses import FAR, HELLO, NOW, REPLY, list_items, response
@@ -33,7 +33,7 @@ async def queue(store: Store, id: str, owner: str = "alice", most: int = MOST) -
     return await store.runs.queue_run(make_queued_row(id, owner), [HELLO], run, most)
 
 
-async def claim(store: Store, token: str, per_owner: int = MOST) -> Run | None:
+async def claim(store: Store, token: str, per_owner: int = MOST) -> RunRow | None:
     return next(iter(await store.runs.claim_runs([token], NOW + 10, per_owner)), None)
 
 

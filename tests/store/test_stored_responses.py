@@ -9,18 +9,18 @@ from dragoman.store import Store
 from dragoman.store.response_rows import (
     DIGEST_BYTES,
     RESPONSE_BYTES,
-    Bounds,
     ConversationLock,
     ConversationRow,
     ItemRow,
     Kept,
     ResponseRow,
     Room,
+    StorageBounds,
 )
 from store.stories import on_both_stores
 
 NOW = 1_800_000_000
-FAR = Bounds(per_owner=10**6, owner_bytes=10**12, total_bytes=10**12)
+FAR = StorageBounds(per_owner=10**6, owner_bytes=10**12, total_bytes=10**12)
 
 
 def item(name: str, hidden: bytes | None = None) -> ItemRow:

@@ -13,7 +13,6 @@ from dragoman.store import Store
 from dragoman.store.database import Session
 from dragoman.store.first_totals import count_conversations, select_totals
 from dragoman.store.response_rows import (
-    Bounds,
     ConversationRow,
     Ending,
     EventChunk,
@@ -24,6 +23,7 @@ from dragoman.store.response_rows import (
     ResponseRow,
     Room,
     RunEvents,
+    StorageBounds,
     split_digests,
 )
 from dragoman.store.runs import ENDED_EVENTS
@@ -245,7 +245,7 @@ async def test_totals_and_references_are_true_after_any_operations_and_no_item_i
         for client in clients:
             await client.check()
         held = await store.responses.measure(clients[0].owner)
-        tight = Bounds(len(clients[0].chains) - 3, held.bytes * 2 // 3, 10**12)
+        tight = StorageBounds(len(clients[0].chains) - 3, held.bytes * 2 // 3, 10**12)
         while await store.responses.remove_responses(NOW, tight, 5):
             pass
         await store.runs.remove_events(NOW + 1, 3)
@@ -274,7 +274,7 @@ def test_totals_are_true_after_two_gateways_stored_deleted_and_cleaned_at_the_sa
 
             async def clean(one: Store) -> None:
                 for _ in range(15):
-                    await one.responses.remove_responses(NOW, Bounds(15, 10**9, 10**5), 3)
+                    await one.responses.remove_responses(NOW, StorageBounds(15, 10**9, 10**5), 3)
                     await one.runs.remove_events(NOW + 1, 3)
 
             await asyncio.gather(*map(work, clients), clean(store), clean(other))
@@ -413,7 +413,7 @@ async def test_items_of_an_expired_response_are_not_found_by_their_id(store: Sto
 @on_both_stores
 async def test_conversations_are_refused_beyond_number_and_bytes_and_say_which(store: Store) -> None:
     large = tuple(replace(item(f"msg_{number}"), body=b"x" * 10_000) for number in range(3))
-    bounds = Bounds(per_owner=2, owner_bytes=30_000, total_bytes=45_000)
+    bounds = StorageBounds(per_owner=2, owner_bytes=30_000, total_bytes=45_000)
 
     async def add(owner: str, id: str, items: Chain) -> Room:
         return await store.responses.add_conversation(ConversationRow(owner, id, NOW, b"{}"), items, bounds)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.translate.hub.opaque import Form, Opaque, encode_envelope
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, encode_envelope
 from fakes.upstream import Answer
 from rig import Rig
 from scripting import write_reply
@@ -70,7 +70,7 @@ def test_another_upstream_does_not_get_it(gate: Rig, client: str) -> None:
 
 @pytest.mark.parametrize("payload", ["oops", "[1]", "5", "{}", '{"tool_call":[1]}', "[" * 5000])
 def test_a_forged_envelope_costs_nothing(gate: Rig, payload: str) -> None:
-    forged = encode_envelope(Opaque("chat", Form.DETAIL, payload, "m"))
+    forged = encode_envelope(Opaque("chat", OpaqueForm.DETAIL, payload, "m"))
     fake = gate.play("chat", write_reply("chat", "Hello", stream=False))
     turn = [{"type": "redacted_thinking", "data": forged}, {"type": "text", "text": "So."}]
     turns = [

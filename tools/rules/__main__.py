@@ -4,11 +4,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tools.rules import documents, exceptions, protocol_names, purity, sizes, threats, words
+from tools.rules import class_names, documents, exceptions, protocol_names, purity, sizes, threats, words
 
 RULES: tuple[Callable[[Path], Iterator[str]], ...] = (
     sizes.find_problems,
     words.find_problems,
+    class_names.find_problems,
     purity.find_problems,
     protocol_names.find_problems,
     documents.find_problems,

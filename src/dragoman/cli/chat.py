@@ -14,7 +14,7 @@ from msgspec import Struct
 from dragoman.cli.completion import complete_models
 from dragoman.cli.gateway import open_gateway
 from dragoman.cli.logs import NoteFormatter, log_to_stderr
-from dragoman.cli.models import Page
+from dragoman.cli.models import ModelPage
 from dragoman.cli.screen import DIM, PLAIN, count, has_colour, remove_control, show_json
 from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings, url_option
 from dragoman.config.settings import Config
@@ -154,7 +154,7 @@ def _body(prompt: _Prompt, model: str) -> bytes:
 
 
 async def _first_model(gateway: GatewayClient) -> str:
-    models = msgspec.json.decode(await gateway.get("/v1/models"), type=Page).data
+    models = msgspec.json.decode(await gateway.get("/v1/models"), type=ModelPage).data
     if not models:
         raise AdminError("No provider lists its models. Name a model with -m, or run `dragoman doctor`.")
     return models[0].id

@@ -12,7 +12,7 @@ from dragoman.config.settings import Config
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.clients.settings_file import FileEdit
 from dragoman.operate.configuration.config_file import (
-    Choice,
+    ProviderChoice,
     find_choices,
     find_vendor,
     list_providers,
@@ -54,13 +54,13 @@ def init(here: bool, yes: bool, config_file: str | None) -> None:
     print_note("Next: `dragoman serve`, or `dragoman launch claude`.")
 
 
-def _confirm_choice(choice: Choice) -> bool:
+def _confirm_choice(choice: ProviderChoice) -> bool:
     return click.confirm(f"{choice.title} was found ({choice.origin}). Use it?", default=True)
 
 
-def _ask_for_vendors(taken: set[str]) -> list[Choice]:
+def _ask_for_vendors(taken: set[str]) -> list[ProviderChoice]:
     """Ask for further vendors until the answer is empty."""
-    choices: list[Choice] = []
+    choices: list[ProviderChoice] = []
     while True:
         kind = click.prompt(
             "Another vendor (`dragoman providers presets` lists them; empty: none)", default="", show_default=False

@@ -9,7 +9,7 @@ import click
 
 from dragoman.cli.client_name import ConnectedClient
 from dragoman.cli.completion import complete_models
-from dragoman.cli.models import Page, read_page
+from dragoman.cli.models import ModelPage, read_page
 from dragoman.cli.screen import print_note, show_json
 from dragoman.cli.settings import config_option, json_option, read_found_settings, url_option
 from dragoman.config.settings import Config
@@ -20,7 +20,7 @@ from dragoman.operate.clients.launching import choose_model, find_window
 from dragoman.operate.clients.settings_file import list_backups, read_text
 from dragoman.operate.clients.settings_format import CannotMerge
 from dragoman.operate.clients.written_settings import choose_defaults, combine, plan_undo, plan_write, write
-from dragoman.operate.configuration.effective import Target, base_url
+from dragoman.operate.configuration.effective import GatewayTarget, base_url
 from dragoman.operate.gateway.running_gateway import find_gateway
 
 
@@ -75,20 +75,20 @@ class Targets:
         self._config, self._root, self._recipe, self._url = config, root, recipe, url
 
     @cached_property
-    def _page(self) -> Page:
+    def _page(self) -> ModelPage:
         try:
             return asyncio.run(read_page(self._config, url=self._url))
         except (AdminError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded):
-            return Page()
+            return ModelPage()
 
-    def choose(self, model: str | None, present: object = None) -> Target:
+    def choose(self, model: str | None, present: object = None) -> GatewayTarget:
         """Return the target with the given model, else with `present` if it is served, else with the best one."""
         model = model or choose_model(self._recipe, self._config, present, lambda: self._page.ids)
         window = None if model is None else find_window(self._config, model, self._page.windows)
-        return Target(self._root, model, window)
+        return GatewayTarget(self._root, model, window)
 
 
-def _show(client: str, recipe: Recipe, target: Target, *, is_writing: bool) -> None:
+def _show(client: str, recipe: Recipe, target: GatewayTarget, *, is_writing: bool) -> None:
     place = f", in {_path(recipe.file)}" if recipe.file is not None and recipe.lines_are_file else ""
     print_note(f"# {recipe.title}{place}")
     click.echo("\n".join(recipe.lines(target)))
@@ -124,7 +124,7 @@ def _write(client: str, recipe: Recipe, file: SettingsFile, targets: Targets, mo
         _write_second(client, recipe.second_file, target)
 
 
-def _write_second(client: str, file: SettingsFile, target: Target) -> None:
+def _write_second(client: str, file: SettingsFile, target: GatewayTarget) -> None:
     """Write what has no place in the first file."""
     try:
         _write_file(client, file, target)
@@ -134,7 +134,7 @@ def _write_second(client: str, file: SettingsFile, target: Target) -> None:
         ) from reason
 
 
-def _write_file(client: str, file: SettingsFile, target: Target) -> bool:
+def _write_file(client: str, file: SettingsFile, target: GatewayTarget) -> bool:
     """Write settings into one file, and return whether that changed it."""
     path, format = _path(file), file.format
     settings = combine(file.settings(target), choose_defaults(path, format, file.defaults(target)))
@@ -180,7 +180,7 @@ def _describe_backups(path: Path) -> str:
     return f" The newest backup of it is {backups[-1].name}." if backups else ""
 
 
-def _fields(client: str, recipe: Recipe, target: Target) -> dict[str, object]:
+def _fields(client: str, recipe: Recipe, target: GatewayTarget) -> dict[str, object]:
     file = recipe.file
     return {
         "client": client,

@@ -23,7 +23,7 @@ from dragoman.net.client import HttpClient
 from dragoman.operate import AdminError
 from dragoman.operate.clients.connecting import RECIPES
 from dragoman.operate.clients.launching import LAUNCHES, Launch, choose_model, find_program, find_window, make_command
-from dragoman.operate.configuration.effective import Target
+from dragoman.operate.configuration.effective import GatewayTarget
 from dragoman.operate.gateway.running_gateway import GatewayClient, accepts_key, choose_key, find_gateway
 from dragoman.store import Store, StoreError, make_store
 
@@ -78,7 +78,7 @@ def command(
     _replace_process(*make_command(launch, program, target, arguments, known_key, os.environ))
 
 
-async def _find_target(config: Config, launch: Launch, root: str, key: str, model: str | None) -> Target:
+async def _find_target(config: Config, launch: Launch, root: str, key: str, model: str | None) -> GatewayTarget:
     if not await accepts_key(root, key):
         raise AdminError(
             f"The gateway at {root} rejects the key. `dragoman keys create` makes a valid one; "
@@ -88,7 +88,7 @@ async def _find_target(config: Config, launch: Launch, root: str, key: str, mode
         return await _choose_target(config, launch, GatewayClient(root, key, http), model)
 
 
-async def _choose_target(config: Config, launch: Launch, gateway: GatewayClient, model: str | None) -> Target:
+async def _choose_target(config: Config, launch: Launch, gateway: GatewayClient, model: str | None) -> GatewayTarget:
     """Return address, model and window; the model is chosen if none is given."""
     page = await read_models(gateway)
     model = model or choose_model(RECIPES[launch.recipe], config, None, lambda: page.ids)
@@ -98,7 +98,7 @@ async def _choose_target(config: Config, launch: Launch, gateway: GatewayClient,
     problem = launch.find_problem()
     if problem is not None:
         print_note(problem)
-    return Target(gateway.root, model, find_window(config, model, page.windows))
+    return GatewayTarget(gateway.root, model, find_window(config, model, page.windows))
 
 
 async def _run_with_gateway(

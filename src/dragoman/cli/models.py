@@ -19,7 +19,7 @@ from dragoman.operate.gateway.running_gateway import GatewayClient, choose_key
 LIST = "/v1/models?client_version=1.0.0"  # with the parameter by which Codex gets the context windows, too
 
 
-class Model(Struct, frozen=True):
+class ModelEntry(Struct, frozen=True):
     id: str
     owned_by: str = ""
     created: int = 0
@@ -33,8 +33,8 @@ class Described(Struct, frozen=True):
     context_window: int | None = None  # in tokens
 
 
-class Page(Struct, frozen=True):
-    data: list[Model] = []
+class ModelPage(Struct, frozen=True):
+    data: list[ModelEntry] = []
     models: list[Described] = []
     problems: dict[str, str] = {}  # provider -> why its list could not be read
 
@@ -69,7 +69,7 @@ def command(url: str | None, config_file: str | None, key: str | None, as_json: 
         raise AdminError("No models could be listed. Run: dragoman doctor")
 
 
-def _show_models(models: list[Model]) -> None:
+def _show_models(models: list[ModelEntry]) -> None:
     if all(model.credit_rate is None for model in models):
         show_table(("MODEL", "OWNED BY"), [(model.id, model.owned_by) for model in models])
         return
@@ -78,15 +78,15 @@ def _show_models(models: list[Model]) -> None:
     show_table(("MODEL", "OWNED BY", "CREDIT RATE"), rows, numbers=("CREDIT RATE",))
 
 
-async def read_page(config: Config, given_key: str | None = None, url: str | None = None) -> Page:
+async def read_page(config: Config, given_key: str | None = None, url: str | None = None) -> ModelPage:
     """Return what the running gateway lists, or what its providers list if none runs or its key is not known."""
     async with open_gateway(config, choose_key(config, given_key), url) as gateway:
         headers, body = await gateway.get_with_headers(LIST)
-    page = msgspec.json.decode(body, type=Page)
+    page = msgspec.json.decode(body, type=ModelPage)
     problems = headers.get(b"x-dragoman-unlisted")
     return page if problems is None else replace(page, problems=msgspec.json.decode(problems, type=dict[str, str]))
 
 
-async def read_models(gateway: GatewayClient) -> Page:
+async def read_models(gateway: GatewayClient) -> ModelPage:
     """Return the models that a gateway lists."""
-    return msgspec.json.decode(await gateway.get(LIST), type=Page)
+    return msgspec.json.decode(await gateway.get(LIST), type=ModelPage)

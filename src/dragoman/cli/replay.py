@@ -13,10 +13,10 @@ from dragoman.cli.completion import complete_captures
 from dragoman.cli.screen import ELLIPSIS, count, fit, remove_control, show_json
 from dragoman.cli.settings import config_option, json_option
 from dragoman.net.headers import JSON, Header
-from dragoman.net.limits import Limits
+from dragoman.net.limits import ConnectionLimits
 from dragoman.net.server import Server
 from dragoman.operate import AdminError
-from dragoman.operate.captures.replay.difference import Change, Part, compare_captures
+from dragoman.operate.captures.replay.difference import ComparedPart, Difference, compare_captures
 from dragoman.operate.captures.replay.recorded_services import HOST, UpstreamServer, config_for_upstream
 from dragoman.operate.captures.replay.rerun import rerun, write_fixture
 from dragoman.proxy.capture.format import Capture
@@ -75,7 +75,7 @@ def command(
     sys.exit(0 if is_same else 1)
 
 
-def _show(parts: list[Part], is_same: bool) -> None:
+def _show(parts: list[ComparedPart], is_same: bool) -> None:
     for part in parts:
         verdict = count(len(part.changes), "difference") if part.changes else "same"
         click.echo(f"{part.name[:NAME]:{NAME}}  {part.size:>14}  {verdict}")
@@ -88,7 +88,7 @@ def _show(parts: list[Part], is_same: bool) -> None:
     click.echo("same" if is_same else "different")
 
 
-def _start(change: Change) -> int:
+def _start(change: Difference) -> int:
     """Return how many characters at the start of two long texts are left out because they are the same in both."""
     pairs = enumerate(zip(change.was or "", change.now or "", strict=False))
     same_until = next((place for place, (was, now) in pairs if was != now), 0)
@@ -124,7 +124,7 @@ async def _serve(capture: Capture, port: int) -> None:
 async def serve_upstream(capture: Capture, port: int) -> Server:
     """Listen on a port of this machine and replay the upstream responses of a capture."""
     # No request has a key here, so the keep-alive of requests without one is as long as any.
-    limits = Limits(max_body_bytes=MAX_BODY_BYTES, unauthenticated_keep_alive_s=KEEP_ALIVE_S)
+    limits = ConnectionLimits(max_body_bytes=MAX_BODY_BYTES, unauthenticated_keep_alive_s=KEEP_ALIVE_S)
     server = Server(UpstreamServer(capture), limits, _render_error)
     await server.start(HOST, port)
     return server

@@ -12,8 +12,8 @@ from dragoman.config.discovery import LocalServer
 from dragoman.config.presets import find_vendor_keys, normalise_endpoint, points_to
 from dragoman.config.problems import Key, Problem
 from dragoman.config.secret import Secret, is_placeholder
-from dragoman.config.settings import Debug, KiroProviderConfig, Retry, Server
-from dragoman.config.tree import Origin, Tree
+from dragoman.config.settings import Debug, KiroProviderConfig, Retry, ServerSettings
+from dragoman.config.tree import SettingOrigin, Tree
 
 DOTENV = ".env"
 ENVIRONMENT = "environment"
@@ -60,12 +60,12 @@ class Variable(Struct, frozen=True):
     line: int
 
 
-class Setting(Struct, frozen=True):
+class EnvironmentSetting(Struct, frozen=True):
     """One setting from the environment. `key` is a path; for Kiro it is relative to the provider's table."""
 
     key: Key
     value: object
-    origin: Origin
+    origin: SettingOrigin
 
 
 class ApiKeyVariable(Struct, frozen=True):
@@ -79,8 +79,8 @@ class ApiKeyVariable(Struct, frozen=True):
 class EnvironmentSettings(Struct, frozen=True):
     """All settings from the environment."""
 
-    general: tuple[Setting, ...]
-    kiro: tuple[Setting, ...]
+    general: tuple[EnvironmentSetting, ...]
+    kiro: tuple[EnvironmentSetting, ...]
     apis: tuple[ApiKeyVariable, ...]
     client_key: Secret | None
     problems: tuple[Problem, ...]
@@ -131,10 +131,10 @@ class _Reader:
             return self._environ[name].strip()
         return self._dotenv[name].value.strip() if name in self._dotenv else None
 
-    def _origin(self, name: str) -> Origin:
+    def _origin(self, name: str) -> SettingOrigin:
         if name in self._environ:
-            return Origin(ENVIRONMENT, None, name, self._cwd)
-        return Origin(str(self._cwd / DOTENV), self._dotenv[name].line, name, self._cwd)
+            return SettingOrigin(ENVIRONMENT, None, name, self._cwd)
+        return SettingOrigin(str(self._cwd / DOTENV), self._dotenv[name].line, name, self._cwd)
 
     def client_key(self) -> Secret | None:
         for name in CLIENT_KEYS:
@@ -149,15 +149,15 @@ class _Reader:
             return Secret(value.strip())
         return None
 
-    def read_general_settings(self) -> tuple[Setting, ...]:
+    def read_general_settings(self) -> tuple[EnvironmentSetting, ...]:
         settings = (self._setting(name, model, key) for name, (model, key) in GENERAL_NAMES.items())
         return tuple(setting for setting in settings if setting)
 
-    def kiro(self) -> tuple[Setting, ...]:
+    def kiro(self) -> tuple[EnvironmentSetting, ...]:
         settings = [self._setting(name, KiroProviderConfig, (key,)) for name, key in KIRO_NAMES.items()]
         return tuple(setting for setting in (self._kiro_credentials(), *settings) if setting)
 
-    def _kiro_credentials(self) -> Setting | None:
+    def _kiro_credentials(self) -> EnvironmentSetting | None:
         for name in KIRO_CREDENTIALS:
             value = self._value(name)
             if not value:
@@ -165,7 +165,7 @@ class _Reader:
             if is_placeholder(value):
                 self.warnings.append(f"{self._origin(name)}: ignored, it is a sample value")
                 continue
-            return Setting(("credentials",), self._credential_text(name, value), self._origin(name))
+            return EnvironmentSetting(("credentials",), self._credential_text(name, value), self._origin(name))
         return None
 
     def _credential_text(self, name: str, value: str) -> str:
@@ -173,17 +173,17 @@ class _Reader:
             return value if value.startswith("~") else str(self._cwd / value)
         return f"env:{name}" if name in self._environ else value
 
-    def _setting(self, name: str, model: type[Struct], key: Key) -> Setting | None:
+    def _setting(self, name: str, model: type[Struct], key: Key) -> EnvironmentSetting | None:
         text = self._value(name)
         if not text:
             return None
         annotation = next(info.type for info in msgspec.structs.fields(model) if info.encode_name == key[-1])
         if Path in get_args(annotation):
-            return Setting(key, text, self._origin(name))
+            return EnvironmentSetting(key, text, self._origin(name))
         if key == ("debug", "capture"):
             text = text.lower()  # the gateways that introduced this name ignored its case
         try:
-            return Setting(key, msgspec.convert(text, annotation, strict=False), self._origin(name))
+            return EnvironmentSetting(key, msgspec.convert(text, annotation, strict=False), self._origin(name))
         except msgspec.ValidationError as error:
             # These names are common words: another program's DEBUG_MODE must not prevent the start.
             self.warnings.append(f"{self._origin(name)}: ignored: {error}")
@@ -227,7 +227,7 @@ def add_servers(tree: Tree, servers: Iterable[LocalServer]) -> None:
     for server in servers:
         key = ("providers", server.name)
         if tree.get(key) is None:
-            origin = Origin(f"port {server.port} of this machine", None, "", Path())
+            origin = SettingOrigin(f"port {server.port} of this machine", None, "", Path())
             tree.put((*key, "kind"), "openai-compatible", origin)
             tree.put((*key, "endpoint"), server.endpoint, origin)
             tree.put((*key, "quirks"), list(server.quirks), origin)
@@ -236,7 +236,7 @@ def add_servers(tree: Tree, servers: Iterable[LocalServer]) -> None:
 def _add_kiro(tree: Tree, found: EnvironmentSettings, file: Path | None) -> None:
     origin = next((setting.origin for setting in found.kiro if setting.key == ("credentials",)), None)
     if origin is None and file is not None:
-        origin = Origin(str(file), None, "", Path())
+        origin = SettingOrigin(str(file), None, "", Path())
     name = _provider_of_kind(tree, "kiro")
     if name is None:
         if origin is None or tree.get(("providers", "kiro")) is not None:
@@ -250,13 +250,13 @@ def _add_kiro(tree: Tree, found: EnvironmentSettings, file: Path | None) -> None
 def _add_account(tree: Tree, kind: str, file: Path | None) -> None:
     if file is None or _provider_of_kind(tree, kind) is not None or tree.get(("providers", kind)) is not None:
         return
-    tree.put(("providers", kind, "kind"), kind, Origin(str(file), None, "", Path()))
+    tree.put(("providers", kind, "kind"), kind, SettingOrigin(str(file), None, "", Path()))
 
 
 def _add_api(tree: Tree, api: ApiKeyVariable) -> None:
     if _provider_of_kind(tree, api.kind) is not None or tree.get(("providers", api.kind)) is not None:
         return
-    origin = Origin(ENVIRONMENT, None, api.variable, Path())
+    origin = SettingOrigin(ENVIRONMENT, None, api.variable, Path())
     if api.base_url and not _is_own_address(tree, api.base_url):
         try:
             normalise_endpoint(api.base_url, api.kind)
@@ -279,7 +279,7 @@ def _provider_of_kind(tree: Tree, kind: str) -> str | None:
 
 def _is_own_address(tree: Tree, url: str) -> bool:
     host, port = tree.get(("server", "host")), tree.get(("server", "port"))
-    defaults = Server()
+    defaults = ServerSettings()
     return points_to(
         url,
         host if isinstance(host, str) else defaults.host,

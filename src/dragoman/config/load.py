@@ -29,7 +29,7 @@ from dragoman.config.providers import read_providers
 from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import (
     Config,
-    Console,
+    ConsoleSettings,
     Debug,
     Effort,
     Fetch,
@@ -38,7 +38,7 @@ from dragoman.config.settings import (
     ProviderConfig,
     ResponsesSettings,
     Retry,
-    Server,
+    ServerSettings,
     StoreSettings,
     Tools,
     WebFetch,
@@ -46,7 +46,7 @@ from dragoman.config.settings import (
 )
 from dragoman.config.syntax import describe_syntax_error
 from dragoman.config.tree import (
-    Origin,
+    SettingOrigin,
     Tree,
     build_struct,
     expand,
@@ -112,7 +112,7 @@ def _apply_flags(tree: Tree, flags: Mapping[str, object], cwd: Path) -> None:
     for section in dict.fromkeys(name.partition(".")[0] for name in flags):
         SECTIONS_WITH_FLAGS[section](tree)
     for name, value in flags.items():
-        tree.put(tuple(name.split(".")), value, Origin("command line", None, f"--{name.split('.')[-1]}", cwd))
+        tree.put(tuple(name.split(".")), value, SettingOrigin("command line", None, f"--{name.split('.')[-1]}", cwd))
 
 
 def find_file(argv_path: str | None, environ: Mapping[str, str], cwd: Path, home: Path) -> Path | None:
@@ -135,14 +135,14 @@ def user_config_file(environ: Mapping[str, str], home: Path) -> Path:
 
 def _parse(path: Path | None, cwd: Path, text: str | None) -> Tree:
     if path is None and text is None:
-        return Tree({}, Origin("configuration", None, "", cwd), {})
+        return Tree({}, SettingOrigin("configuration", None, "", cwd), {})
     path = path or cwd / FILE_NAME
     text = _read_text(path) if text is None else text
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([describe_syntax_error(str(path), text, error)]) from error
-    return Tree(values, Origin(str(path), None, "", path.parent), key_lines(text))
+    return Tree(values, SettingOrigin(str(path), None, "", path.parent), key_lines(text))
 
 
 def _read_text(path: Path) -> str:
@@ -192,8 +192,8 @@ def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path
     return config
 
 
-def _read_server(tree: Tree) -> Server:
-    server = read_section(tree, "server", Server)
+def _read_server(tree: Tree) -> ServerSettings:
+    server = read_section(tree, "server", ServerSettings)
     if not _is_host(server.host):
         expected = 'expected an IP address or a host name, such as "127.0.0.1" or "localhost"'
         tree.problem(("server", "host"), f'{expected}, got "{server.host}"')
@@ -219,8 +219,8 @@ def _read_debug(tree: Tree, home: Path, environ: Mapping[str, str]) -> Debug:
     return msgspec.structs.replace(debug, directory=expand(str(debug.directory), base, home))
 
 
-def _read_console(tree: Tree) -> Console:
-    console = read_section(tree, "console", Console)
+def _read_console(tree: Tree) -> ConsoleSettings:
+    console = read_section(tree, "console", ConsoleSettings)
     for network in console.trusted_proxies:
         try:
             ipaddress.ip_network(network, strict=False)

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from dragoman.config.problems import Key, suggest
 from dragoman.config.settings import ProtocolName, Quirk, ServerName
-from dragoman.config.tree import Origin, Raw, Tree
+from dragoman.config.tree import Raw, SettingOrigin, Tree
 
 PLACE = re.compile(r"\{(\w+)\}")
 VERSIONED: Mapping[str, str] = MappingProxyType(
@@ -123,7 +123,7 @@ def apply_preset(tree: Tree, key: Key, table: Raw, environ: Mapping[str, str]) -
     values = _take_parameters(tree, key, table, preset, environ)
     if values is None:
         return preset
-    origin = Origin(f"preset {name}", None, "", Path())
+    origin = SettingOrigin(f"preset {name}", None, "", Path())
     for field, value in _list_defaults(table, preset, values, environ):
         tree.put_default((*key, field), value, origin)
     for header, text in preset.headers.items():

@@ -86,7 +86,7 @@ def parse_thinking(value: str | int) -> DefaultThinking:
     raise ValueError(f"expected {right}, got {text!r}{suggest(text, THINKING_EFFORTS)}")
 
 
-class Server(Struct, frozen=True):
+class ServerSettings(Struct, frozen=True):
     """The listening address, timeouts and limits."""
 
     host: Name = "127.0.0.1"
@@ -139,7 +139,7 @@ class Debug(Struct, frozen=True):
         return self.max_days * 86_400
 
 
-class Console(Struct, frozen=True):
+class ConsoleSettings(Struct, frozen=True):
     """The web console."""
 
     enabled: bool | None = None  # None: only if no other machine can reach the gateway
@@ -342,7 +342,7 @@ class PriceOverride(Struct, frozen=True):
 class Config(Struct, frozen=True, kw_only=True):
     """The whole configuration. `origins` are the places where values were set; `source` is the file, if any."""
 
-    server: Server
+    server: ServerSettings
     retry: Retry
     debug: Debug
     store: StoreSettings
@@ -350,7 +350,7 @@ class Config(Struct, frozen=True, kw_only=True):
     responses: ResponsesSettings = ResponsesSettings()
     effort: Effort
     tools: Tools = Tools()
-    console: Console = Console()
+    console: ConsoleSettings = ConsoleSettings()
     providers: dict[str, ProviderConfig]
     models: tuple[ModelRoute, ...]
     prices: tuple[PriceOverride, ...] = ()

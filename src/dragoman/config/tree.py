@@ -135,7 +135,7 @@ def _unquote(kind: str, text: str) -> str:
 Raw = dict[str, object]
 
 
-class Origin(Struct, frozen=True):
+class SettingOrigin(Struct, frozen=True):
     """Where a value was set: a file and line, and the name of a variable or flag. Relative paths start at `base`."""
 
     file: str
@@ -151,22 +151,22 @@ class Origin(Struct, frozen=True):
 class Tree:
     """Raw values with their origins, and the problems that were found in them."""
 
-    def __init__(self, values: Raw, whole: Origin, lines: dict[Key, int]) -> None:
+    def __init__(self, values: Raw, whole: SettingOrigin, lines: dict[Key, int]) -> None:
         self.values = values
         self.problems: list[Problem] = []
         self.warnings: list[str] = []
         self._whole = whole
         self._lines = lines
-        self._set_later: dict[Key, Origin] = {}
+        self._set_later: dict[Key, SettingOrigin] = {}
 
-    def origin(self, key: Key) -> Origin:
+    def origin(self, key: Key) -> SettingOrigin:
         """Return where this key was set, or the nearest enclosing key."""
         for length in range(len(key), 0, -1):
             if key[:length] in self._set_later:
                 return self._set_later[key[:length]]
             if key[:length] in self._lines:
                 break
-        return Origin(self._whole.file, line_of(self._lines, key), "", self._whole.base)
+        return SettingOrigin(self._whole.file, line_of(self._lines, key), "", self._whole.base)
 
     def get(self, key: Key) -> object:
         """Return the raw value at a path through tables, or None."""
@@ -175,7 +175,7 @@ class Tree:
             value = value.get(part) if isinstance(value, dict) else None
         return value
 
-    def put(self, key: Key, value: object, origin: Origin) -> None:
+    def put(self, key: Key, value: object, origin: SettingOrigin) -> None:
         """Set a value, replacing any other. If an enclosing key is not a table, it stays, and validation reports it."""
         table: object = self.values
         for part in key[:-1]:
@@ -184,7 +184,7 @@ class Tree:
             table[key[-1]] = value
             self._set_later[key] = origin
 
-    def put_default(self, key: Key, value: object, origin: Origin) -> None:
+    def put_default(self, key: Key, value: object, origin: SettingOrigin) -> None:
         if self.get(key) is None:
             self.put(key, value, origin)
 

@@ -21,7 +21,7 @@ _ZLIB_WBITS = 15
 _RAW_WBITS = -15
 
 
-class Decoder(Protocol):
+class BodyDecoder(Protocol):
     """The decoder of one content coding of one body."""
 
     def feed(self, data: bytes, room: int) -> bytes:
@@ -115,7 +115,7 @@ class Zstd:
             raise InvalidEncoding("the zstd body is cut short")
 
 
-CODINGS: dict[bytes, Callable[[], Decoder]] = {
+CODINGS: dict[bytes, Callable[[], BodyDecoder]] = {
     b"gzip": Gzip,
     b"x-gzip": Gzip,
     b"deflate": Deflate,
@@ -123,7 +123,7 @@ CODINGS: dict[bytes, Callable[[], Decoder]] = {
 }
 
 
-def make_decoders(encoding: bytes) -> tuple[Decoder, ...]:
+def make_decoders(encoding: bytes) -> tuple[BodyDecoder, ...]:
     """Return the decoders for a content-encoding header, in the order in which to apply them."""
     names = [name.strip().lower() for name in encoding.split(b",")]
     names = [name for name in names if name and name != b"identity"]
@@ -151,7 +151,7 @@ def decompress(encoding: bytes, body: bytes, limit: int) -> bytes:
 class StreamDecompressor:
     """Decompresses a body in chunks: `put` a compressed chunk, then `take` decompressed ones until it returns b""."""
 
-    def __init__(self, chain: tuple[Decoder, ...], piece: int = 256 << 10, most: int = 8 << 20) -> None:
+    def __init__(self, chain: tuple[BodyDecoder, ...], piece: int = 256 << 10, most: int = 8 << 20) -> None:
         self._chain = chain
         self._piece = piece
         self._most = most

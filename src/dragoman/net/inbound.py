@@ -11,8 +11,8 @@ from dragoman.net.errors import BodyTimeout, ClientDisconnected, HeadRejected, R
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.limits import BodyWait, Deadline, wake
 from dragoman.net.request_head import HeadReader, RequestHead, check_incomplete_head, path_of
-from dragoman.net.service import ReceiveBytes, Service, UpgradedConnection
-from dragoman.net.sink import Phase
+from dragoman.net.service import ConnectionService, ReceiveBytes, UpgradedConnection
+from dragoman.net.sink import SinkPhase
 from dragoman.net.socket_sink import CONTINUE, SocketSink, format_response_head
 
 _HEAD_END = b"\r\n\r\n"
@@ -36,7 +36,7 @@ class ClientConnection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ConnectionService) -> None:
         self.blocked = False  # the client reads more slowly than we write
         self._service = service
         self._limits = service.limits
@@ -224,7 +224,7 @@ class ClientConnection(asyncio.Protocol):
         """Wait for more of the body, or for all of it; raises ClientDisconnected if the client has left by now."""
         if self._sink is None:
             raise ClientDisconnected
-        if request.expects_continue and self._sink.phase < Phase.SENT:
+        if request.expects_continue and self._sink.phase < SinkPhase.SENT:
             request.expects_continue = False
             self.write(CONTINUE)
         self.resume_reading()

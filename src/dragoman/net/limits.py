@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from dragoman.config.settings import Server
+from dragoman.config.settings import ServerSettings
 
 # Descriptors that are neither a client's connection nor an upstream's: the store, log, listeners, event loop.
 OTHER_OPEN_FILES = 64
 MIN_CONNECTIONS = 8
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ConnectionLimits(msgspec.Struct, frozen=True):
     max_header_bytes: int = 32 * 1024
     max_header_fields: int = 100
     max_body_bytes: int = 32 * 1024 * 1024
@@ -31,9 +31,9 @@ class Limits(msgspec.Struct, frozen=True):
     linger_s: float = 5.0  # how long a refused upload is read and thrown away, so that its sender sees the reply
 
 
-def limits_for(server: Server) -> Limits:
+def limits_for(server: ServerSettings) -> ConnectionLimits:
     """Return the limits that a configuration sets, with no more connections than the limit of open files allows."""
-    limits = Limits(max_body_bytes=server.max_body_bytes)
+    limits = ConnectionLimits(max_body_bytes=server.max_body_bytes)
     most = min(limits.max_connections, connections_within(open_files_limit()))
     return msgspec.structs.replace(limits, max_connections=most)
 
@@ -107,7 +107,7 @@ class UploadTimer:
 
     __slots__ = ("_began", "_limits", "_paused_at")
 
-    def __init__(self, limits: Limits, now: float) -> None:
+    def __init__(self, limits: ConnectionLimits, now: float) -> None:
         self._limits = limits
         self._began = now
         self._paused_at = now
@@ -136,7 +136,7 @@ class BodyWait:
     __slots__ = ("_deadline", "_expire", "_loop", "_takes_pieces", "_timer", "_waiter")
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, deadline: Deadline, limits: Limits, expire: Callable[[], None]
+        self, loop: asyncio.AbstractEventLoop, deadline: Deadline, limits: ConnectionLimits, expire: Callable[[], None]
     ) -> None:
         self._loop = loop
         self._deadline = deadline

@@ -25,7 +25,7 @@ STREAM_RECEIVE_BYTES = 24 << 10
 WHOLE_RECEIVE_BYTES = 1 << 20
 
 
-class Phase(Enum):
+class ExchangePhase(Enum):
     """The state of the exchange. In IDLE and DONE the server must not send anything."""
 
     IDLE = auto()
@@ -36,7 +36,7 @@ class Phase(Enum):
 
 
 # On Python 3.11 the attribute lookup costs as much as the rest of a comparison.
-IDLE, HEAD, BODY, DONE, BROKEN = Phase
+IDLE, HEAD, BODY, DONE, BROKEN = ExchangePhase
 
 _NO_HEADERS = Headers([])
 

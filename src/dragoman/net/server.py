@@ -19,8 +19,8 @@ from dragoman.net.errors import (
 from dragoman.net.headers import Header, Headers
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.inbound import TOO_MANY_CONNECTIONS, ClientConnection
-from dragoman.net.limits import Limits, open_files_limit
-from dragoman.net.service import RenderError, Service
+from dragoman.net.limits import ConnectionLimits, open_files_limit
+from dragoman.net.service import ConnectionService, RenderError
 from dragoman.net.socket_sink import Handler, SocketSink, format_response_head
 from dragoman.net.tasks import spawn
 
@@ -28,11 +28,11 @@ __all__ = [
     "BodyTimeout",
     "BodyTooLarge",
     "ClientDisconnected",
+    "ConnectionLimits",
     "Handler",
     "Header",
     "Headers",
     "HttpRequest",
-    "Limits",
     "MalformedBody",
     "RenderError",
     "RequestRejected",
@@ -61,9 +61,9 @@ class Server:
     """Accepts connections; `drain` and `close` return once all requests and connections have ended."""
 
     def __init__(
-        self, handler: Handler, limits: Limits, render_error: RenderError, budget: ByteBudget | None = None
+        self, handler: Handler, limits: ConnectionLimits, render_error: RenderError, budget: ByteBudget | None = None
     ) -> None:
-        self._service = Service(handler, limits, render_error, budget)
+        self._service = ConnectionService(handler, limits, render_error, budget)
         self._acceptor: Acceptor | None = None
         self._grace_over = asyncio.Event()
         self.port = 0
@@ -94,7 +94,7 @@ class Server:
         self._service.highest_descriptor = open_files_limit() - _SPARE_DESCRIPTORS
         self._acceptor = CarefulAcceptor(listening, self._connect, self._refuse_without_descriptor)
 
-    def set_limits(self, limits: Limits) -> None:
+    def set_limits(self, limits: ConnectionLimits) -> None:
         """Use these limits from the next request on."""
         self._service.limits = limits
 

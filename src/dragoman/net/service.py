@@ -17,8 +17,8 @@ from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
 from dragoman.net.errors import ClientDisconnected, RequestRejected
 from dragoman.net.headers import Header
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.limits import Limits
-from dragoman.net.sink import Phase
+from dragoman.net.limits import ConnectionLimits
+from dragoman.net.sink import SinkPhase
 from dragoman.net.socket_sink import Handler, SocketSink
 from dragoman.net.tasks import describe_fault
 from dragoman.net.write_batch import WriteBatch
@@ -28,7 +28,7 @@ UNAUTHENTICATED_SHARE = 0.75
 # Share of all connections that one address without a valid key may hold while connections are short.
 ADDRESS_SHARE = 0.125
 LOG_EVERY_S = 60.0
-_ENDED = Phase.ENDED  # looked up once: on Python 3.11, each look-up of a member is slow
+_ENDED = SinkPhase.ENDED  # looked up once: on Python 3.11, each look-up of a member is slow
 IPV6_NETWORK_BITS = 64  # what one customer of a provider usually gets
 
 RenderError = Callable[[str, int, str], tuple[list[Header], bytes]]
@@ -127,11 +127,11 @@ class Connection(Evictable, Protocol):
     def abort(self) -> None: ...
 
 
-class Service:
+class ConnectionService:
     """What all connections of a server share."""
 
     def __init__(
-        self, handler: Handler, limits: Limits, render_error: RenderError, budget: ByteBudget | None = None
+        self, handler: Handler, limits: ConnectionLimits, render_error: RenderError, budget: ByteBudget | None = None
     ) -> None:
         self.handler = handler
         self.budget = budget or ByteBudget(sys.maxsize)
@@ -226,9 +226,9 @@ class Service:
                 self._give_up(request, sink, 500, "internal error")
 
     def _give_up(self, request: HttpRequest, sink: SocketSink, status: int, message: str) -> None:
-        if sink.reader_gone or sink.phase >= Phase.ENDED:
+        if sink.reader_gone or sink.phase >= SinkPhase.ENDED:
             return
-        if sink.phase is Phase.SENT:
+        if sink.phase is SinkPhase.SENT:
             sink.abort()
             return
         headers, body = self.render_error(request.path, status, message)

@@ -10,7 +10,7 @@ from dragoman.net.errors import ClientDisconnected, ResponseOrderError
 from dragoman.net.headers import Header
 
 
-class Phase(IntEnum):
+class SinkPhase(IntEnum):
     """How much of a reply was sent. From SENT on, no other reply is possible."""
 
     OPEN = 0  # nothing is decided
@@ -35,7 +35,7 @@ class ReplySink(Protocol):
     echoed_id: bytes  # the client's own id of its request, which it gets back; empty: it sent none
 
     @property
-    def phase(self) -> Phase: ...
+    def phase(self) -> SinkPhase: ...
 
     @property
     def reader_gone(self) -> bool: ...
@@ -83,7 +83,7 @@ class DetachedSink(ABC):
     """
 
     def __init__(self, echoed_id: bytes = b"") -> None:
-        self.phase = Phase.OPEN
+        self.phase = SinkPhase.OPEN
         self.reader_gone = False
         self.listener: ReplyListener | None = None
         self.echoed_id = echoed_id
@@ -96,9 +96,9 @@ class DetachedSink(ABC):
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         if self._is_over:
             return
-        if self.phase >= Phase.SENT:
+        if self.phase >= SinkPhase.SENT:
             raise ResponseOrderError("a reply was already sent")
-        self.phase = Phase.ENDED
+        self.phase = SinkPhase.ENDED
         self._take_head(status, self._copy_head(status, headers))
         self._copy_body(body)
         self._take_body(body)
@@ -106,16 +106,16 @@ class DetachedSink(ABC):
     def begin(self, status: int, headers: Sequence[Header]) -> None:
         if self._is_over:
             return
-        if self.phase is not Phase.OPEN:
+        if self.phase is not SinkPhase.OPEN:
             raise ResponseOrderError("a reply was already begun")
-        self.phase = Phase.BEGUN
+        self.phase = SinkPhase.BEGUN
         self._take_head(status, self._copy_head(status, headers))
 
     def write(self, data: bytes) -> bool:
         if self._is_over:
             return False
         self._check_begun()
-        self.phase = Phase.SENT
+        self.phase = SinkPhase.SENT
         self._copy_body(data)
         return self._take_body(data)
 
@@ -131,13 +131,13 @@ class DetachedSink(ABC):
         if self._is_over:
             return
         self._check_begun()
-        self.phase = Phase.ENDED
+        self.phase = SinkPhase.ENDED
         self._copy_body(last)
         self._take_body(last)
 
     def abort(self) -> None:
-        if not self._is_over and self.phase is not Phase.ENDED:
-            self.phase = Phase.ABORTED
+        if not self._is_over and self.phase is not SinkPhase.ENDED:
+            self.phase = SinkPhase.ABORTED
 
     def on_reader_gone(self, callback: Callable[[], None] | None) -> None:
         self._on_reader_gone = callback
@@ -156,10 +156,10 @@ class DetachedSink(ABC):
     @property
     def _is_over(self) -> bool:
         """Whether what is written is dropped."""
-        return self.reader_gone or self.phase is Phase.ABORTED
+        return self.reader_gone or self.phase is SinkPhase.ABORTED
 
     def _check_begun(self) -> None:
-        if self.phase is not Phase.BEGUN and self.phase is not Phase.SENT:
+        if self.phase is not SinkPhase.BEGUN and self.phase is not SinkPhase.SENT:
             raise ResponseOrderError("a write outside a streamed reply")
 
     def _copy_head(self, status: int, headers: Sequence[Header]) -> Sequence[Header]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from dragoman.net.errors import ClientDisconnected, ResponseOrderError
 from dragoman.net.headers import Header
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.sink import Phase, ReplyListener, echo_id
+from dragoman.net.sink import ReplyListener, SinkPhase, echo_id
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
 _CHUNKED = b"transfer-encoding: chunked\r\n"
-_OPEN, _BEGUN, _SENT, _ENDED, _ABORTED = Phase  # looked up for each write of a stream
+_OPEN, _BEGUN, _SENT, _ENDED, _ABORTED = SinkPhase  # looked up for each write of a stream
 
 
 class SinkConnection(Protocol):
@@ -54,7 +54,7 @@ class SocketSink(Struct, eq=False):
     modern: bool  # the client speaks HTTP/1.1, as opposed to 1.0
     keep_alive: bool
     _is_head: bool  # the request's method is HEAD
-    phase: Phase = _OPEN
+    phase: SinkPhase = _OPEN
     reader_gone: bool = False  # the client has disconnected
     listener: ReplyListener | None = None
     echoed_id: bytes = b""

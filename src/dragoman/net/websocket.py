@@ -101,7 +101,7 @@ def _shared_turns() -> FrameTurns:
     return turns
 
 
-class Message(Struct, frozen=True):
+class SocketMessage(Struct, frozen=True):
     """A text message. Its bytes count in the budget of all requests until they are released."""
 
     parts: list[StringIO]
@@ -150,7 +150,7 @@ class WebSocket:
         self._frames = FrameDecoder(client=False)
         self._fragments = MessageDecoder()
         self._incoming = _IncomingMessage()
-        self._inbox: asyncio.Queue[Message | _Dropped | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[SocketMessage | _Dropped | None] = asyncio.Queue()
         self._is_full = False  # as many messages wait as may
         self._is_closed = False
         self._second = float("-inf")  # when the second began whose control frames are counted
@@ -164,7 +164,7 @@ class WebSocket:
         head = [(b"upgrade", b"websocket"), (b"sec-websocket-accept", token), *fields]
         self._sink.upgrade(head, self._receive)
 
-    async def receive(self) -> Message | None:
+    async def receive(self) -> SocketMessage | None:
         """Return the next message, whose bytes must be released later; None once the connection is closed.
 
         Raises BufferBudgetExceeded in place of a message that was dropped because the gateway had no room for it.
@@ -222,7 +222,7 @@ class WebSocket:
             self.release(incoming.size)
         while not self._inbox.empty():
             waiting = self._inbox.get_nowait()
-            if isinstance(waiting, Message):
+            if isinstance(waiting, SocketMessage):
                 self.release(waiting.size)
         self._inbox.put_nowait(None)
         self._sink.end(format_frame(Opcode.CLOSE, payload))
@@ -295,7 +295,9 @@ class WebSocket:
             self._add(incoming, text, size)
             if frame.message_finished:
                 self._incoming = _IncomingMessage()
-                self._inbox.put_nowait(_Dropped() if incoming.is_dropped else Message(incoming.parts, incoming.size))
+                self._inbox.put_nowait(
+                    _Dropped() if incoming.is_dropped else SocketMessage(incoming.parts, incoming.size)
+                )
 
     def _add(self, incoming: _IncomingMessage, text: str, size: int) -> None:
         if not incoming.is_dropped:

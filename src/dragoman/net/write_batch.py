@@ -13,7 +13,7 @@ from typing import Protocol
 QUIET_S = 0.001  # without a write, after which the next one is sent at once
 
 
-class Sender(Protocol):
+class BatchedSender(Protocol):
     def send_now(self) -> None:
         """Send what is buffered; must not raise."""
 
@@ -25,9 +25,9 @@ class WriteBatch:
         self._clock = clock
         self._last = 0.0
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[Sender] = []
+        self._waiting: list[BatchedSender] = []
 
-    def add(self, sender: Sender) -> None:
+    def add(self, sender: BatchedSender) -> None:
         """Have a connection send, now or at the end of this turn."""
         if not self._waiting:
             now = self._clock()

@@ -11,14 +11,14 @@ from dragoman.operate import NotFound
 from dragoman.operate.prices import Pricing, UsdPerMillion
 from dragoman.proxy.runtime import Runtime, list_known_models
 from dragoman.translate.hub.failure import RequestError, describe_cause
-from dragoman.upstreams.account_state import Limits, Quota
+from dragoman.upstreams.account_state import AccountLimits, Quota
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.routing import list_names
 
 QUOTA_TIMEOUT_S = 20.0
 
 
-class Cooldown(Struct, frozen=True):
+class CooldownState(Struct, frozen=True):
     """Why a credential is not used and until when; `model` is empty where that holds for all models."""
 
     until: float  # seconds since the epoch
@@ -26,14 +26,14 @@ class Cooldown(Struct, frozen=True):
     model: str
 
 
-class Credential(Struct, frozen=True):
+class CredentialState(Struct, frozen=True):
     """One credential; `label` is its number and where it comes from."""
 
     label: str
     is_available: bool
     expires_at: float | None  # of the token in use, which is renewed before; None: not known, or never
-    cooldowns: list[Cooldown]
-    limits: Limits | None  # as of the last response
+    cooldowns: list[CooldownState]
+    limits: AccountLimits | None  # as of the last response
 
 
 class ProviderAccount(Struct, frozen=True):
@@ -42,7 +42,7 @@ class ProviderAccount(Struct, frozen=True):
     login_command: str
     problem: str  # why its models could not be listed; empty if they could
     has_quotas: bool
-    credentials: list[Credential]
+    credentials: list[CredentialState]
 
 
 class Quotas(Struct, frozen=True):
@@ -69,7 +69,7 @@ def list_accounts(providers: Mapping[str, Provider], problems: Mapping[str, str]
 
 def merge_accounts(workers: Sequence[list[ProviderAccount]]) -> list[ProviderAccount]:
     """Return what the first worker reports, with the cooldowns of all, each with its latest end."""
-    others: dict[tuple[str, str], list[Credential]] = {}
+    others: dict[tuple[str, str], list[CredentialState]] = {}
     for account in (account for accounts in workers[1:] for account in accounts):
         for credential in account.credentials:
             others.setdefault((account.provider, credential.label), []).append(credential)
@@ -82,8 +82,8 @@ def merge_accounts(workers: Sequence[list[ProviderAccount]]) -> list[ProviderAcc
     ]
 
 
-def _merge(own: Credential, others: list[Credential]) -> Credential:
-    latest: dict[tuple[str, str], Cooldown] = {}
+def _merge(own: CredentialState, others: list[CredentialState]) -> CredentialState:
+    latest: dict[tuple[str, str], CooldownState] = {}
     for cooldown in (cooldown for one in (own, *others) for cooldown in one.cooldowns):
         known = latest.setdefault((cooldown.model, cooldown.reason), cooldown)
         if cooldown.until > known.until:
@@ -124,21 +124,21 @@ def _members(provider: Provider) -> tuple[Provider, ...]:
     return provider.members or (provider,)
 
 
-def _credential(member: Provider, now: float) -> Credential:
+def _credential(member: Provider, now: float) -> CredentialState:
     account = member.account
     label = account.label or "1 of 1"
-    cooldowns: list[Cooldown] = []
+    cooldowns: list[CooldownState] = []
     if account.cooldowns is not None:
         own = account.cooldowns.members[account.slot].label
         cooldowns = [
-            Cooldown(state.free_at, state.reason, state.model)
+            CooldownState(state.free_at, state.reason, state.model)
             for state in account.cooldowns.states(now)
             if state.free_at is not None and state.label == own
         ]
     limits = account.last_limits()
     is_spent = limits is not None and limits.exhausted_until is not None and limits.exhausted_until > now
     is_available = not is_spent and not any(cooldown.model == "" for cooldown in cooldowns)
-    return Credential(label, is_available, member.auth.expires_at(), cooldowns, limits)
+    return CredentialState(label, is_available, member.auth.expires_at(), cooldowns, limits)
 
 
 class RouteTarget(Struct, frozen=True):

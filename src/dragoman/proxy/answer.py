@@ -15,7 +15,7 @@ from dragoman.proxy.ports import LostCallMemory
 from dragoman.proxy.replies.opening import Replies
 from dragoman.proxy.response_writer import ResponseWriter
 from dragoman.proxy.step import Ask, Finish, GiveUp, Interrupted, NoReply, Step, TurnEnd
-from dragoman.proxy.turn import CallContext, Turn
+from dragoman.proxy.turn import CallContext, UpstreamTurn
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.upstreams.routing import Route
 
@@ -42,7 +42,7 @@ class ActiveCall:
         self._writer = writer
         self._around = CallContext(call, memory, replies, self._note_first_token, clock)
         self._scope: CallScope | None = None  # of the steps between two turns, from the first one on
-        self._turn: Turn | None = None
+        self._turn: UpstreamTurn | None = None
         self._current_route: Route | None = None  # the target of the turn that runs now
         self._accepted = False  # this turn has given its first token
 
@@ -93,10 +93,10 @@ class ActiveCall:
             self._turn.close()
         del self._around, self._turn  # which refer back to this, and hold the request's body
 
-    def _begin_turn(self, ask: Ask) -> Turn:
+    def _begin_turn(self, ask: Ask) -> UpstreamTurn:
         if self._turn is not None:
             self._turn.close()
-        self._turn = turn = Turn(ask, self._around)
+        self._turn = turn = UpstreamTurn(ask, self._around)
         self._current_route, self._accepted = ask.route, False
         return turn
 
@@ -111,7 +111,7 @@ class ActiveCall:
             record_continuation(self._call.record, ask.route, end.failure)
         return step
 
-    def _note_first_token(self, turn: Turn) -> None:
+    def _note_first_token(self, turn: UpstreamTurn) -> None:
         prepared, reply, call = turn.prepared, turn.reply, self._call
         assert prepared is not None
         assert reply is not None

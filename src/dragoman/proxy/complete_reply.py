@@ -21,7 +21,7 @@ from dragoman.proxy.between_turns import CallScope, Then
 from dragoman.proxy.decoding import make_estimate
 from dragoman.proxy.prepare import Translated, authorize
 from dragoman.proxy.request_record import Awaited
-from dragoman.proxy.source import Source
+from dragoman.proxy.source import EventSource
 from dragoman.state.lost_calls import digest_conversation, make_lost_call
 from dragoman.translate.framing.jsonread import parse_or
 from dragoman.translate.hub.events import (
@@ -165,7 +165,7 @@ async def _collect_reply(prepared: Translated, request: Request) -> tuple[Reply,
     raw = await read_and_close(answer, MAX_BYTES, TIMEOUT_S)
     if answer.status != 200:
         return collect([]), None
-    source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, Ledger()))
+    source = EventSource(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, Ledger()))
     events: list[Event] = source.feed(raw) + source.finish()
     estimate = make_estimate(request, model)
     for stage in (*(() if provider.replies.stages is None else provider.replies.stages(request)), estimate):

@@ -14,7 +14,7 @@ from dragoman.translate.framing.jsonread import JSON_ERRORS, decode_or
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Role, Text
 from dragoman.upstreams.credentials.cooldowns import ALL_MODELS
-from dragoman.upstreams.credentials.pool import Choice
+from dragoman.upstreams.credentials.pool import CredentialChoice
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.routing import Route
 
@@ -73,7 +73,7 @@ class CredentialRound:
             if provider.account.pool is not None
             else (provider.account.cooldowns if spares else None)
         )
-        self._choice: Choice | None = None
+        self._choice: CredentialChoice | None = None
         self._refusals: dict[int, NoReply] = {}
         self._member: Provider | None = None
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from dragoman.net.headers import Headers
 from dragoman.net.tasks import describe_fault
 from dragoman.proxy.prepare import Prepared, Translated
-from dragoman.proxy.source import Source
+from dragoman.proxy.source import EventSource
 from dragoman.translate.framing.jsonread import is_json_object
 from dragoman.translate.framing.sse import SseFramer
 from dragoman.translate.hub.events import Event, Failed
@@ -22,13 +22,13 @@ from dragoman.translate.stages.restore_tools import RestoreTools
 log = logging.getLogger(__name__)
 
 
-def make_source(prepared: Prepared, ledger: Ledger, begun: bytes = b"") -> Source:
+def make_source(prepared: Prepared, ledger: Ledger, begun: bytes = b"") -> EventSource:
     """Return what reads the upstream's bytes, of which `begun` are the first where they are known already."""
     upstream = prepared.upstream
     framer = upstream.framer
     if upstream.array_framer is not None and begins_array(upstream, begun):
         framer = upstream.array_framer
-    return Source(framer(), upstream.decoder(prepared.issuer, ledger))
+    return EventSource(framer(), upstream.decoder(prepared.issuer, ledger))
 
 
 def make_stages(prepared: Translated) -> list[Stage[Event, Event]]:

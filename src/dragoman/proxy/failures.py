@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from dragoman.net.headers import JSON, Header, Headers
-from dragoman.net.sink import Phase, ReplySink
+from dragoman.net.sink import ReplySink, SinkPhase
 from dragoman.proxy.prepare import Prepared
 from dragoman.proxy.redaction import redact_failure
 from dragoman.proxy.response_headers import headers_to_forward, id_headers
@@ -124,7 +124,7 @@ def respond_with_failure(
 
     `headers` are sent with a failure that is rendered.
     """
-    if sink.phase >= Phase.SENT:
+    if sink.phase >= SinkPhase.SENT:
         sink.abort()  # the head was sent already: the stream has ended with its error event
         return
     failure = refused.failure

@@ -16,7 +16,7 @@ from dragoman.proxy.capture.writer import RequestCapture
 from dragoman.proxy.client_encoding import ClientEncoding
 from dragoman.proxy.credential_rotation import available_targets, find_session, tenant_session
 from dragoman.proxy.outcome import OutcomeObserver
-from dragoman.proxy.policy import Limits, Policy, SecondChances
+from dragoman.proxy.policy import Policy, RetryLimits, SecondChances
 from dragoman.proxy.ports import LostCallMemory
 from dragoman.proxy.replies.opening import DocumentReplies, Replies, StreamReplies
 from dragoman.proxy.reply_monitor import ReplyMonitor
@@ -73,7 +73,7 @@ class Gateway:
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
         sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
-        limits = Limits(runtime.config.retry, call.continues, _jitter)
+        limits = RetryLimits(runtime.config.retry, call.continues, _jitter)
         chances = SecondChances(runtime.learned_quirks, call.tenant)
         policy = Policy(routes, runtime.providers, limits, chances, sessions)
         keep_alive_s = runtime.config.server.keep_alive_s
@@ -91,7 +91,7 @@ class Gateway:
         if recording is not None:
             recording.routes, make_watch = routes, recording.make_monitor
         chances = SecondChances(runtime.learned_quirks, call.tenant, False)  # it cannot be built anew
-        policy = Policy(routes, runtime.providers, Limits(runtime.config.retry, False, _jitter), chances, {})
+        policy = Policy(routes, runtime.providers, RetryLimits(runtime.config.retry, False, _jitter), chances, {})
         replies = RelayedReplies(call, writer := RelayedWriter(sink), make_watch)
         await ActiveCall(call, self._memory, policy, writer, replies, self._clock).run(sink, self._answering)
         self.answered += 1

@@ -76,7 +76,7 @@ PASSING = frozenset(kind for kind, after in AFTER.items() if after.retry or kind
 ADVICE = b"x-should-retry"
 
 
-class Limits(Struct, frozen=True):
+class RetryLimits(Struct, frozen=True):
     """What one call may try."""
 
     retry: Retry
@@ -91,7 +91,7 @@ class Policy:
         self,
         routes: tuple[Route, ...],
         providers: Mapping[str, Provider],
-        limits: Limits,
+        limits: RetryLimits,
         second_chances: "SecondChances",
         sessions: Mapping[str, str | None],
     ) -> None:

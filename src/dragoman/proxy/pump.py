@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from dragoman.config.settings import Server
+from dragoman.config.settings import ServerSettings
 from dragoman.proxy.prepare import Prepared
 from dragoman.proxy.replies.reply import StreamedReply
 from dragoman.proxy.reply_bounds import ReplyDeadline
@@ -17,7 +17,9 @@ class Pump:
 
     __slots__ = ("_clock", "_feed", "_idle_s", "_lingers", "_lull_s", "_pause_s", "_wait", "_watch", "is_over")
 
-    def __init__(self, reply: StreamedReply, wait: ReplyDeadline, server: Server, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, reply: StreamedReply, wait: ReplyDeadline, server: ServerSettings, clock: Callable[[], float]
+    ) -> None:
         self._feed = reply.feed
         self._watch = reply.watch
         self._lingers = reply.lingers

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dragoman.config.settings import Server
+from dragoman.config.settings import ServerSettings
 from dragoman.net.bodies import BudgetShare, read_chunks
 from dragoman.net.client import IncomingResponse
 from dragoman.net.errors import BufferBudgetExceeded
@@ -30,7 +30,7 @@ class Timeouts(Struct, frozen=True):
     idle_s: float  # after the first token: between two signs of life
 
 
-def timeouts_for(wait: FirstTokenWait, server: Server, *, is_later_round: bool = False) -> Timeouts:
+def timeouts_for(wait: FirstTokenWait, server: ServerSettings, *, is_later_round: bool = False) -> Timeouts:
     """Return a provider's timeouts: its own setting, else the server's, limited by its kind.
 
     In a later round of a reply, the first token came long ago.

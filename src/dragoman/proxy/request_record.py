@@ -19,13 +19,12 @@ from dragoman.net.tasks import describe_fault
 from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome, OutcomeObserver, ToolRun
 from dragoman.proxy.reply_monitor import ReplyMonitor, ReplySummary
-from dragoman.proxy.source import Source
+from dragoman.proxy.source import EventSource
 from dragoman.translate.framing.known_secrets import Secrets
 from dragoman.translate.framing.redaction import cut_text
 from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.usage import Source as UsageSource
-from dragoman.translate.hub.usage import Usage
+from dragoman.translate.hub.usage import Usage, UsageSource
 from dragoman.translate.profiles.token_count import estimate_body_tokens, estimate_written_tokens
 from dragoman.upstreams.routing import Route
 
@@ -60,7 +59,7 @@ class ReplyProgress(Protocol):
     def watch(self) -> ReplyMonitor: ...
     @property
     def usage(self) -> Usage | None: ...  # as the client gets it
-    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+    def tap(self, wrap: Callable[[EventSource], EventSource]) -> Secrets:
         """Read through another source from now on; return the secrets that may stand in what it reads."""
 
 

@@ -21,7 +21,7 @@ from dragoman.proxy.call import Call
 from dragoman.proxy.outcome import CANCELLED, OK, ToolRun
 from dragoman.proxy.prepare import Translated
 from dragoman.proxy.request_record import Awaited
-from dragoman.server_tools.addresses import DomainRules, Origin, ShownText, find_fetchable, list_shown
+from dragoman.server_tools.addresses import AddressOrigin, DomainRules, ShownText, find_fetchable, list_shown
 from dragoman.server_tools.backends import ToolPlan
 from dragoman.server_tools.tool_results import redact_outcome
 from dragoman.server_tools.web_fetch import fetch
@@ -39,7 +39,15 @@ from dragoman.translate.hub.events import (
     ToolReturned,
 )
 from dragoman.translate.hub.request import Hosted, Part, Request, Text, ToolResult
-from dragoman.translate.hub.server_tools import FETCH, SEARCH, CallPlace, Page, ToolErrorCode, ToolFailure, ToolOutcome
+from dragoman.translate.hub.server_tools import (
+    FETCH,
+    SEARCH,
+    CallPlace,
+    ToolErrorCode,
+    ToolFailure,
+    ToolOutcome,
+    WebPage,
+)
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.passes.server_tools import (
     ServerTools,
@@ -229,7 +237,7 @@ class _Runner:
     def write(self, call: ServerCall, outcome: ToolOutcome) -> ToolResult:
         result = write_result(call.id, outcome, documents=self._reads_documents)
         texts = [part.text for part in result.content if isinstance(part, Text)]
-        self._rounds.shown += [ShownText(text, Origin.SERVER_TOOL, call.kind) for text in texts]
+        self._rounds.shown += [ShownText(text, AddressOrigin.SERVER_TOOL, call.kind) for text in texts]
         return result
 
     async def run(self, call: ServerCall) -> ToolOutcome:
@@ -279,7 +287,7 @@ class _Runner:
             message = "The address has not appeared in the conversation. Search for it, or ask the user."
             return ToolFailure(ToolErrorCode.URL_NOT_IN_PRIOR_CONTEXT, message)
         outcome = await self._note_run(FETCH, plan.fetch.name, fetch(plan.fetch, named, _domains(declared)))
-        if not isinstance(outcome, Page):
+        if not isinstance(outcome, WebPage):
             return outcome
         return replace(_shorten(outcome, declared.max_content_tokens), is_citable=declared.cites_pages)
 
@@ -305,7 +313,7 @@ class _Runner:
             self._call.record.tool_runs.append(ToolRun(tool, backend, result, clock() - began))
 
 
-def _shorten(page: Page, max_tokens: int | None) -> Page:
+def _shorten(page: WebPage, max_tokens: int | None) -> WebPage:
     """Cut a page's text to about this number of tokens."""
     if max_tokens is None or len(page.text) <= CHARACTERS_PER_TOKEN * max_tokens:
         return page

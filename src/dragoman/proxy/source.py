@@ -4,7 +4,7 @@ from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.ports import Decoder, Stage
 
 
-class Source:
+class EventSource:
     """Bytes to events: a framer and the decoder that reads its frames."""
 
     __slots__ = ("decoder", "framer", "frames")

@@ -18,7 +18,7 @@ from dragoman.proxy.ports import LostCallMemory
 from dragoman.proxy.prepare import Change, Prepared, Translated
 from dragoman.proxy.pump import LINGER_S, Pump, is_answering
 from dragoman.proxy.replies.opening import Replies
-from dragoman.proxy.replies.reply import Reply, StreamedReply
+from dragoman.proxy.replies.reply import StreamedReply, TurnReply
 from dragoman.proxy.replies.translated import Body
 from dragoman.proxy.reply_bounds import read_reply, timeouts_for
 from dragoman.proxy.rounds import ToolsCalled, call_unrun_uses
@@ -36,11 +36,11 @@ class CallContext(Struct, frozen=True):
     call: Call
     memory: LostCallMemory
     replies: Replies
-    note_first_token: Callable[["Turn"], None]
+    note_first_token: Callable[["UpstreamTurn"], None]
     clock: Callable[[], float]  # of the event loop
 
 
-class Turn:
+class UpstreamTurn:
     """One upstream request and its reply."""
 
     def __init__(self, ask: Ask, around: CallContext) -> None:
@@ -53,7 +53,7 @@ class Turn:
         self.ended = False  # the upstream's body has been read to its end
         self.prepared: Prepared | None = None
         self.built: Translated | None = None  # the same, if it is translated
-        self.reply: Reply | None = None  # from its first bytes on
+        self.reply: TurnReply | None = None  # from its first bytes on
 
     async def run(self) -> TurnEnd:
         ask = self._ask

@@ -16,7 +16,7 @@ from dragoman.net import tasks
 from dragoman.net.errors import ClientDisconnected, RequestRejected
 from dragoman.net.headers import JSON, Header, asks_for_websocket
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.sink import Phase, ReplySink
+from dragoman.net.sink import ReplySink, SinkPhase
 from dragoman.net.tasks import describe_fault
 from dragoman.operate.metrics.readings import CONTENT_TYPE
 from dragoman.proxy.call import Compacts
@@ -35,13 +35,13 @@ from dragoman.server.responses import NO_SOCKET, ReplayedResponses, ResponsesApi
 from dragoman.server.responses import PATH as SOCKET_PATH
 from dragoman.server.routes import (
     MODEL,
+    AccessRole,
     Cost,
-    Role,
-    Route,
+    ForwardedSender,
+    HttpRoute,
     RoutedRequest,
     RouteMatch,
     RouteTable,
-    Sender,
     check_role,
     client_at,
     make_call,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_KEY = KeyId("")
-WITHOUT_KEY = (Role.PUBLIC, Role.SESSION)
+WITHOUT_KEY = (AccessRole.PUBLIC, AccessRole.SESSION)
 OF_CONSOLE = (API, "/console")  # paths whose errors have the admin API's shape, and are not cached
 
 
@@ -137,7 +137,7 @@ class RequestHandler:
         """Return how many more requests may be answered at the same time; negative after the limit was lowered."""
         return self._gateway.runtime.config.server.max_requests - self.under_way
 
-    def _table(self) -> Iterator[Route]:
+    def _table(self) -> Iterator[HttpRoute]:
         for path, handler in (
             ("/", self._root),
             ("/health", self._health),
@@ -147,33 +147,37 @@ class RequestHandler:
             ("/metrics", self._metrics),
             ("/api/hello", self._hello),
         ):
-            yield Route("GET", path, Role.PUBLIC, handler)
+            yield HttpRoute("GET", path, AccessRole.PUBLIC, handler)
         models = ModelsApi(self._gateway)
         for name, protocol in self._gateway.runtime.protocols.items():
             client = protocol.client
             for path in () if client is None else client.paths:
-                yield Route("POST", path, Role.CLIENT, partial(self._serve, name, None), story=serve, cost=Cost.COSTS)
+                yield HttpRoute(
+                    "POST", path, AccessRole.CLIENT, partial(self._serve, name, None), story=serve, cost=Cost.COSTS
+                )
             for path in () if client is None or client.counting is None else client.counting.paths:
-                yield Route("POST", path, Role.CLIENT, partial(self._count, name), story=count, cost=Cost.FREE)
+                yield HttpRoute(
+                    "POST", path, AccessRole.CLIENT, partial(self._count, name), story=count, cost=Cost.FREE
+                )
             for path in () if protocol.models is None else protocol.models.paths:
-                yield Route("GET", path, Role.CLIENT, partial(models.list_models, protocol.models))
-                yield Route("GET", f"{path}/*", Role.CLIENT, partial(models.show_model, protocol.models))
-        yield Route("GET", "/models", Role.CLIENT, partial(models.list_models, None))
-        yield Route("GET", "/models/*", Role.CLIENT, partial(models.show_model, None))
+                yield HttpRoute("GET", path, AccessRole.CLIENT, partial(models.list_models, protocol.models))
+                yield HttpRoute("GET", f"{path}/*", AccessRole.CLIENT, partial(models.show_model, protocol.models))
+        yield HttpRoute("GET", "/models", AccessRole.CLIENT, partial(models.list_models, None))
+        yield HttpRoute("GET", "/models/*", AccessRole.CLIENT, partial(models.show_model, None))
         for relayed in RELAYED_PATHS.values():
             passed_on = partial(self._relay, relayed)
-            yield Route("POST", f"/{relayed.name}", Role.CLIENT, passed_on, story=relay, cost=Cost.COSTS)
+            yield HttpRoute("POST", f"/{relayed.name}", AccessRole.CLIENT, passed_on, story=relay, cost=Cost.COSTS)
         yield from () if self._api is None else self._api.routes(lambda: self.routes.routes)
         yield from () if self.console is None else self.console.routes()
         if self.responses is not None:
             path, compact = f"{SOCKET_PATH}/compact", partial(self._serve, self.responses.protocol, Compacts.BY_PATH)
-            yield Route("POST", path, Role.CLIENT, compact, story=serve, cost=Cost.COSTS)
+            yield HttpRoute("POST", path, AccessRole.CLIENT, compact, story=serve, cost=Cost.COSTS)
         if isinstance(self.responses, ResponsesApi):
             yield from self.responses.routes(self.services, self._hold_back_of)
         else:
             yield from refuse_state()
 
-    async def __call__(self, request: HttpRequest, sink: ReplySink, sender: Sender | None = None) -> None:
+    async def __call__(self, request: HttpRequest, sink: ReplySink, sender: ForwardedSender | None = None) -> None:
         """Answer a request. `sender`: another worker of the gateway has checked it, and passes it on."""
         request_id = self.make_request_id() if sender is None else sender.request_id
         if request.headers.get(b"x-request-id") is not None:
@@ -201,7 +205,7 @@ class RequestHandler:
             self._refuse(request, sink, path, RequestError(transport_failure(rejected)), request_id)
         except Exception as bug:
             log.error("%s failed: %s", redact_path(path), describe_fault(bug))
-            if sink.phase >= Phase.SENT:
+            if sink.phase >= SinkPhase.SENT:
                 sink.abort()
                 return
             message = f"The gateway failed on this request. See the gateway's log for {request_id}."
@@ -286,7 +290,7 @@ class RequestHandler:
         path: str,
         request_id: str,
         found: RouteMatch | None,
-        sender: Sender,
+        sender: ForwardedSender,
     ) -> None:
         if not self._keyring.is_valid(sender.key):  # it may be so new that this worker does not know it yet
             await self._keyring.refresh()

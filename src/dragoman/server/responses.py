@@ -13,7 +13,7 @@ from dragoman.proxy.serve import Services, serve_lane
 from dragoman.proxy.steps.restore_state import ReplayedState, StoredState
 from dragoman.proxy.upstream import Keeper, NoteStatus, relay_resource
 from dragoman.server.background import BackgroundApi
-from dragoman.server.routes import Cost, Role, Route, RoutedRequest, make_not_found, respond_json
+from dragoman.server.routes import AccessRole, Cost, HttpRoute, RoutedRequest, make_not_found, respond_json
 from dragoman.server.unknown_models import HoldBack
 from dragoman.state.conversations import Conversations, render
 from dragoman.state.service import ResponseService, includes_opaque, read_page
@@ -58,14 +58,14 @@ class ResponsesApi:
         self._sockets: set[ResponsesSocket] = set()
         self._is_stopping = False
 
-    def routes(self, services: Services, hold_back: HoldBack) -> Iterator[Route]:
+    def routes(self, services: Services, hold_back: HoldBack) -> Iterator[HttpRoute]:
         """Yield the routes of what is kept; `hold_back` is awaited before a request of a WebSocket is refused."""
         open_socket = partial(self._open_socket, services, hold_back)
-        yield Route("GET", PATH, Role.CLIENT, open_socket, refuses=True, story=serve_lane, cost=Cost.COSTS)
+        yield HttpRoute("GET", PATH, AccessRole.CLIENT, open_socket, refuses=True, story=serve_lane, cost=Cost.COSTS)
         yield from self._conversations.routes()
-        yield Route("GET", f"{PATH}/*", Role.CLIENT, self._get)
-        yield Route("DELETE", f"{PATH}/*", Role.CLIENT, self._delete)
-        yield Route("POST", f"{PATH}/*", Role.CLIENT, self._post, cost=Cost.FREE)
+        yield HttpRoute("GET", f"{PATH}/*", AccessRole.CLIENT, self._get)
+        yield HttpRoute("DELETE", f"{PATH}/*", AccessRole.CLIENT, self._delete)
+        yield HttpRoute("POST", f"{PATH}/*", AccessRole.CLIENT, self._post, cost=Cost.FREE)
 
     async def _open_socket(self, services: Services, hold_back: HoldBack, request: RoutedRequest) -> None:
         from dragoman.net.websocket import WebSocket, wants_websocket
@@ -177,13 +177,13 @@ class ReplayedResponses:
         self.state = self.counted_state = ReplayedState(lookups)
 
 
-def refuse_state() -> Iterator[Route]:
+def refuse_state() -> Iterator[HttpRoute]:
     """Yield the routes of a gateway that has no store: they say so."""
-    yield Route("GET", PATH, Role.CLIENT, refuse_websocket, refuses=True)
+    yield HttpRoute("GET", PATH, AccessRole.CLIENT, refuse_websocket, refuses=True)
     for method in ("GET", "POST", "DELETE"):
         for path in (f"{PATH}/*", CONVERSATIONS, f"{CONVERSATIONS}/*"):
             cost = Cost.FREE if method == "POST" else None
-            yield Route(method, path, Role.CLIENT, _refuse_stored_responses, refuses=True, cost=cost)
+            yield HttpRoute(method, path, AccessRole.CLIENT, _refuse_stored_responses, refuses=True, cost=cost)
 
 
 async def refuse_websocket(request: RoutedRequest) -> None:
@@ -203,11 +203,11 @@ class ConversationsApi:
         self._conversations = conversations
         self._tenant = tenant
 
-    def routes(self) -> Iterator[Route]:
-        yield Route("POST", CONVERSATIONS, Role.CLIENT, self._create, cost=Cost.FREE)
-        yield Route("GET", f"{CONVERSATIONS}/*", Role.CLIENT, self._get)
-        yield Route("POST", f"{CONVERSATIONS}/*", Role.CLIENT, self._post, cost=Cost.FREE)
-        yield Route("DELETE", f"{CONVERSATIONS}/*", Role.CLIENT, self._delete)
+    def routes(self) -> Iterator[HttpRoute]:
+        yield HttpRoute("POST", CONVERSATIONS, AccessRole.CLIENT, self._create, cost=Cost.FREE)
+        yield HttpRoute("GET", f"{CONVERSATIONS}/*", AccessRole.CLIENT, self._get)
+        yield HttpRoute("POST", f"{CONVERSATIONS}/*", AccessRole.CLIENT, self._post, cost=Cost.FREE)
+        yield HttpRoute("DELETE", f"{CONVERSATIONS}/*", AccessRole.CLIENT, self._delete)
 
     async def _create(self, request: RoutedRequest) -> None:
         respond_json(request, await self._conversations.create(self._tenant(request.key), await _read_body(request)))

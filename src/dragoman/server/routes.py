@@ -36,7 +36,7 @@ MODEL = "{model}"  # within a path: any text, slashes and colons included
 ID = "{id}"  # within a path: any text without a slash
 
 
-class Role(Enum):
+class AccessRole(Enum):
     PUBLIC = "public"  # needs no key
     SESSION = "session"  # a browser that is signed in to the console or signs in, which the handler checks
     CLIENT = "client"  # the owner and client keys
@@ -51,7 +51,7 @@ class Cost(Enum):
     FREE = "free"
 
 
-class Sender(Struct, frozen=True):
+class ForwardedSender(Struct, frozen=True):
     """Who sent a request that another worker of the gateway has checked and passed on."""
 
     key: KeyId
@@ -83,10 +83,10 @@ class RoutedRequest(Struct, frozen=True):
 Handler = Callable[[RoutedRequest], Awaitable[None]]
 
 
-class Route(Struct, frozen=True):
+class HttpRoute(Struct, frozen=True):
     method: str  # GET answers HEAD too
     path: str
-    role: Role
+    role: AccessRole
     handler: Handler
     refuses: bool = False  # it only says why there is nothing, so that no other request is advised to go there
     scope: Scope | None = None  # of an admin token that may use it
@@ -110,14 +110,14 @@ def fits_pattern(path: str, pattern: str) -> bool:
     return len(path) > len(before) + len(after) and path.startswith(before) and path.endswith(after)
 
 
-def check_role(route: Route, access: Access) -> None:
+def check_role(route: HttpRoute, access: Access) -> None:
     """Raise RequestError (403) if a key may not use a route."""
-    if access.role is _OWNER or (access.role is _CLIENT and route.role is not Role.ADMIN):
+    if access.role is _OWNER or (access.role is _CLIENT and route.role is not AccessRole.ADMIN):
         return
     if access.role is _CLIENT:
         message = "This is a client key, for model requests and its own usage. Use the owner's key or an admin token."
         raise RequestError(Failure(Kind.FORBIDDEN, message, code="admin_required"))
-    if route.role is Role.CLIENT:
+    if route.role is AccessRole.CLIENT:
         message = "This is an admin token, and model requests need a client key. Run: dragoman keys create"
         raise RequestError(Failure(Kind.FORBIDDEN, message, code="client_key_required"))
     if route.scope is not None and not access.may(route.scope):
@@ -126,18 +126,18 @@ def check_role(route: Route, access: Access) -> None:
 
 
 class RouteMatch(Struct, frozen=True):
-    route: Route
+    route: HttpRoute
     rest: str = ""
 
 
 class RouteTable:
     """Find the route of a request: an exact path first, then one with a model in it, then the longest one above it."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[HttpRoute]) -> None:
         self.routes = tuple(routes)
-        self._exact: dict[str, dict[str, Route]] = {}
+        self._exact: dict[str, dict[str, HttpRoute]] = {}
         self._matches: dict[tuple[str, str], RouteMatch] = {}  # of exact paths, by method and path
-        self._below: dict[str, dict[str, Route]] = {}
+        self._below: dict[str, dict[str, HttpRoute]] = {}
         self._patterns = [route for route in self.routes if MODEL in route.path]
         self._with_id = [route for route in self.routes if ID in route.path]
         for route in self.routes:
@@ -177,7 +177,7 @@ class RouteTable:
         offered = [method for method, route in found.items() if not route.refuses]
         return [name for method in offered for name in (("GET", "HEAD") if method == "GET" else (method,))]
 
-    def _find_with_id(self, path: str) -> Iterator[tuple[Route, str]]:
+    def _find_with_id(self, path: str) -> Iterator[tuple[HttpRoute, str]]:
         for route in self._with_id:
             before, _, after = route.path.partition(ID)
             rest = path[len(before) : len(path) - len(after)]

@@ -17,7 +17,7 @@ from dragoman.net.http_request import HttpRequest
 from dragoman.net.request_head import RequestHead
 from dragoman.net.sink import DetachedSink
 from dragoman.net.tasks import describe_fault, run_off_loop, spawn
-from dragoman.net.websocket import Message, WebSocket
+from dragoman.net.websocket import SocketMessage, WebSocket
 from dragoman.proxy.call import Call
 from dragoman.proxy.failures import respond_with_failure, retry_headers
 from dragoman.proxy.reply_bounds import no_room_failure
@@ -220,7 +220,7 @@ class ResponsesSocket:
             self._close_if_idle()
             self._socket.ping()
 
-    async def _take(self, message: Message) -> None:
+    async def _take(self, message: SocketMessage) -> None:
         """Queue a request, or answer at once what cannot become one."""
         lane, size = DEFAULT_LANE, message.size
         try:
@@ -434,7 +434,7 @@ class LaneState:
             self._socket.note_end(state)
 
 
-def _read_fields(message: Message) -> dict[str, Json]:
+def _read_fields(message: SocketMessage) -> dict[str, Json]:
     return read_request(message.read())
 
 

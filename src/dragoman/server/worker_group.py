@@ -21,11 +21,11 @@ from dragoman.net.bodies import ByteBudget, read_and_close, read_chunks
 from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, HttpResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.headers import Header, Headers, names_in_connection
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.limits import Limits
+from dragoman.net.limits import ConnectionLimits
 from dragoman.net.server import RenderError, Server
-from dragoman.net.sink import Phase, ReplySink
+from dragoman.net.sink import ReplySink, SinkPhase
 from dragoman.proxy.reply_bounds import charge_bytes
-from dragoman.server.routes import RoutedRequest, Sender
+from dragoman.server.routes import ForwardedSender, RoutedRequest
 from dragoman.tenancy.keys import KeyId
 from dragoman.translate.hub.failure import Failure, Kind, RequestError, describe_cause
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 Question = dict[str, str]
 Answer = Callable[[Question], Awaitable[bytes]]
-AnswerForwarded = Callable[[HttpRequest, ReplySink, Sender], Awaitable[None]]
+AnswerForwarded = Callable[[HttpRequest, ReplySink, ForwardedSender], Awaitable[None]]
 
 OWN = b"x-dragoman-worker-"  # the header fields between workers; a client's fields of such names are left out
 SECRET, KEY, VIA_CONSOLE, REQUEST_ID = OWN + b"secret", OWN + b"key", OWN + b"via-console", OWN + b"request-id"
@@ -71,7 +71,7 @@ class WorkerGroup:
         self,
         member: GroupMember,
         answer_forwarded: AnswerForwarded,
-        limits: Limits,
+        limits: ConnectionLimits,
         render_error: RenderError,
         budget: ByteBudget,
     ) -> None:
@@ -140,7 +140,7 @@ class WorkerGroup:
             await _relay(response, request.http, sink)
         except ConnectionLost as lost:
             log.warning("worker %d ended in the middle of a response: %s", worker, lost)
-            if sink.phase < Phase.SENT:
+            if sink.phase < SinkPhase.SENT:
                 raise _unreachable(worker) from lost
             sink.abort()
         finally:
@@ -175,7 +175,7 @@ class WorkerGroup:
             await self._answer_question(request, sink)
             return
         request_id = (request.headers.get(REQUEST_ID) or b"").decode("latin-1")
-        sender = Sender(KeyId(key.decode("latin-1")), request.headers.get(VIA_CONSOLE) is not None, request_id)
+        sender = ForwardedSender(KeyId(key.decode("latin-1")), request.headers.get(VIA_CONSOLE) is not None, request_id)
         # The fields that the client sent.
         kept = ((name, value) for name, value in request.headers if name not in REPLACED_FIELDS)
         restored = ((name.removeprefix(CARRIED), value) for name, value in kept)

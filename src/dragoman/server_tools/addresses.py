@@ -137,7 +137,7 @@ _LONGEST_SCHEME = len("https://")
 MAX_PLACES = 1000  # in one text that are looked at; elsewhere an address counts as not named
 
 
-class Origin(Enum):
+class AddressOrigin(Enum):
     """Who has named an address. What only the model has written is no origin."""
 
     USER = "user"  # system and developer messages too
@@ -149,7 +149,7 @@ class ShownText(Struct, frozen=True):
     """A text that the model was shown, in which addresses may stand."""
 
     text: str
-    origin: Origin
+    origin: AddressOrigin
     tool: str = ""  # the name that the client knows it by
 
 
@@ -162,13 +162,13 @@ def list_shown(request: Request, read_uses: ReadUses) -> Iterator[ShownText]:
         for part in turn.parts:
             if isinstance(part, ToolResult):
                 name = names.get(part.call_id, "")
-                yield from (ShownText(text, Origin.CLIENT_TOOL, name) for text in _texts_of(part.content))
+                yield from (ShownText(text, AddressOrigin.CLIENT_TOOL, name) for text in _texts_of(part.content))
             elif turn.role is not Role.ASSISTANT:
-                yield from (ShownText(text, Origin.USER) for text in _texts_of((part,)))
+                yield from (ShownText(text, AddressOrigin.USER) for text in _texts_of((part,)))
         for use in read_uses(turn.parts).values() if turn.role is Role.ASSISTANT else ():
             if use is not None and use.outcome is not None:
                 result = write_result(use.id, use.outcome, documents=False)
-                yield from (ShownText(text, Origin.SERVER_TOOL, use.kind) for text in _texts_of(result.content))
+                yield from (ShownText(text, AddressOrigin.SERVER_TOOL, use.kind) for text in _texts_of(result.content))
 
 
 def find_fetchable(url: str, shown: Iterable[ShownText], sources: UrlSources) -> str | None:
@@ -180,11 +180,11 @@ def find_fetchable(url: str, shown: Iterable[ShownText], sources: UrlSources) ->
 
 def _is_source(text: ShownText, sources: UrlSources) -> bool:
     match text.origin:
-        case Origin.USER:
+        case AddressOrigin.USER:
             return sources.user_input
-        case Origin.CLIENT_TOOL:
+        case AddressOrigin.CLIENT_TOOL:
             return sources.client_tools.permits(text.tool)
-        case Origin.SERVER_TOOL:
+        case AddressOrigin.SERVER_TOOL:
             return sources.server_tools.permits(text.tool)
 
 

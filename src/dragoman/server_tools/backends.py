@@ -16,7 +16,7 @@ from dragoman.net.tasks import run_off_loop, spawn
 from dragoman.server_tools.addresses import DomainRules
 from dragoman.server_tools.guarded_fetch import GuardedFetcher
 from dragoman.server_tools.mcp import HttpMcpServer, McpServer, StdioMcpServer
-from dragoman.server_tools.service import Service
+from dragoman.server_tools.service import ToolService
 from dragoman.server_tools.tool_results import read_page, read_search
 from dragoman.server_tools.web_fetch import FetchBackend, PageFetcher, PageLimits, TavilyFetch, limit_time
 from dragoman.server_tools.web_search import (
@@ -233,8 +233,8 @@ def _make_mcp_server(settings: WebSearch | WebFetch, network: Network) -> McpSer
     return HttpMcpServer(settings.endpoint, _service("mcp", network), headers)
 
 
-def _service(name: str, network: Network) -> Service:
-    return Service(name, network.send, DialOptions(environment_proxies=network.proxies))
+def _service(name: str, network: Network) -> ToolService:
+    return ToolService(name, network.send, DialOptions(environment_proxies=network.proxies))
 
 
 def _secret(settings: WebSearch | WebFetch, network: Network) -> str:

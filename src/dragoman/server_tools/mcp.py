@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from dragoman.net.client import ConnectionLost, IncomingResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.net.tasks import spawn
-from dragoman.server_tools.service import MAX_BYTES, Service
+from dragoman.server_tools.service import MAX_BYTES, ToolService
 from dragoman.translate.framing.jsonread import JSON_ERRORS
 from dragoman.translate.framing.sse import Frame, SseFramer
 from dragoman.translate.hub.request import Json
@@ -40,7 +40,7 @@ class ToolContent(Struct):
     text: str | None = None
 
 
-class ToolResult(Struct, rename="camel"):
+class McpToolResult(Struct, rename="camel"):
     """What `tools/call` returned."""
 
     content: list[ToolContent] = []
@@ -76,7 +76,7 @@ class ToolList(Struct):
     tools: list[ListedTool] = []
 
 
-T = TypeVar("T", ToolResult, ToolList)
+T = TypeVar("T", McpToolResult, ToolList)
 
 
 class _RpcError(Struct):
@@ -96,8 +96,10 @@ class RpcMessage(Struct):
 class McpServer(ABC):
     """A server whose tools can be called; the transports differ."""
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Json], timeout_s: float) -> ToolResult | ToolFailure:
-        return await self._call("tools/call", {"name": name, "arguments": arguments}, timeout_s, ToolResult)
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Json], timeout_s: float
+    ) -> McpToolResult | ToolFailure:
+        return await self._call("tools/call", {"name": name, "arguments": arguments}, timeout_s, McpToolResult)
 
     async def list_tools(self, timeout_s: float) -> ToolList | ToolFailure:
         return await self._call("tools/list", {}, timeout_s, ToolList)
@@ -128,7 +130,7 @@ class _SessionLost(Exception):
 class HttpMcpServer(McpServer):
     """An MCP server at a URL. The session is opened by the first call, and again when the server has forgotten it."""
 
-    def __init__(self, url: str, service: Service, headers: tuple[Header, ...] = ()) -> None:
+    def __init__(self, url: str, service: ToolService, headers: tuple[Header, ...] = ()) -> None:
         self._url = url
         self._service = service
         self._headers = headers
@@ -375,7 +377,7 @@ def _result_of(message: RpcMessage) -> bytes:
     return bytes(message.result)
 
 
-def _failure_of(service: Service, error: _RpcError) -> ToolFailure:
+def _failure_of(service: ToolService, error: _RpcError) -> ToolFailure:
     return service.fail(error.message or f"JSON-RPC error {error.code}", _code_of(error))
 
 

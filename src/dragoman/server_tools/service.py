@@ -18,20 +18,20 @@ from dragoman.translate.hub.server_tools import ToolErrorCode, ToolFailure
 MAX_BYTES = 8 * 1024 * 1024
 
 
-class Reply(Struct, frozen=True):
+class ServiceReply(Struct, frozen=True):
     status: int
     headers: Headers
     body: bytes
 
 
-class Service(Struct, frozen=True):
+class ToolService(Struct, frozen=True):
     """How a tool's service is reached."""
 
     name: str  # for messages
     send: SendRequest
     dial: DialOptions
 
-    async def request(self, out: OutgoingRequest, timeout_s: float) -> Reply | ToolFailure:
+    async def request(self, out: OutgoingRequest, timeout_s: float) -> ServiceReply | ToolFailure:
         """Return the service's answer; a connection that cannot be opened is tried once more."""
         try:
             return await self._exchange(out, timeout_s)
@@ -52,6 +52,6 @@ class Service(Struct, frozen=True):
         code = ToolErrorCode.TOO_MANY_REQUESTS if status == 429 else ToolErrorCode.UNAVAILABLE
         return self.fail(f"HTTP {status}{f'. {hint}' if hint else ''}", code)
 
-    async def _exchange(self, out: OutgoingRequest, timeout_s: float) -> Reply:
+    async def _exchange(self, out: OutgoingRequest, timeout_s: float) -> ServiceReply:
         answer = await self.send(out, self.dial, head_timeout_s=timeout_s)
-        return Reply(answer.status, answer.headers, await read_and_close(answer, MAX_BYTES, timeout_s))
+        return ServiceReply(answer.status, answer.headers, await read_and_close(answer, MAX_BYTES, timeout_s))

@@ -7,20 +7,20 @@ from itertools import islice
 
 import msgspec
 
-from dragoman.server_tools.mcp import ToolResult
+from dragoman.server_tools.mcp import McpToolResult
 from dragoman.server_tools.web_search import CUT, MAX_TEXT
 from dragoman.translate.framing.jsonread import parse_or
 from dragoman.translate.framing.known_secrets import redact_known
 from dragoman.translate.hub.request import Json
 from dragoman.translate.hub.server_tools import (
     FetchOutcome,
-    Page,
     SearchFound,
     SearchOutcome,
     SearchResult,
     ToolErrorCode,
     ToolFailure,
     ToolOutcome,
+    WebPage,
 )
 
 _URL = re.compile(r"https?://[^\s<>()\[\]\"']{1,2000}")
@@ -33,7 +33,7 @@ _DATES = ("publishedDate", "published", "published_date", "page_age", "date")
 _LISTS = ("results", "items", "data", "organic", "web")
 
 
-def read_search(result: ToolResult, name: str) -> SearchOutcome:
+def read_search(result: McpToolResult, name: str) -> SearchOutcome:
     """Return a tool's results: JSON objects with a URL, or prose in which URLs stand."""
     text = result.text
     if result.is_error:
@@ -50,12 +50,12 @@ def read_search(result: ToolResult, name: str) -> SearchOutcome:
     return SearchFound(tuple(islice(_results_in_prose(prose), MAX_RESULTS)), prose)
 
 
-def read_page(result: ToolResult, url: str, name: str, max_chars: int) -> FetchOutcome:
+def read_page(result: McpToolResult, url: str, name: str, max_chars: int) -> FetchOutcome:
     text = result.text
     if result.is_error:
         return ToolFailure(ToolErrorCode.URL_NOT_ACCESSIBLE, f"{name}: {text or 'the tool reported an error'}"[:1000])
     title = _TITLE_LINE.search(text[:2000])
-    return Page(url, title.group(1).strip() if title else url, text[:max_chars], truncated=len(text) > max_chars)
+    return WebPage(url, title.group(1).strip() if title else url, text[:max_chars], truncated=len(text) > max_chars)
 
 
 def _json(text: str) -> Json:

@@ -20,10 +20,10 @@ from dragoman.net.tasks import describe_fault
 from dragoman.server_tools.addresses import DomainRules, to_ascii
 from dragoman.server_tools.guarded_fetch import MAX_URL, PORTS, Fetched, FetchRules, GuardedFetcher
 from dragoman.server_tools.readable import Check, TimeLimit, TooSlow, check_nothing, decode_text, read_html
-from dragoman.server_tools.service import Service
+from dragoman.server_tools.service import ToolService
 from dragoman.server_tools.web_search import join_path
 from dragoman.translate.framing.jsonread import JSON_ERRORS
-from dragoman.translate.hub.server_tools import FetchOutcome, Page, ToolErrorCode, ToolFailure
+from dragoman.translate.hub.server_tools import FetchOutcome, ToolErrorCode, ToolFailure, WebPage
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ async def fetch(backend: FetchBackend, url: str, domains: DomainRules) -> FetchO
     if isinstance(checked, ToolFailure):
         return checked
     outcome = await backend.fetch(checked, domains)
-    if not isinstance(outcome, Page) or outcome.retrieved_at:
+    if not isinstance(outcome, WebPage) or outcome.retrieved_at:
         return outcome
     return replace(outcome, retrieved_at=datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -139,7 +139,7 @@ class TavilyFetch:
 
     name = "tavily"
 
-    def __init__(self, endpoint: str, api_key: str, service: Service, settings: WebFetch) -> None:
+    def __init__(self, endpoint: str, api_key: str, service: ToolService, settings: WebFetch) -> None:
         self._endpoint = endpoint
         self._api_key = api_key
         self._service = service
@@ -164,7 +164,7 @@ class TavilyFetch:
         if not found or not found[0].raw_content:
             return ToolFailure(ToolErrorCode.URL_NOT_ACCESSIBLE, "tavily could not read the page.")
         text, most = found[0].raw_content, self._settings.max_chars
-        return Page(url, found[0].title or url, text[:most], truncated=len(text) > most)
+        return WebPage(url, found[0].title or url, text[:most], truncated=len(text) > most)
 
 
 def is_readable(media_type: str) -> bool:
@@ -174,15 +174,15 @@ def is_readable(media_type: str) -> bool:
     return media_type in ("application/json", "application/xml") or media_type.endswith(("+json", "+xml"))
 
 
-def read_page(fetched: Fetched, max_chars: int, check: Check = check_nothing) -> Page:
+def read_page(fetched: Fetched, max_chars: int, check: Check = check_nothing) -> WebPage:
     """Return a page as a model reads it. Raises what `check` raises."""
     if fetched.media_type == PDF:
-        return Page(fetched.url, _file_name(fetched.url), pdf=base64.b64encode(fetched.body).decode())
+        return WebPage(fetched.url, _file_name(fetched.url), pdf=base64.b64encode(fetched.body).decode())
     if fetched.media_type in HTML:
         readable = read_html(fetched.body, fetched.content_type, fetched.url, max_chars, check)
-        return Page(fetched.url, readable.title or fetched.url, readable.text, truncated=readable.truncated)
+        return WebPage(fetched.url, readable.title or fetched.url, readable.text, truncated=readable.truncated)
     text = decode_text(fetched.body, fetched.content_type, check, max_chars)
-    return Page(fetched.url, _file_name(fetched.url), text[:max_chars], truncated=len(text) > max_chars)
+    return WebPage(fetched.url, _file_name(fetched.url), text[:max_chars], truncated=len(text) > max_chars)
 
 
 def _file_name(url: str) -> str:

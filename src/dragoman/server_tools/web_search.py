@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import JSON, Header
 from dragoman.server_tools.addresses import DomainRules, is_web_address
-from dragoman.server_tools.service import Service
+from dragoman.server_tools.service import ToolService
 from dragoman.translate.framing.jsonread import JSON_ERRORS
 from dragoman.translate.hub.server_tools import (
     SearchFound,
@@ -118,7 +118,7 @@ class Listed(Struct, frozen=True):
 class RestSearch:
     """A search backend that calls one of these APIs."""
 
-    def __init__(self, api: SearchApi, account: ServiceAccount, service: Service) -> None:
+    def __init__(self, api: SearchApi, account: ServiceAccount, service: ToolService) -> None:
         self.name = api.name
         self._api = api
         self._account = account

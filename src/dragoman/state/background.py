@@ -27,8 +27,8 @@ from dragoman.store.response_rows import (
     FinishedRun,
     QueuedRun,
     ResponseRow,
-    Run,
     RunEvents,
+    RunRow,
     StoredEvents,
 )
 from dragoman.store.runs import Runs
@@ -76,7 +76,7 @@ class RunRequest(Struct, frozen=True):
 class ActiveRun:
     """A response that this process runs."""
 
-    def __init__(self, run: Run, output: RunOutput) -> None:
+    def __init__(self, run: RunRow, output: RunOutput) -> None:
         self.row = run.row
         self.token = run.token
         self.request = msgspec.msgpack.decode(run.request, type=RunRequest)
@@ -248,7 +248,7 @@ class BackgroundRuns:
             if not runs:
                 return
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: RunRow) -> None:
         self.counts["in_progress"] += 1
         output = RunOutput(streams=run.row.mode == BACKGROUND_STREAM, on_events=self._has_events.set)
         active = self._active[run.row.owner, run.row.id] = ActiveRun(run, output)

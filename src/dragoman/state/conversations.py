@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dragoman.state.context import conversation_not_found, make_row, mint, resolve_items
-from dragoman.state.service import Page, ResponseService, now, render_item, render_page
+from dragoman.state.service import ItemPage, ResponseService, now, render_item, render_page
 from dragoman.store.response_rows import ConversationRow, ItemRow
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.translate.hub.request import Json
@@ -65,9 +65,9 @@ class Conversations:
         if room is None:
             raise conversation_not_found(id)
         self._service.check_room(room, "/items")
-        return render_page(rows, Page(order="asc", limit=MAX_ADDED))
+        return render_page(rows, ItemPage(order="asc", limit=MAX_ADDED))
 
-    async def list(self, owner: str, id: str, page: Page) -> bytes:
+    async def list(self, owner: str, id: str, page: ItemPage) -> bytes:
         await self.find(owner, id)
         return render_page(await self._items(owner, id), page)
 

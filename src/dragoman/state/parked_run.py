@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from dragoman.net.errors import ClientDisconnected, ResponseOrderError
 from dragoman.net.headers import Header
 from dragoman.net.limits import wake
-from dragoman.net.sink import DetachedSink, Phase, ReplySink
+from dragoman.net.sink import DetachedSink, ReplySink, SinkPhase
 from dragoman.translate.framing.jsonscan import IN_BYTES, BraceCounter
 from dragoman.translate.hub.failure import Failure
 
@@ -32,7 +32,7 @@ MAX_BYTES = 256 * 1024 * 1024  # of all runs
 EMPTY_RUN_BYTES = 2048  # what a run costs before its first event
 
 
-class Splitter(Protocol):
+class StreamSplitter(Protocol):
     """Splits a stream into its events, without changing a byte."""
 
     def feed(self, data: bytes) -> Sequence[bytes]: ...
@@ -91,7 +91,7 @@ class ArraySplitter:
         return b"".join(self._held)
 
 
-class Run:
+class ParkedRun:
     """One reply: its head, and its events as they are written."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Run:
         self.stop: Callable[[], None] = _do_nothing
         self.timer: asyncio.TimerHandle | None = None  # until it is stopped, or removed
         self._number = 0
-        self._splitter: Splitter | None = None
+        self._splitter: StreamSplitter | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -228,7 +228,7 @@ class ParkedSink(DetachedSink):
     in any case.
     """
 
-    def __init__(self, run: Run, client: ReplySink, note_growth: Callable[[Run, int], None]) -> None:
+    def __init__(self, run: ParkedRun, client: ReplySink, note_growth: Callable[[ParkedRun, int], None]) -> None:
         super().__init__()
         self._run = run
         self._client = client
@@ -237,9 +237,9 @@ class ParkedSink(DetachedSink):
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         if self._is_over:
             return
-        if self.phase >= Phase.SENT:
+        if self.phase >= SinkPhase.SENT:
             raise ResponseOrderError("a reply was already sent")
-        self.phase = Phase.ENDED
+        self.phase = SinkPhase.ENDED
         self._keep_head(status, headers)
         self._keep(body)
         headers = [*headers, (RUN, self._run.id.encode())]
@@ -250,18 +250,18 @@ class ParkedSink(DetachedSink):
             self._client.listener.on_body(body)
 
     def write(self, data: bytes) -> bool:
-        if self.phase is not Phase.SENT or self.reader_gone:
+        if self.phase is not SinkPhase.SENT or self.reader_gone:
             if self._is_over:
                 return False
             self._check_begun()
-            self.phase = Phase.SENT
+            self.phase = SinkPhase.SENT
         return self._take_body(data)
 
     def end(self, last: bytes = b"", trailers: Sequence[Header] = ()) -> None:
         if self._is_over:
             return
         self._check_begun()
-        self.phase = Phase.ENDED
+        self.phase = SinkPhase.ENDED
         self._keep(last)
         if not self._client.reader_gone:
             self._client.end(last, trailers)
@@ -314,28 +314,28 @@ class RunMemory(Protocol):
 
     def __len__(self) -> int: ...
 
-    def find(self, id: str) -> Run | None:
+    def find(self, id: str) -> ParkedRun | None:
         """Return the run with this id."""
 
-    def find_keyed(self, owner: str, path: str, key: bytes) -> Run | None:
+    def find_keyed(self, owner: str, path: str, key: bytes) -> ParkedRun | None:
         """Return the run of an owner that has this idempotency key."""
 
-    def find_lost(self, owner: str, digest: bytes) -> Run | None:
+    def find_lost(self, owner: str, digest: bytes) -> ParkedRun | None:
         """Return the oldest run of the same request whose client left before the end."""
 
-    def add(self, run: Run) -> None:
+    def add(self, run: ParkedRun) -> None:
         """Let requests find a run from now on."""
 
-    def note_growth(self, run: Run, size: int) -> None:
+    def note_growth(self, run: ParkedRun, size: int) -> None:
         """Count what was added to a run; forget it if there is no room."""
 
-    def note_end(self, run: Run) -> None:
+    def note_end(self, run: ParkedRun) -> None:
         """Let a run that has ended make room for others."""
 
-    def note_left(self, run: Run) -> None:
+    def note_left(self, run: ParkedRun) -> None:
         """Stop counting a run that was removed, once no client gets it any more."""
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: ParkedRun) -> None:
         """Remove a run; whoever gets it now gets the rest, and it counts until then."""
 
 
@@ -345,11 +345,11 @@ class RunIndex:
     def __init__(self, max_owner_bytes: int = MAX_OWNER_BYTES, max_bytes: int = MAX_BYTES) -> None:
         self._max_owner_bytes = max_owner_bytes
         self._max_bytes = max_bytes
-        self._runs: dict[str, Run] = {}
-        self._ended: dict[str, Run] = {}  # the oldest first
-        self._by_key: dict[tuple[str, str, bytes], Run] = {}
-        self._by_request: dict[tuple[str, bytes], list[Run]] = {}
-        self._removed: dict[str, Run] = {}  # which clients still get, so that they occupy memory
+        self._runs: dict[str, ParkedRun] = {}
+        self._ended: dict[str, ParkedRun] = {}  # the oldest first
+        self._by_key: dict[tuple[str, str, bytes], ParkedRun] = {}
+        self._by_request: dict[tuple[str, bytes], list[ParkedRun]] = {}
+        self._removed: dict[str, ParkedRun] = {}  # which clients still get, so that they occupy memory
         self._bytes_by_owner: dict[str, int] = {}
         self._bytes = 0
 
@@ -361,17 +361,17 @@ class RunIndex:
         """The bytes that all runs occupy."""
         return self._bytes
 
-    def find(self, id: str) -> Run | None:
+    def find(self, id: str) -> ParkedRun | None:
         return self._runs.get(id)
 
-    def find_keyed(self, owner: str, path: str, key: bytes) -> Run | None:
+    def find_keyed(self, owner: str, path: str, key: bytes) -> ParkedRun | None:
         return self._by_key.get((owner, path, key))
 
-    def find_lost(self, owner: str, digest: bytes) -> Run | None:
+    def find_lost(self, owner: str, digest: bytes) -> ParkedRun | None:
         """Return the oldest run of the same request whose client left before the end."""
         return next((run for run in self._by_request.get((owner, digest), ()) if run.is_lost), None)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: ParkedRun) -> None:
         self._runs[run.id] = run
         if run.key is not None:
             self._by_key[run.owner, run.path, run.key] = run
@@ -380,11 +380,11 @@ class RunIndex:
         run.size += EMPTY_RUN_BYTES
         self.note_growth(run, EMPTY_RUN_BYTES)
 
-    def note_end(self, run: Run) -> None:
+    def note_end(self, run: ParkedRun) -> None:
         if run.id in self._runs:
             self._ended[run.id] = run
 
-    def note_growth(self, run: Run, size: int) -> None:
+    def note_growth(self, run: ParkedRun, size: int) -> None:
         """Count what was added to a run; forget it if there is no room."""
         if not size or (run.id not in self._runs and run.id not in self._removed):
             return
@@ -394,7 +394,7 @@ class RunIndex:
             self.remove(run)
             self.note_left(run)
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: ParkedRun) -> None:
         """Remove a run; whoever gets it now gets the rest, and it counts until then."""
         if self._runs.pop(run.id, None) is None:
             return
@@ -410,7 +410,7 @@ class RunIndex:
         if not same:
             del self._by_request[run.owner, run.digest]
 
-    def note_left(self, run: Run) -> None:
+    def note_left(self, run: ParkedRun) -> None:
         """Stop counting a run that was removed, once no client gets it any more."""
         if (not run.clients or not run.is_kept) and self._removed.pop(run.id, None) is not None:
             self._count(run.owner, -run.size)

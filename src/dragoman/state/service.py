@@ -22,7 +22,7 @@ from dragoman.state.context import (
 )
 from dragoman.state.kept_call import ConversationLease, KeptCall, Terms
 from dragoman.store import Store, StoreError
-from dragoman.store.response_rows import Bounds, ItemRow, ResponseRow, Room, split_digests
+from dragoman.store.response_rows import ItemRow, ResponseRow, Room, StorageBounds, split_digests
 from dragoman.store.responses import Responses
 from dragoman.store.runs import Runs
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError, describe_cause
@@ -42,7 +42,7 @@ MAX_LISTED = 100
 STORAGE_LIMIT = "storage_limit_reached"  # the code of a refusal
 
 
-class Page(Struct, frozen=True):
+class ItemPage(Struct, frozen=True):
     """Which part of a list is requested."""
 
     order: str = "desc"
@@ -120,7 +120,7 @@ class ResponseService:
             raise BadRequest("", message)
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> StorageBounds:
         return find_bounds(self._settings())
 
     def check_room(self, room: Room, at: str) -> None:
@@ -169,7 +169,7 @@ class ResponseService:
             raise response_not_found(id)
         return msgspec.json.encode({"id": id, "object": "response.deleted", "deleted": True})
 
-    async def list_input(self, row: ResponseRow, page: Page) -> bytes:
+    async def list_input(self, row: ResponseRow, page: ItemPage) -> bytes:
         """Return the items that a response was generated from, as a list."""
         rows = await self.ask(self.store.load_context(row))
         return render_page([item for item in rows if item is not None], page)
@@ -212,7 +212,7 @@ def render_item(row: ItemRow, *, shows_hidden: bool) -> Raw:
     return Raw(row.body[:-1] + b',"encrypted_content":' + msgspec.json.encode(row.hidden.decode()) + b"}")
 
 
-def render_page(rows: Sequence[ItemRow], page: Page) -> bytes:
+def render_page(rows: Sequence[ItemRow], page: ItemPage) -> bytes:
     """Return one page of a list of items. Raises RequestError if a cursor names none of them."""
     ordered = list(rows) if page.order == "asc" else list(reversed(rows))
     ids = [row.id for row in ordered]
@@ -235,7 +235,7 @@ def render_page(rows: Sequence[ItemRow], page: Page) -> bytes:
     return msgspec.json.encode(body)
 
 
-def read_page(parameters: Sequence[tuple[str, str]]) -> Page:
+def read_page(parameters: Sequence[tuple[str, str]]) -> ItemPage:
     """Return the part of a list that a query asks for; raises RequestError."""
     given = dict(parameters)
     order = given.get("order", "desc")
@@ -244,7 +244,9 @@ def read_page(parameters: Sequence[tuple[str, str]]) -> Page:
     limit = given.get("limit", "20")
     if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAX_LISTED:
         raise BadRequest("/limit", f"limit must be a whole number from 1 to {MAX_LISTED}, got {limit[:80]!r}.")
-    return Page(order, int(limit), given.get("after"), given.get("before"), shows_hidden=includes_opaque(parameters))
+    return ItemPage(
+        order, int(limit), given.get("after"), given.get("before"), shows_hidden=includes_opaque(parameters)
+    )
 
 
 def includes_opaque(parameters: Sequence[tuple[str, str]]) -> bool:
@@ -287,8 +289,8 @@ async def _wait_for_more(
             return
 
 
-def find_bounds(settings: ResponsesSettings) -> Bounds:
-    return Bounds(settings.max_per_key, int(settings.max_mb_per_key * MB), int(settings.max_mb * MB))
+def find_bounds(settings: ResponsesSettings) -> StorageBounds:
+    return StorageBounds(settings.max_per_key, int(settings.max_mb_per_key * MB), int(settings.max_mb * MB))
 
 
 async def remove_old_events(runs: Runs) -> int:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from dragoman.store.database import Part, Session, find, queries, writes
+from dragoman.store.database import Session, StorePart, find, queries, writes
 
 AUDIT_DAYS = 400  # rows are kept that long
 SELECT_ROWS = """
@@ -36,7 +36,7 @@ def hash_audit_row(row: AuditRow | None) -> bytes:
     return b"" if row is None else hashlib.sha256(msgspec.msgpack.encode(astuple(row))).digest()
 
 
-class AuditLog(Part):
+class AuditLog(StorePart):
     @writes
     async def add_audit(self, session: Session, row: AuditRow) -> None:
         """Add a row to the audit log, which gets its number and the hash of the row before."""

@@ -5,7 +5,7 @@ from typing import NewType
 from msgspec import Struct
 from msgspec.structs import astuple, fields
 
-from dragoman.store.database import NotUnique, Part, Session, find, insert, reads, writes
+from dragoman.store.database import NotUnique, Session, StorePart, find, insert, reads, writes
 
 KeyId = NewType("KeyId", str)
 
@@ -74,7 +74,7 @@ ROTATE_KEY = f"""
 """  # noqa: S608 - names of our own fields
 
 
-class ClientKeys(Part):
+class ClientKeys(StorePart):
     @reads
     async def version(self, session: Session) -> int:
         """Return a number that changes whenever another process changes the client keys."""

@@ -3,7 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from dragoman.store.database import Part, Session, find, insert, reads, writes
+from dragoman.store.database import Session, StorePart, find, insert, reads, writes
 
 
 class SessionRow(Struct, frozen=True):
@@ -24,7 +24,7 @@ COLUMNS = ", ".join(SessionRow.__struct_fields__)
 SELECT_SESSIONS = f"SELECT {COLUMNS} FROM dragoman.console_sessions"  # noqa: S608 - names of our own fields
 
 
-class ConsoleSessions(Part):
+class ConsoleSessionTable(StorePart):
     @writes
     async def add_session(self, session: Session, row: SessionRow) -> None:
         """Add a session of the console or a link that makes one, and remove those that have expired."""

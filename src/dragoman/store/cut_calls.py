@@ -3,14 +3,14 @@
 One client key cannot displace what is kept for the others; the oldest are removed first.
 """
 
-from dragoman.store.database import Part, Session, fetch_among, find, reads, writes
+from dragoman.store.database import Session, StorePart, fetch_among, find, reads, writes
 
 MAX_CUT_CALLS = 1000
 MAX_CUT_CALLS_PER_TENANT = 200
 CUT_CALL_LIFE_S = 3600
 
 
-class CutCalls(Part):
+class CutCallTable(StorePart):
     @writes
     async def remember_cut(self, session: Session, tenant: str, digest: bytes, lost: bytes, now: int) -> None:
         """Keep the tool calls that the last reply of a conversation cut off, for CUT_CALL_LIFE_S."""

@@ -82,14 +82,14 @@ class Database(Protocol):
         """Give the space of removed rows back to the file system, and leave nothing of them in its files."""
 
 
-class Part:
+class StorePart:
     """A part of the store: a few tables, and the operations on them."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
 
-S = TypeVar("S", bound=Part)
+S = TypeVar("S", bound=StorePart)
 Method = Callable[Concatenate[S, Session, P], Awaitable[T]]
 Bound = Callable[Concatenate[S, P], Coroutine[None, None, T]]
 

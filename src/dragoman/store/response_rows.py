@@ -103,7 +103,7 @@ class Kept(Struct, frozen=True):
         return Kept(*map(add, astuple(self), astuple(other)))
 
 
-class Bounds(Struct, frozen=True):
+class StorageBounds(Struct, frozen=True):
     """The most that may be stored. Responses beyond it are removed; conversations are refused."""
 
     per_owner: int  # responses, and conversations
@@ -139,7 +139,7 @@ class QueuedRun(Struct, frozen=True):
     last_event: int = -1  # their last number
 
 
-class Run(Struct, frozen=True):
+class RunRow(Struct, frozen=True):
     """A response that has not ended; `token` is empty while it is queued."""
 
     row: ResponseRow

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from msgspec.structs import astuple
 
-from dragoman.store.database import Database, Part, Session, fetch_among, find, insert, queries, reads, writes
+from dragoman.store.database import Database, Session, StorePart, fetch_among, find, insert, queries, reads, writes
 from dragoman.store.response_rows import (
     CONVERSATION_BYTES,
     DIGEST_BYTES,
     MEMBER_BYTES,
-    Bounds,
     ConversationLock,
     ConversationRow,
     ItemRow,
     Kept,
     ResponseRow,
     Room,
+    StorageBounds,
     split_digests,
 )
 from dragoman.store.stored_conversations import COLUMNS as CONVERSATION_COLUMNS
@@ -47,7 +47,7 @@ CHAIN = """
 """
 
 
-class Responses(Part):
+class Responses(StorePart):
     """Stored responses and conversations.
 
     Every operation names its owner first and may raise StoreError. What belongs to another owner is never found,
@@ -165,7 +165,7 @@ class Responses(Part):
         """Return how much is stored, of one owner or of all."""
         return await read_totals(session, owner)
 
-    async def remove_responses(self, now: int, bounds: Bounds, limit: int) -> int:
+    async def remove_responses(self, now: int, bounds: StorageBounds, limit: int) -> int:
         """Remove at most `limit` responses that have expired or exceed the bounds; return how many rows.
 
         One owner is locked at a time. Of an owner with too many responses the oldest are removed; of one with too many
@@ -186,11 +186,11 @@ class Responses(Part):
         return 0
 
     @reads
-    async def _list_owners_to_clean(self, session: Session, now: int, bounds: Bounds) -> list[str]:
+    async def _list_owners_to_clean(self, session: Session, now: int, bounds: StorageBounds) -> list[str]:
         return await list_owners_to_clean(session, now, bounds)
 
     @writes
-    async def _remove_surplus(self, session: Session, owner: str, now: int, bounds: Bounds, limit: int) -> int:
+    async def _remove_surplus(self, session: Session, owner: str, now: int, bounds: StorageBounds, limit: int) -> int:
         return await remove_surplus(session, owner, now, bounds, limit)
 
     @reads
@@ -202,13 +202,13 @@ class Responses(Part):
         return await remove_from_largest(session, owner, total_bytes, limit)
 
     @reads
-    async def find_room(self, session: Session, owner: str, bounds: Bounds) -> Room:
+    async def find_room(self, session: Session, owner: str, bounds: StorageBounds) -> Room:
         """Return whether an owner's conversations may grow."""
         return await find_room(session, owner, Kept(), bounds)
 
     @writes
     async def add_conversation(
-        self, session: Session, row: ConversationRow, items: Sequence[ItemRow], bounds: Bounds
+        self, session: Session, row: ConversationRow, items: Sequence[ItemRow], bounds: StorageBounds
     ) -> Room:
         """Add a conversation with its first items, if there is room for it."""
         size = CONVERSATION_BYTES + len(row.metadata)
@@ -258,7 +258,7 @@ class Responses(Part):
 
     @writes
     async def append_items(
-        self, session: Session, owner: str, conversation: str, items: Sequence[ItemRow], bounds: Bounds
+        self, session: Session, owner: str, conversation: str, items: Sequence[ItemRow], bounds: StorageBounds
     ) -> Room | None:
         """Add items at the end of a conversation, if there is room for them; None if there is no such conversation."""
         async with change(session, owner) as changes:

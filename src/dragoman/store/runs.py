@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dragoman.store.database import Part, Session, fetch_among, find, reads, writes
+from dragoman.store.database import Session, StorePart, fetch_among, find, reads, writes
 from dragoman.store.response_rows import (
     EVENTS_BYTES,
     Ending,
@@ -16,8 +16,8 @@ from dragoman.store.response_rows import (
     Kept,
     QueuedRun,
     ResponseRow,
-    Run,
     RunEvents,
+    RunRow,
     StoredEvents,
 )
 from dragoman.store.stored_conversations import add_reply
@@ -65,7 +65,7 @@ ENDED_EVENTS = """
 """
 
 
-class Runs(Part):
+class Runs(StorePart):
     """Background responses that have not ended, and events. Every operation may raise StoreError.
 
     What changes a response locks its owner; adding events only locks the rows of their runs.
@@ -89,12 +89,12 @@ class Runs(Part):
                 await _add_chunk(changes, row.owner, row.id, chunk, row.created_at)
         return True
 
-    async def claim_runs(self, tokens: Sequence[str], until: int, per_owner: int) -> tuple[Run, ...]:
+    async def claim_runs(self, tokens: Sequence[str], until: int, per_owner: int) -> tuple[RunRow, ...]:
         """Take the oldest queued responses, one for each token, with a lease until then. They are then in progress.
 
         Those of an owner of which `per_owner` run are left.
         """
-        runs: list[Run] = []
+        runs: list[RunRow] = []
         # More than there are tokens, as other processes take some of them. Reading takes no lock.
         for owner, id in await self._list_queued(per_owner, 2 * len(tokens)):
             if len(runs) == len(tokens):
@@ -109,7 +109,9 @@ class Runs(Part):
         return await session.fetch(_make_pair, QUEUED, per_owner, limit)
 
     @writes
-    async def _claim(self, session: Session, owner: str, id: str, token: str, until: int, per_owner: int) -> Run | None:
+    async def _claim(
+        self, session: Session, owner: str, id: str, token: str, until: int, per_owner: int
+    ) -> RunRow | None:
         await session.lock(owner)
         request = await find(session, bytes, CLAIM, owner, id, token, until, per_owner)
         if request is None:  # another process was faster
@@ -118,7 +120,7 @@ class Runs(Part):
             f"UPDATE dragoman.responses SET status = 'in_progress' WHERE owner = $1 AND id = $2 RETURNING {COLUMNS}"
         )
         [row] = await session.fetch(ResponseRow, beginning, owner, id)
-        return Run(row, token, request)
+        return RunRow(row, token, request)
 
     @writes
     async def extend_claims(self, session: Session, tokens: Sequence[str], until: int) -> frozenset[str]:
@@ -185,16 +187,16 @@ class Runs(Part):
         return True
 
     @reads
-    async def list_lost_runs(self, session: Session, now: int, limit: int) -> tuple[Run, ...]:
+    async def list_lost_runs(self, session: Session, now: int, limit: int) -> tuple[RunRow, ...]:
         """Return responses whose lease has ended: the process that ran them has."""
         lost = (
             "SELECT owner, id, token, request FROM dragoman.background_runs"
             " WHERE token <> '' AND lease_until <= $1 LIMIT $2"
         )
         reading = f"SELECT {COLUMNS} FROM dragoman.responses WHERE owner = $1 AND id = $2"
-        runs: list[Run] = []
+        runs: list[RunRow] = []
         for owner, id, token, request in await session.fetch(_make_claim, lost, now, limit):
-            runs += [Run(row, token, request) for row in await session.fetch(ResponseRow, reading, owner, id)]
+            runs += [RunRow(row, token, request) for row in await session.fetch(ResponseRow, reading, owner, id)]
         return tuple(runs)
 
     @reads

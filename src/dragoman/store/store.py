@@ -5,12 +5,12 @@ from typing import Self
 
 from dragoman.store.audit import AuditLog
 from dragoman.store.client_keys import ClientKeys
-from dragoman.store.console_sessions import ConsoleSessions
-from dragoman.store.cut_calls import CutCalls
+from dragoman.store.console_sessions import ConsoleSessionTable
+from dragoman.store.cut_calls import CutCallTable
 from dragoman.store.database import Database, DriverMissing, StoreError
 from dragoman.store.responses import Responses
 from dragoman.store.runs import Runs
-from dragoman.store.usage import Usage
+from dragoman.store.usage import UsageTable
 
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"
@@ -20,7 +20,7 @@ NO_POSTGRES_DRIVER = (
 )
 
 
-class Store(ClientKeys, CutCalls, Usage, AuditLog, ConsoleSessions):
+class Store(ClientKeys, CutCallTable, UsageTable, AuditLog, ConsoleSessionTable):
     """Client keys, cut tool calls, usage, the audit log, sessions of the console, and stored responses, in a database.
 
     Every operation may raise StoreError, does not block the event loop, and works again without a restart once the

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from dragoman.store.database import Session, fetch_among, find
-from dragoman.store.response_rows import DIGEST_BYTES, EVENTS_BYTES, RESPONSE_BYTES, Bounds, Kept, ResponseRow
+from dragoman.store.response_rows import DIGEST_BYTES, EVENTS_BYTES, RESPONSE_BYTES, Kept, ResponseRow, StorageBounds
 from dragoman.store.stored_items import release
 from dragoman.store.stored_totals import Changes, change, read_totals
 
@@ -135,7 +135,7 @@ async def _remove_unused(changes: Changes, owner: str, ids: Sequence[str]) -> li
     return rows
 
 
-async def list_owners_to_clean(session: Session, now: int, bounds: Bounds) -> list[str]:
+async def list_owners_to_clean(session: Session, now: int, bounds: StorageBounds) -> list[str]:
     """Return the owners that have something expired, or more than they may have."""
     return await session.fetch(str, NEEDS_CLEANING, now, bounds.per_owner, bounds.owner_bytes)
 
@@ -165,7 +165,7 @@ async def _remove_expired(changes: Changes, owner: str, now: int, limit: int) ->
     return len(rows) + await remove_responses(changes, owner, _take(expired, limit - len(rows)))
 
 
-async def remove_surplus(session: Session, owner: str, now: int, bounds: Bounds, limit: int) -> int:
+async def remove_surplus(session: Session, owner: str, now: int, bounds: StorageBounds, limit: int) -> int:
     """Remove at most `limit` responses of an owner that have expired or exceed the bounds; return how many rows."""
     async with change(session, owner) as changes:
         before = await read_totals(session, owner)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from msgspec.structs import astuple, fields
 
 from dragoman.store.database import Session, find, insert
-from dragoman.store.response_rows import Bounds, Kept, Room
+from dragoman.store.response_rows import Kept, Room, StorageBounds
 
 NAMES = tuple(field.name for field in fields(Kept))
 COLUMNS = ", ".join(NAMES)
@@ -55,7 +55,7 @@ async def read_totals(session: Session, owner: str | None = None) -> Kept:
     return await find(session, Kept, statement, owner) or NOTHING
 
 
-async def find_room(session: Session, owner: str, more: Kept, bounds: Bounds) -> Room:
+async def find_room(session: Session, owner: str, more: Kept, bounds: StorageBounds) -> Room:
     """Return whether an owner's conversations may grow by this."""
     held = await read_totals(session, owner)
     if more.conversations and held.conversations + more.conversations > bounds.per_owner:

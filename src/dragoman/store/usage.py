@@ -10,8 +10,8 @@ from msgspec.structs import astuple, replace
 
 from dragoman.store.database import (
     NotUnique,
-    Part,
     Session,
+    StorePart,
     Value,
     fetch_among,
     find,
@@ -127,7 +127,7 @@ SUM_ROWS = """
 """
 
 
-class Usage(Part):
+class UsageTable(StorePart):
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
         """Add all rows or none. A row whose id exists already is not changed, nor counted again."""
         try:

@@ -10,7 +10,7 @@ from dragoman.net.headers import Headers
 from dragoman.upstreams.credentials.credential import parse_timestamp
 
 
-class Window(Struct, frozen=True):
+class AllowanceWindow(Struct, frozen=True):
     """The used share of an allowance, and when it resets."""
 
     used_percent: float
@@ -23,8 +23,8 @@ class Credits(Struct, frozen=True):
     unlimited: bool
 
 
-class Limits(Struct, frozen=True):
-    windows: dict[str, Window] = {}  # by the provider's own names
+class AccountLimits(Struct, frozen=True):
+    windows: dict[str, AllowanceWindow] = {}  # by the provider's own names
     credits: Credits | None = None
     plan: str | None = None
     exhausted_until: float | None = None  # the upstream rejects requests until then

@@ -26,7 +26,7 @@ OWNERS = {"library": "ollama", "organization_owner": "lmstudio", "llamacpp": "ll
 T = TypeVar("T")
 
 
-class Window(Struct, frozen=True):
+class ContextWindow(Struct, frozen=True):
     """In tokens. `actual` is what the server runs the model with, `maximum` is the most that the model can have."""
 
     actual: int | None = None
@@ -96,8 +96,8 @@ def _name_server(provider: Provider, listed: tuple[ModelInfo, ...]) -> str | Non
     return found.pop() if len(found) == 1 else None
 
 
-def _add_window(model: ModelInfo, windows: Mapping[str, Window]) -> ModelInfo:
-    window = windows.get(model.id, Window())
+def _add_window(model: ModelInfo, windows: Mapping[str, ContextWindow]) -> ModelInfo:
+    window = windows.get(model.id, ContextWindow())
     return replace(
         model,
         max_input=model.max_input or window.actual,
@@ -110,7 +110,7 @@ class _Server:
         self._provider = provider
         self._root = provider.endpoint.url.rstrip("/").removesuffix("/v1")
         self._headers = headers
-        self.windows: dict[str, Window] = {}
+        self.windows: dict[str, ContextWindow] = {}
 
     async def read(self, server: str | None, listed: tuple[ModelInfo, ...]) -> None:
         match server:
@@ -119,7 +119,7 @@ class _Server:
             case "lmstudio":
                 found = await self._get("/api/v0/models", _StudioModels) or _StudioModels()
                 for model in found.data:
-                    self.windows[model.id] = Window(
+                    self.windows[model.id] = ContextWindow(
                         read_count(model.loaded_context_length), read_count(model.max_context_length)
                     )
             case "llamacpp":
@@ -137,7 +137,7 @@ class _Server:
             async with turns:
                 shown = await self._get("/api/show", _Shown, msgspec.json.encode({"model": id})) or _Shown()
             running = actual.get(id) or _read_num_ctx(shown.parameters)
-            self.windows[id] = Window(running, _read_maximum(shown.model_info))
+            self.windows[id] = ContextWindow(running, _read_maximum(shown.model_info))
 
         await asyncio.gather(*(read_model(model.id) for model in listed[:MAX_MODELS]))
 
@@ -145,7 +145,7 @@ class _Server:
         if len(listed) != 1:  # with several models, the properties are not those of each
             return
         props = await self._get("/props", _Props) or _Props()
-        self.windows[listed[0].id] = Window(read_count(props.default_generation_settings.n_ctx))
+        self.windows[listed[0].id] = ContextWindow(read_count(props.default_generation_settings.n_ctx))
 
     async def _get(self, path: str, type: type[T], body: bytes = b"") -> T | None:
         """Return a response, None if there is none of that shape. A body is posted."""

@@ -29,7 +29,7 @@ from dragoman.translate.hub.ports import Stage
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import Request
 from dragoman.translate.passes.adapt_turns import allow_unbound, drop_reasoning
-from dragoman.upstreams.account_state import Finding, Limits, Quota, read_exhausted_until
+from dragoman.upstreams.account_state import AccountLimits, Finding, Quota, read_exhausted_until
 from dragoman.upstreams.credentials.pool import CredentialChooser, Pool
 
 Pass = Callable[[Request, Ledger], Request]
@@ -221,7 +221,7 @@ class Account(Struct, frozen=True):
     inspect: Callable[[], Awaitable[list[Finding]]] | None = None  # for `dragoman doctor`
     read_quotas: Callable[[], Awaitable[list[Quota]]] | None = None  # for `dragoman usage --plans`
     search: AccountSearch | None = None  # the web search that comes with the account
-    last_limits: Callable[[], Limits | None] = lambda: None  # as of the last response
+    last_limits: Callable[[], AccountLimits | None] = lambda: None  # as of the last response
     exhausted_until: Callable[[Headers, float], float | None] = read_exhausted_until  # (response headers, now)
     pool: Pool | None = None  # where the provider has several credentials
     chooser: CredentialChooser | None = None  # chooses instead of the pool, in captures and replays

@@ -13,7 +13,7 @@ from clients.install import native
 from clients.proof import Proves
 from clients.rig import ALL_UPSTREAMS, Ran, Rig
 from dragoman.operate.clients.connecting import RECIPES
-from dragoman.operate.configuration.effective import Target
+from dragoman.operate.configuration.effective import GatewayTarget
 from fakes.agent import Use
 from gateway import KEY
 
@@ -106,7 +106,7 @@ def test_llm_uses_a_tool(
 def llm(rig: Rig, directory: Path, speaks: str, *more: str) -> Ran:
     home = rig.home / "llm"
     home.mkdir()
-    lines = RECIPES["llm"].lines(Target(rig.url, "some-model"))  # what `dragoman connect llm` prints
+    lines = RECIPES["llm"].lines(GatewayTarget(rig.url, "some-model"))  # what `dragoman connect llm` prints
     (home / "extra-openai-models.yaml").write_text("\n".join(lines))
     (home / "keys.json").write_bytes(msgspec.json.encode({"dragoman": KEY, "openai": KEY, "anthropic": KEY}))
     given = {"LLM_USER_PATH": str(home), "OPENAI_BASE_URL": f"{rig.url}/v1", "ANTHROPIC_BASE_URL": rig.url}

@@ -8,10 +8,25 @@ from msgspec.structs import replace
 
 from dragoman.operate.captures.timeline import build_timeline, failure_message, shorten_frame
 from dragoman.proxy.capture.files import read_capture as read
-from dragoman.proxy.capture.format import Capture, Chunk, ClientResponse, Lookup, LookupName, ToolRun, event_json
+from dragoman.proxy.capture.format import (
+    Capture,
+    CapturedToolRun,
+    Chunk,
+    ClientResponse,
+    Lookup,
+    LookupName,
+    event_json,
+)
 from dragoman.translate.hub.events import Failed
 from dragoman.translate.hub.failure import Failure, Kind
-from dragoman.translate.hub.server_tools import Page, SearchFound, SearchResult, ToolErrorCode, ToolFailure, ToolOutcome
+from dragoman.translate.hub.server_tools import (
+    SearchFound,
+    SearchResult,
+    ToolErrorCode,
+    ToolFailure,
+    ToolOutcome,
+    WebPage,
+)
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "captures" / "kiro-cut-call.json"
 
@@ -41,14 +56,14 @@ def test_chunks_that_were_not_kept_are_marked() -> None:
     ("tool", "outcome", "shown"),
     [
         ("web_search", SearchFound((SearchResult("https://a.example", "A"),)), "found 1 page"),
-        ("web_fetch", Page("https://a.example/b", "A", "text"), "read https://a.example/b, 4 characters"),
-        ("web_fetch", Page("https://a.example/b", "A", pdf="JVBERi0="), "read https://a.example/b, a PDF"),
+        ("web_fetch", WebPage("https://a.example/b", "A", "text"), "read https://a.example/b, 4 characters"),
+        ("web_fetch", WebPage("https://a.example/b", "A", pdf="JVBERi0="), "read https://a.example/b, a PDF"),
         ("web_search", ToolFailure(ToolErrorCode.UNAVAILABLE, "HTTP 500"), "failed unavailable: HTTP 500"),
         ("web_search", None, "(given up)"),
     ],
 )
 def test_runs_of_tools_are_shown(tool: str, outcome: ToolOutcome | None, shown: str) -> None:
-    run = msgspec.to_builtins(ToolRun(tool, "exa", "pandas", outcome, 0.01, 0.5))
+    run = msgspec.to_builtins(CapturedToolRun(tool, "exa", "pandas", outcome, 0.01, 0.5))
     capture = fixture(lookups=(Lookup("up", LookupName.TOOL_RUN.value, {"value": run}),))
     found = [(entry.at, entry.text) for entry in build_timeline(capture) if tool in entry.text]
     assert found == [(0.01, f'> {tool} "pandas", exa'), (0.51, f"< {tool} {shown}")]

@@ -7,11 +7,11 @@ from dragoman.operate.clients.client_settings import (
     gemini_helper_settings,
     opencode_settings,
 )
-from dragoman.operate.configuration.effective import Target
+from dragoman.operate.configuration.effective import GatewayTarget
 
 ROOT = "http://127.0.0.1:8484"
-LOCAL = Target(ROOT, "ollama/qwen3:8b", 32_768)
-UNKNOWN = Target(ROOT, "ollama/qwen3:8b")
+LOCAL = GatewayTarget(ROOT, "ollama/qwen3:8b", 32_768)
+UNKNOWN = GatewayTarget(ROOT, "ollama/qwen3:8b")
 
 
 def test_a_window_that_is_not_known_is_not_invented() -> None:
@@ -31,9 +31,9 @@ def test_a_known_window_reaches_every_client_that_can_take_it() -> None:
 
 
 def test_gemini_clis_own_window_needs_no_setting() -> None:
-    assert "model" not in gemini_helper_settings(Target(ROOT, "m", 1_048_576))
+    assert "model" not in gemini_helper_settings(GatewayTarget(ROOT, "m", 1_048_576))
 
 
 def test_without_a_model_no_model_is_named() -> None:
-    assert claude_other_models(Target(ROOT)) == {}
-    assert gemini_helper_settings(Target(ROOT)) == {}
+    assert claude_other_models(GatewayTarget(ROOT)) == {}
+    assert gemini_helper_settings(GatewayTarget(ROOT)) == {}

@@ -9,10 +9,10 @@ from dragoman.config.settings import Config
 from dragoman.operate.clients.connecting import RECIPES, Recipe
 from dragoman.operate.clients.launching import choose_model
 from dragoman.operate.clients.written_settings import combine
-from dragoman.operate.configuration.effective import Target
+from dragoman.operate.configuration.effective import GatewayTarget
 from dragoman.translate.protocols import PROTOCOLS
 
-TARGET = Target("http://127.0.0.1:8484", "echo")
+TARGET = GatewayTarget("http://127.0.0.1:8484", "echo")
 FILES = [pytest.param(recipe, id=name) for name, recipe in RECIPES.items() if recipe.file is not None]
 
 

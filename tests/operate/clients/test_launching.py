@@ -15,9 +15,9 @@ from dragoman.operate.clients.launching import (
     find_window,
     make_command,
 )
-from dragoman.operate.configuration.effective import Target
+from dragoman.operate.configuration.effective import GatewayTarget
 
-TO = Target("http://127.0.0.1:8484", 'my "model"', 200_000)
+TO = GatewayTarget("http://127.0.0.1:8484", 'my "model"', 200_000)
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
@@ -117,7 +117,7 @@ def test_gemini_clis_own_models_fall_back_to_ours_and_the_users_headers_stay(tmp
 
 def test_files_of_earlier_launches_do_not_pile_up(tmp_path: Path) -> None:
     for number in range(KEPT_FILES + 3):
-        to = Target(TO.root, f"m{number}", 1000)
+        to = GatewayTarget(TO.root, f"m{number}", 1000)
         _, environ = make_command(LAUNCHES["aider"], "aider", to, (), "k", {"HOME": str(tmp_path)})
     newest = Path(environ["AIDER_MODEL_METADATA_FILE"])
     assert newest.exists()

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.operate.clients.settings_file import list_backups
-from dragoman.operate.clients.settings_format import ENV, JSON, TOML, YAML, CannotMerge, Format, Settings
+from dragoman.operate.clients.settings_format import ENV, JSON, TOML, YAML, CannotMerge, Settings, SettingsFormat
 from dragoman.operate.clients.written_settings import RECORD_MARK, choose_defaults, plan_undo, plan_write, write
 
-FORMATS: dict[str, tuple[Format, Settings, Settings, str]] = {
+FORMATS: dict[str, tuple[SettingsFormat, Settings, Settings, str]] = {
     # format, settings, other values for them, the user's file
     "json": (
         JSON,
@@ -33,11 +33,11 @@ FORMATS: dict[str, tuple[Format, Settings, Settings, str]] = {
 CASES = [pytest.param(*case, id=name) for name, case in FORMATS.items()]
 
 
-def connect(path: Path, format: Format, settings: Settings) -> None:
+def connect(path: Path, format: SettingsFormat, settings: Settings) -> None:
     write(plan_write(path, format, settings), format, settings)
 
 
-def undo(path: Path, format: Format) -> tuple[str, ...]:
+def undo(path: Path, format: SettingsFormat) -> tuple[str, ...]:
     """Take everything back, and return the keys that were left."""
     planned = plan_undo(path, format)
     assert planned is not None
@@ -47,7 +47,7 @@ def undo(path: Path, format: Format) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(("format", "settings", "other", "text"), CASES)
 def test_without_later_edits_every_byte_is_restored_however_often_it_was_written(
-    tmp_path: Path, format: Format, settings: Settings, other: Settings, text: str
+    tmp_path: Path, format: SettingsFormat, settings: Settings, other: Settings, text: str
 ) -> None:
     path = tmp_path / "settings"
     path.write_text(text)
@@ -62,7 +62,7 @@ def test_without_later_edits_every_byte_is_restored_however_often_it_was_written
 
 @pytest.mark.parametrize(("format", "settings", "other", "text"), CASES)
 def test_later_edits_stay_and_only_our_keys_are_taken_back(
-    tmp_path: Path, format: Format, settings: Settings, other: Settings, text: str
+    tmp_path: Path, format: SettingsFormat, settings: Settings, other: Settings, text: str
 ) -> None:
     path = tmp_path / "settings"
     path.write_text(text)
@@ -76,7 +76,7 @@ def test_later_edits_stay_and_only_our_keys_are_taken_back(
 
 @pytest.mark.parametrize(("format", "settings", "other", "text"), CASES)
 def test_a_file_that_was_not_there_is_removed_unless_others_have_written_into_it(
-    tmp_path: Path, format: Format, settings: Settings, other: Settings, text: str
+    tmp_path: Path, format: SettingsFormat, settings: Settings, other: Settings, text: str
 ) -> None:
     path = tmp_path / "new" / "settings"
     connect(path, format, settings)

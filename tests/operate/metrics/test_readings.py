@@ -17,7 +17,7 @@ from dragoman.operate.metrics.readings import (
     render_text,
 )
 from dragoman.proxy.outcome import CLIENT_GONE, FailedAttempt, Outcome, ToolRun
-from dragoman.translate.hub.usage import Source, Usage
+from dragoman.translate.hub.usage import Usage, UsageSource
 from scraping import Scrape, scrape_metrics, value
 
 
@@ -68,7 +68,7 @@ def test_the_buckets_are_those_of_the_convention() -> None:
 
 def test_parts_of_the_tokens_are_counted_by_the_source_of_the_usage() -> None:
     reported = Usage(input=10, output=7, cache_read=4, cache_write=2, reasoning=3)
-    scrape = scrape_of(outcome(usage=reported), outcome(usage=Usage(input=5, output=1, source=Source.ESTIMATED)))
+    scrape = scrape_of(outcome(usage=reported), outcome(usage=Usage(input=5, output=1, source=UsageSource.ESTIMATED)))
     tokens = {
         kind: value(scrape, "dragoman_tokens_total", type=kind, source="reported", provider="local", model="qwen")
         for kind in ("input", "output", "cache_read", "cache_write", "reasoning")

@@ -9,7 +9,7 @@ from genai_prices.data import providers as their_providers
 from msgspec.structs import replace
 
 from dragoman.config.settings import PriceOverride, ProviderConfig, ProviderKind
-from dragoman.operate.prices import Model, Pricing, Rates, cost_nano, list_models, load_sheet, utc_datetime
+from dragoman.operate.prices import PricedModel, Pricing, Rates, cost_nano, list_models, load_sheet, utc_datetime
 from dragoman.proxy.outcome import OK, Outcome, ToolRun
 from dragoman.translate.hub.usage import Usage
 from tables import each_row
@@ -73,7 +73,7 @@ def test_a_cost_equals_that_of_the_price_package(vendor: str) -> None:
 def find_price(kind: ProviderKind, model: str, endpoint: str | None = None) -> str | None:
     provider = ProviderConfig(name="up", kind=kind, endpoint=endpoint)
     known = Pricing({"up": provider})._find("up", model)
-    return known.id if isinstance(known, Model) else None
+    return known.id if isinstance(known, PricedModel) else None
 
 
 @each_row(

@@ -17,7 +17,7 @@ from dragoman.proxy.outcome import CLIENT_GONE, FailedAttempt, Outcome
 from dragoman.store import Store, make_store, open_store
 from dragoman.store.rollup import SumQuery
 from dragoman.store.usage_rows import UsageSpan
-from dragoman.translate.hub.usage import MAX_CREDITS, Source, Usage
+from dragoman.translate.hub.usage import MAX_CREDITS, Usage, UsageSource
 
 EVER = UsageSpan(0, 2**62)
 PRICING = Pricing({"up": ProviderConfig(name="up", kind="anthropic")})
@@ -183,9 +183,9 @@ count = st.integers(-(10**30), 10**30)
 @settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-@given(anything, anything, anything, count, st.floats(), st.sampled_from(Source))
+@given(anything, anything, anything, count, st.floats(), st.sampled_from(UsageSource))
 def test_no_unusual_outcome_prevents_others_from_being_stored(
-    store_url: str, id: str, client: str, model: str, tokens: int, credits: float, source: Source
+    store_url: str, id: str, client: str, model: str, tokens: int, credits: float, source: UsageSource
 ) -> None:
     usage = Usage(input=tokens, output=tokens, cache_read=tokens, credits=credits, source=source)
     odd = replace(outcome(), request_id=id, client=client, requested_model=model, error_code=model, usage=usage)

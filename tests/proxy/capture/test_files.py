@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from dragoman.config.settings import Debug
-from dragoman.operate.captures.replay.difference import Change, compare_captures
+from dragoman.operate.captures.replay.difference import Difference, compare_captures
 from dragoman.operate.captures.replay.rerun import rerun
 from dragoman.proxy.capture import files as module
 from dragoman.proxy.capture.files import (
-    Bounds,
+    CaptureBounds,
     CaptureDirectory,
     CaptureNotFound,
     UnreadableCapture,
@@ -41,7 +41,7 @@ def make_capture(request_id: str, second: int = 0) -> Capture:
 
 
 def open_directory(path: Path, keep: int = 100, max_bytes: int = 1 << 20, max_age_s: float = 3600) -> CaptureDirectory:
-    return CaptureDirectory(path / "captures", Bounds(keep, max_bytes, max_age_s))
+    return CaptureDirectory(path / "captures", CaptureBounds(keep, max_bytes, max_age_s))
 
 
 def write(directory: CaptureDirectory, *ids: str) -> list[Path]:
@@ -145,13 +145,13 @@ def test_an_old_capture_is_listed_from_its_first_line() -> None:
     assert read_summary(line) == summarize(read_capture(PACKED.read_bytes()))
 
 
-def is_reworded_loss(part: str, change: Change) -> bool:
+def is_reworded_loss(part: str, change: Difference) -> bool:
     """Whether only the reason of a loss differs, which is text for people."""
     reasonless = [None if loss is None else loss.partition(": ")[0] for loss in (change.was, change.now)]
     return part == "ledger" and reasonless[0] == reasonless[1]
 
 
-def is_other_count(part: str, change: Change) -> bool:
+def is_other_count(part: str, change: Difference) -> bool:
     """Whether only token counts differ: what a request with a cut call used is estimated since then."""
     countless = [None if text is None else re.sub(r"tokens\":\d+", "", text) for text in (change.was, change.now)]
     return countless[0] == countless[1] or (part == "hub events" and '"type":"used"' in (change.was or ""))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.settings import Tools
 from dragoman.net.headers import Header
-from dragoman.proxy.capture.format import NO_PROVIDER, Lookup, LookupName, ToolRun
+from dragoman.proxy.capture.format import NO_PROVIDER, CapturedToolRun, Lookup, LookupName
 from dragoman.proxy.capture.lookups import (
     CREDENTIAL,
     RENEW,
@@ -39,16 +39,16 @@ from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Inline, Json
 from dragoman.translate.hub.server_tools import (
     FetchOutcome,
-    Page,
     SearchFound,
     SearchOutcome,
     SearchResult,
     ToolFailure,
     ToolOutcome,
     ToolText,
+    WebPage,
 )
 from dragoman.translate.protocols.kiro.wire import KiroOptions
-from dragoman.upstreams.credentials.pool import Choice
+from dragoman.upstreams.credentials.pool import CredentialChoice
 from dragoman.upstreams.provider import (
     Account,
     Address,
@@ -141,11 +141,11 @@ class World:
 
     async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome:
         assert self._answers
-        return Page(url, "One", "Text")
+        return WebPage(url, "One", "Text")
 
-    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
+    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> CredentialChoice | None:
         assert self._answers
-        return Choice(1)
+        return CredentialChoice(1)
 
     def find_soonest_free(self, model: str, now: float) -> int:
         assert self._answers
@@ -394,12 +394,12 @@ def test_a_list_of_models_without_a_problem_is_not_noted() -> None:
 
 def test_the_choice_of_no_credential_is_noted_and_the_probes_of_another_are_kept() -> None:
     recording = make_recording()
-    choices = iter([Choice(1), None])
+    choices = iter([CredentialChoice(1), None])
     choose = RecordingLookups(recording).wrap("up", CREDENTIAL, lambda: next(choices))
-    assert (choose(), choose()) == (Choice(1), None)
+    assert (choose(), choose()) == (CredentialChoice(1), None)
     assert look_up(recording, "up", LookupName.CREDENTIAL) == [{"value": 1}, {"value": None}]
     replayed = replay(recording).wrap("up", CREDENTIAL, lambda: None)
-    assert (replayed(), replayed()) == (Choice(1), None)
+    assert (replayed(), replayed()) == (CredentialChoice(1), None)
 
 
 async def test_media_that_do_not_fit_into_the_recording_are_left_out() -> None:
@@ -445,10 +445,10 @@ async def test_a_page_is_noted_with_its_time_and_the_service_that_had_it() -> No
     recording = make_recording()
     around = look_up_all(make_surroundings(), RecordingLookups(recording))
     page = await present(around.plan.fetch).fetch("https://a.example/", DomainRules())
-    assert isinstance(page, Page)
+    assert isinstance(page, WebPage)
     [noted] = look_up(recording, "up", LookupName.TOOL_RUN)
     assert isinstance(noted, dict)
-    run = msgspec.convert(noted["value"], ToolRun)
+    run = msgspec.convert(noted["value"], CapturedToolRun)
     assert (run.tool, run.backend, run.input, run.outcome) == ("web_fetch", "index", "https://a.example/", page)
     assert page.retrieved_at
 
@@ -475,7 +475,7 @@ async def test_a_run_that_is_given_up_is_noted_without_an_outcome_and_never_ends
 
 async def test_a_run_is_found_by_its_input_and_used_once() -> None:
     def record(given: str, outcome: ToolOutcome) -> Lookup:
-        run = ToolRun("web_search", "index", given, outcome, 0.0, 0.01)
+        run = CapturedToolRun("web_search", "index", given, outcome, 0.0, 0.01)
         return Lookup("up", LookupName.TOOL_RUN.value, {"value": msgspec.to_builtins(run)})
 
     first, second = (SearchFound((SearchResult(f"https://{name}.example/", name),)) for name in "ab")

@@ -10,12 +10,12 @@ from dragoman.config.settings import ProviderConfig
 from dragoman.net.headers import Header
 from dragoman.proxy.capture.format import (
     Capture,
+    CapturedSettings,
     Chunk,
     ClientRequest,
     ClientResponse,
     Lookup,
     LookupName,
-    Settings,
     TimedEvent,
     UpstreamRequest,
     UpstreamResponse,
@@ -81,7 +81,7 @@ def say(secret: str) -> Capture:
             Lookup("up", LookupName.AUTHORIZE.value, {"value": [["authorization", f"Bearer {secret}"]]}),
             Lookup("", LookupName.CUT_CALLS.value, {"value": ({"name": "search", "arguments": text},)}),
         ),
-        settings=Settings(providers={"up": {"stanza": {"note": text}}}, routes=(f"up/{secret}",)),
+        settings=CapturedSettings(providers={"up": {"stanza": {"note": text}}}, routes=(f"up/{secret}",)),
     )
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dragoman.config.settings import Debug
 from dragoman.net.sink import CollectorSink
-from dragoman.proxy.capture.files import Bounds, CaptureDirectory, capture_directory, load_capture
+from dragoman.proxy.capture.files import CaptureBounds, CaptureDirectory, capture_directory, load_capture
 from dragoman.proxy.capture.format import Capture
 from dragoman.proxy.capture.memory_bounds import MemoryBudget
 from dragoman.proxy.capture.writer import CaptureWriter, Counts, Job, RequestCapture
@@ -26,7 +26,7 @@ def make_job(path: Path, size: int = 10, before: threading.Event | None = None) 
             before.wait(40)
         return replace(make_recording().make_capture(), request_id="req_1")
 
-    return Job(make_capture, frozenset(), CaptureDirectory(path, Bounds(100, 1 << 20, 3600)), size)
+    return Job(make_capture, frozenset(), CaptureDirectory(path, CaptureBounds(100, 1 << 20, 3600)), size)
 
 
 def serve(captures: RequestCapture, debug: Debug, status: int) -> None:

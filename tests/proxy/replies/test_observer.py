@@ -5,7 +5,7 @@ import pytest
 from dragoman.net.headers import Headers
 from dragoman.proxy.decoding import make_source
 from dragoman.proxy.replies.observer import TRUNCATED, StreamObserver
-from dragoman.proxy.replies.reply import Origin
+from dragoman.proxy.replies.reply import ReplyOrigin
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.step import Ask
 from dragoman.translate.hub.failure import Kind
@@ -24,7 +24,7 @@ STOP = b'data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"tool_
 async def observe(*chunks: bytes) -> tuple[StreamObserver, ReplyMonitor]:
     call, watch = make_call("chat", CHAT_STREAM), make_watch()
     prepared = await prepare_for(call, make_provider())
-    origin = Origin(call, Ask(prepared.route, prepared.provider, 1), prepared, Headers([]), watch, prepared.why)
+    origin = ReplyOrigin(call, Ask(prepared.route, prepared.provider, 1), prepared, Headers([]), watch, prepared.why)
     observer = StreamObserver(origin, make_source(prepared, Ledger()))
     for chunk in chunks:
         observer.feed(chunk)

@@ -6,7 +6,7 @@ from dragoman.net.headers import Headers
 from dragoman.proxy.prepare import Prepared
 from dragoman.proxy.replies.opening import DocumentReplies, Replies, StreamReplies
 from dragoman.proxy.replies.passed import PassedDocument, PassedStream
-from dragoman.proxy.replies.reply import Form, choose_reply
+from dragoman.proxy.replies.reply import ReplyForm, choose_reply
 from dragoman.proxy.replies.translated import Body, TranslatedDocument, TranslatedStream
 from dragoman.proxy.response_writer import StreamWriter
 from dragoman.proxy.step import Ask
@@ -32,15 +32,19 @@ PASSED, TRANSLATED = same_protocol("chat"), Why(False, "the provider speaks chat
 @each_row(
     ("request_why", "requested", "answered", "why"),
     [
-        (PASSED, Form.STREAM, Form.STREAM, "passed; the upstream speaks chat"),
-        (PASSED, Form.DOCUMENT, Form.DOCUMENT, "passed; the upstream speaks chat"),
-        (PASSED, Form.STREAM, Form.DOCUMENT, "translated; the upstream answered with a document"),
-        (PASSED, Form.DOCUMENT, Form.STREAM, "translated; the upstream answered with a stream"),
-        *((TRANSLATED, one, other, "translated; the provider speaks chat only") for one in Form for other in Form),
+        (PASSED, ReplyForm.STREAM, ReplyForm.STREAM, "passed; the upstream speaks chat"),
+        (PASSED, ReplyForm.DOCUMENT, ReplyForm.DOCUMENT, "passed; the upstream speaks chat"),
+        (PASSED, ReplyForm.STREAM, ReplyForm.DOCUMENT, "translated; the upstream answered with a document"),
+        (PASSED, ReplyForm.DOCUMENT, ReplyForm.STREAM, "translated; the upstream answered with a stream"),
+        *(
+            (TRANSLATED, one, other, "translated; the provider speaks chat only")
+            for one in ReplyForm
+            for other in ReplyForm
+        ),
     ],
 )
 def test_bytes_pass_where_the_request_did_and_the_form_is_the_one_requested(
-    request_why: Why, requested: Form, answered: Form, why: str
+    request_why: Why, requested: ReplyForm, answered: ReplyForm, why: str
 ) -> None:
     assert str(choose_reply(request_why, requested, answered)) == why
 

@@ -9,7 +9,7 @@ from dragoman.net.headers import Headers
 from dragoman.proxy import upstream
 from dragoman.proxy.prepare import Passthrough
 from dragoman.proxy.replies.passed import PassedDocument, PassedStream
-from dragoman.proxy.replies.reply import Origin
+from dragoman.proxy.replies.reply import ReplyOrigin
 from dragoman.proxy.step import Ask, Completed
 from dragoman.translate.hub.failure import Failure, Kind
 from laws import pieces_of
@@ -187,7 +187,7 @@ async def test_a_document_passes_to_the_byte_without_our_secrets() -> None:
     call = make_call("chat", CHAT)
     prepared = expect(Passthrough, await prepare_for(call, make_provider(key=SECRET)))
     ask = Ask(prepared.route, prepared.provider, 1)
-    origin = Origin(call, ask, prepared, Headers([]), make_watch(), prepared.why)
+    origin = ReplyOrigin(call, ask, prepared, Headers([]), make_watch(), prepared.why)
     odd = WHOLE.replace(b"Half", SECRET) + b"\n"
     reply = PassedDocument(origin, make_document_writer(make_sink(wire), call), origin.watch, odd)
     reply.take(reply.read())
@@ -202,7 +202,7 @@ async def test_a_document_passes_to_the_byte_without_our_secrets() -> None:
 async def test_a_document_that_is_interrupted_has_failed() -> None:
     rig = WriterRig()
     prepared = await rig.begin_passthrough()
-    origin = Origin(
+    origin = ReplyOrigin(
         rig.call, Ask(prepared.route, prepared.provider, 1), prepared, Headers([]), make_watch(), prepared.why
     )
     reply = PassedDocument(origin, make_document_writer(make_sink(MemoryWire()), rig.call), origin.watch, b"{}")

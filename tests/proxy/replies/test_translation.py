@@ -5,7 +5,7 @@ from pathlib import Path
 from dragoman.proxy.client_encoding import ClientEncoding
 from dragoman.proxy.replies.translation import Translation
 from dragoman.proxy.reply_monitor import ReplyMonitor
-from dragoman.proxy.source import Source
+from dragoman.proxy.source import EventSource
 from dragoman.translate.hub.events import Event, Failed
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.loss import Ledger
@@ -24,7 +24,7 @@ BROKEN = Failure(Kind.LOST, "the connection broke")
 BODY = b'{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"Go on."}]}'
 
 
-def make_translation(upstream: str, client: str) -> tuple[Source, Translation, ClientEncoding]:
+def make_translation(upstream: str, client: str) -> tuple[EventSource, Translation, ClientEncoding]:
     speaks, hears = PROTOCOLS[upstream].upstream, PROTOCOLS[client].client
     assert speaks is not None
     assert hears is not None
@@ -33,7 +33,7 @@ def make_translation(upstream: str, client: str) -> tuple[Source, Translation, C
     encoding = ClientEncoding(lambda ledger: encoder(context, ledger), lambda trip: None, serial=True, joins=False)
     watch = ReplyMonitor(lambda: 0.0)
     encoding.begin_turn(Ledger(), None, watch)
-    source = Source(speaks.framer(), speaks.decoder(Issuer("up", "m"), Ledger()))
+    source = EventSource(speaks.framer(), speaks.decoder(Issuer("up", "m"), Ledger()))
     stages: list[Stage[Event, Event]] = [ThinkingTags(), TextCalls({"weather": None}), EstimateUsage(len, 1)]
     return source, Translation([HoldTruncatedCall(), *stages], encoding, watch), encoding
 

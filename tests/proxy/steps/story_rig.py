@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from dragoman.config.settings import ModelRoute, ResponsesSettings, Server
+from dragoman.config.settings import ModelRoute, ResponsesSettings, ServerSettings
 from dragoman.net.client import DialOptions, IncomingResponse, OutgoingRequest
 from dragoman.net.headers import Header
 from dragoman.proxy.call import Call, Compacts
@@ -38,7 +38,7 @@ class StoryRig:
         world = make_world(
             make_provider(send=self._send),
             make_provider("other", send=self._send),
-            server=Server(max_requests=max_requests),
+            server=ServerSettings(max_requests=max_requests),
             models=MODELS,
         )
         self.gateway = Gateway(world, LostCalls(None), [self.outcomes.append])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dragoman.net.sink import CollectorSink, Phase
+from dragoman.net.sink import CollectorSink, SinkPhase
 from dragoman.proxy.call import Call
 from dragoman.proxy.serve import serve_without_model
 from dragoman.state.context import Context
@@ -54,7 +54,7 @@ async def test_a_response_that_could_not_be_continued_is_refused() -> None:
     lane, sink = Lane(has_room=False), CollectorSink()
     with pytest.raises(RequestError) as refused:
         await serve_without_model(StoryRig().services, new_call("responses", BODY), sink, lane)
-    assert (refused.value.failure.kind, sink.phase, lane.is_answered) == (Kind.BUSY, Phase.OPEN, False)
+    assert (refused.value.failure.kind, sink.phase, lane.is_answered) == (Kind.BUSY, SinkPhase.OPEN, False)
 
 
 async def test_a_request_without_a_model_is_refused_before_its_state_is_read() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from dragoman.net.headers import Header
-from dragoman.net.sink import CollectorSink, Phase
+from dragoman.net.sink import CollectorSink, SinkPhase
 from dragoman.proxy.serve import serve
 from dragoman.proxy.steps.parked_runs import ParkedRuns
 from dragoman.proxy.steps.read_body import read_body
@@ -48,7 +48,7 @@ async def test_a_run_goes_on_without_its_client_and_its_capture_gets_all() -> No
     tee.end(b"data: 3\n\n")
     assert client.body == b"data: 1\n\n"
     assert listener.body == b"data: 1\n\ndata: 2\n\ndata: 3\n\n"
-    assert (tee.phase, client.phase) == (Phase.ENDED, Phase.SENT)
+    assert (tee.phase, client.phase) == (SinkPhase.ENDED, SinkPhase.SENT)
 
 
 async def test_a_run_waits_for_its_first_client_only_while_that_is_there() -> None:

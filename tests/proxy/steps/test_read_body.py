@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from dragoman.config.settings import Server
+from dragoman.config.settings import ServerSettings
 from dragoman.net.headers import Header
 from dragoman.proxy.steps.read_body import read_body, read_relayed_body
 from dragoman.translate.hub.failure import Kind, RequestError
@@ -41,7 +41,7 @@ async def test_a_packed_body_is_unpacked_and_counted() -> None:
 async def test_what_cannot_be_unpacked_or_holds_too_much_is_refused(body: bytes, packed: bool, kind: Kind) -> None:
     call = new_call(body=body, headers=PACKED if packed else ())
     with pytest.raises(RequestError) as refused:
-        await read_body(call, make_world(server=Server(max_body_mb=0.001, max_body_values=100)))
+        await read_body(call, make_world(server=ServerSettings(max_body_mb=0.001, max_body_values=100)))
     assert refused.value.failure.kind is kind
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import asking
 from dragoman.server.api.wire import PREFIX
-from dragoman.server.routes import Route
+from dragoman.server.routes import HttpRoute
 from fakes.kiro import FakeKiro
 from gateway import KEY, Running, running
 from server.api.rig import capture_all, chat, make_token, wait_for_captures
@@ -52,7 +52,7 @@ def list_operations(document: JsonObject) -> Iterator[tuple[str, str, Json]]:
             yield method.upper(), path, operation
 
 
-def list_api_routes(gateway: Running) -> list[Route]:
+def list_api_routes(gateway: Running) -> list[HttpRoute]:
     return [route for route in gateway.app.site.routes.routes if route.path.startswith(PREFIX)]
 
 

@@ -15,8 +15,8 @@ from dragoman.translate.framing.eventstream import (
     MAX_HEADERS_BYTES,
     MAX_MESSAGE_BYTES,
     EventStreamFramer,
+    EventStreamMessage,
     HeaderValue,
-    Message,
 )
 from dragoman.translate.framing.sse import Broken
 from fakes.eventstream import encode_message, event, exception
@@ -50,13 +50,13 @@ STREAM = (
 )
 
 
-def read(*pieces: bytes) -> list[Message | Broken]:
+def read(*pieces: bytes) -> list[EventStreamMessage | Broken]:
     return run(EventStreamFramer(), pieces)
 
 
-def read_one(*pieces: bytes) -> Message:
+def read_one(*pieces: bytes) -> EventStreamMessage:
     (message,) = read(*pieces)
-    assert isinstance(message, Message)
+    assert isinstance(message, EventStreamMessage)
     return message
 
 
@@ -74,11 +74,11 @@ def with_headers(block: bytes, payload: bytes = b"") -> bytes:
 
 
 def test_the_published_vectors_are_read() -> None:
-    assert read_one(EMPTY) == Message({}, b"")
+    assert read_one(EMPTY) == EventStreamMessage({}, b"")
     kinds = {":message-type": "event", ":event-type": "assistantResponseEvent", ":content-type": "application/json"}
-    assert read_one(TEXT) == Message(kinds, b'{"content":"Hi"}')
+    assert read_one(TEXT) == EventStreamMessage(kinds, b'{"content":"Hi"}')
     thrown = {":message-type": "exception", ":exception-type": "ThrottlingException"}
-    assert read_one(EXCEPTION) == Message(thrown, b'{"message":"slow"}')
+    assert read_one(EXCEPTION) == EventStreamMessage(thrown, b'{"message":"slow"}')
 
 
 def test_our_test_encoder_writes_the_published_vectors() -> None:
@@ -89,7 +89,7 @@ def test_our_test_encoder_writes_the_published_vectors() -> None:
 
 def test_all_ten_header_types_are_read() -> None:
     plain = {name: value[1] if isinstance(value, tuple) else value for name, value in TEN_TYPES.items()}
-    assert read_one(encode_message(TEN_TYPES, b"x")) == Message(plain, b"x")
+    assert read_one(encode_message(TEN_TYPES, b"x")) == EventStreamMessage(plain, b"x")
 
 
 def test_a_frame_fed_byte_by_byte_is_one_message_with_its_text_intact() -> None:
@@ -101,11 +101,11 @@ def test_two_and_a_half_frames_in_one_read_are_three_messages_in_order() -> None
     third = event("assistantResponseEvent", {"content": "third"})
     framer = EventStreamFramer()
     first = framer.feed(TEXT + EXCEPTION + third[:40])
-    assert [message.payload for message in first if isinstance(message, Message)] == [
+    assert [message.payload for message in first if isinstance(message, EventStreamMessage)] == [
         b'{"content":"Hi"}',
         b'{"message":"slow"}',
     ]
-    assert [message.payload for message in framer.feed(third[40:]) if isinstance(message, Message)] == [
+    assert [message.payload for message in framer.feed(third[40:]) if isinstance(message, EventStreamMessage)] == [
         b'{"content":"third"}'
     ]
     assert framer.finish() == []
@@ -119,14 +119,14 @@ def read_with_botocore(data: bytes) -> list[tuple[dict[str, object], bytes]]:
 
 def read_with_framer(data: bytes) -> list[tuple[dict[str, object], bytes]]:
     messages = read(data)
-    assert all(isinstance(message, Message) for message in messages)
+    assert all(isinstance(message, EventStreamMessage) for message in messages)
     return [
         (
             {name: value.bytes if isinstance(value, UUID) else value for name, value in message.headers.items()},
             message.payload,
         )
         for message in messages
-        if isinstance(message, Message)
+        if isinstance(message, EventStreamMessage)
     ]
 
 
@@ -155,7 +155,7 @@ def test_botocore_reads_the_same_from_any_messages(frames: list[bytes]) -> None:
 
 
 def test_the_same_headers_again_are_the_same_headers() -> None:
-    first, second = (message for message in read(TEXT + TEXT) if isinstance(message, Message))
+    first, second = (message for message in read(TEXT + TEXT) if isinstance(message, EventStreamMessage))
     assert first.headers == second.headers == read_one(TEXT).headers
 
 
@@ -287,7 +287,7 @@ def test_eight_mebibytes_in_network_pieces_cost_at_most_100_ms() -> None:
         start = time.process_time()
         (message,) = run(EventStreamFramer(), pieces)
         seconds = min(seconds, time.process_time() - start)
-        assert isinstance(message, Message)
+        assert isinstance(message, EventStreamMessage)
         if seconds <= 0.1:
             break
     assert seconds <= 0.1

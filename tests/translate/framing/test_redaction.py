@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.translate.framing.eventstream import EventStreamFramer, Message, update_checksums
+from dragoman.translate.framing.eventstream import EventStreamFramer, EventStreamMessage, update_checksums
 from dragoman.translate.framing.redaction import MAX_PATH, WINDOW, mask, mask_fields, mask_url, redact, redact_path
 from dragoman.translate.framing.sse import Broken
 from fakes.eventstream import event
@@ -99,7 +99,7 @@ def test_masked_frames_have_right_checksums_and_broken_ones_stay_broken() -> Non
     broken[-1] ^= 1
     data = whole + bytes(broken)
     out = EventStreamFramer().feed(update_checksums(mask(data), data))
-    assert isinstance(out[0], Message)
+    assert isinstance(out[0], EventStreamMessage)
     assert msgspec.json.decode(out[0].payload) == {"content": "sk-xxxx-0000000000"}
     assert isinstance(out[1], Broken)
     assert crc32(whole[:8]).to_bytes(4, "big") == whole[8:12]

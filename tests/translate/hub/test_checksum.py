@@ -8,8 +8,8 @@ import pytest
 
 from dragoman.translate.hub.opaque import (
     UNSIGNED,
-    Form,
     Opaque,
+    OpaqueForm,
     Thought,
     decode_envelope,
     encode_envelope,
@@ -20,7 +20,7 @@ from dragoman.translate.hub.opaque import (
 from dragoman.translate.hub.server_tools import SourceText, seal_source, unseal_source
 from dragoman.translate.protocols.responses.state_items import Compaction, open_compaction, seal_compaction
 
-OPAQUE = Opaque("up", Form.SIGNATURE, "c2lnbmVk", "m", "the user wants …")
+OPAQUE = Opaque("up", OpaqueForm.SIGNATURE, "c2lnbmVk", "m", "the user wants …")
 COMPACTION = Compaction("the user wants 42", "m", "digest")
 SOURCE = SourceText("Text of one.", "2026-01-02")
 THOUGHTS = (Thought("hm", OPAQUE),)
@@ -77,7 +77,7 @@ def test_no_value_with_a_changed_or_missing_character_is_read(kind: str) -> None
 
 
 def test_reasoning_without_a_signature_is_recognised_also_as_it_was_written_before() -> None:
-    earlier = "dgm1." + to_text(msgspec.msgpack.encode(Opaque("", Form.SIGNATURE, "")))
+    earlier = "dgm1." + to_text(msgspec.msgpack.encode(Opaque("", OpaqueForm.SIGNATURE, "")))
     assert [is_signature(value) for value in (None, "", UNSIGNED, earlier)] == [False] * 4
     assert is_signature("c2lnbmVk")
     assert is_signature(encode_envelope(OPAQUE))

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.usage import MAX_COUNT, MAX_CREDITS, Source, Usage, clamp_usage
+from dragoman.translate.hub.usage import MAX_COUNT, MAX_CREDITS, Usage, UsageSource, clamp_usage
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_every_count_is_clamped_and_marked_as_derived(field: str) -> None:
         ledger = Ledger()
         usage = clamp_usage(replace(Usage(), **{field: reported}), ledger)
         assert getattr(usage, field) == expected
-        assert usage.source is Source.DERIVED
+        assert usage.source is UsageSource.DERIVED
         assert [loss.path for loss in ledger] == ["/usage"]
 
 

@@ -19,7 +19,6 @@ from dragoman.translate.hub.request import (
 )
 from dragoman.translate.hub.server_tools import (
     CallPlace,
-    Page,
     SearchFound,
     SearchResult,
     ServerToolUse,
@@ -27,6 +26,7 @@ from dragoman.translate.hub.server_tools import (
     ToolErrorCode,
     ToolFailure,
     ToolOutcome,
+    WebPage,
     seal_source,
 )
 from dragoman.translate.passes.earlier_uses import (
@@ -134,7 +134,7 @@ def test_calls_and_the_parts_beside_them_are_in_the_round_in_which_they_were() -
 
 
 def test_what_a_later_turn_cannot_repeat_is_noted() -> None:
-    pdf, opened = Page("https://a.example/a.pdf", "a.pdf", pdf="JVBERg=="), Page("https://a.example/", "A")
+    pdf, opened = WebPage("https://a.example/a.pdf", "a.pdf", pdf="JVBERg=="), WebPage("https://a.example/", "A")
     rows: list[tuple[ToolOutcome, bool, list[str]]] = [(pdf, True, ["dropped"]), (opened, False, ["approximated"])]
     for outcome, ours, expected in rows:
         ledger = Ledger()

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.translate.hub.events import Closed, Delta, Event, OpaqueAdded, Opened, ThinkingBlock
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.request import (
     Document,
     Function,
@@ -24,7 +24,7 @@ from dragoman.translate.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.translate.hub.server_tools import Page, SearchFound, SearchResult, ToolErrorCode, ToolFailure
+from dragoman.translate.hub.server_tools import SearchFound, SearchResult, ToolErrorCode, ToolFailure, WebPage
 from dragoman.translate.passes.server_tools import (
     add_round,
     offer_server_tools,
@@ -133,7 +133,7 @@ def test_withdrawn_tools_leave_no_choice_behind() -> None:
 
 
 def test_a_round_is_repeated_as_it_came_with_its_results() -> None:
-    opaque = Opaque("up", Form.SIGNATURE, "c2ln", "model-1")
+    opaque = Opaque("up", OpaqueForm.SIGNATURE, "c2ln", "model-1")
     thought: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, "hm"), OpaqueAdded(0, opaque), Closed(0)]
     events = [START, *thought, *text(1, "Let me ", "look."), *call(2, "web_search", '{"query":', '"x"}'), END]
     result = ToolResult("call-2", (Text("found"),))
@@ -155,7 +155,7 @@ def test_results_stand_in_the_order_of_the_calls() -> None:
 CITE = "\n\nCite what you use with Markdown links to its URL."
 
 
-def read(outcome: SearchFound | Page | ToolFailure, tool: Hosted = SEARCH, *, documents: bool = False) -> str:
+def read(outcome: SearchFound | WebPage | ToolFailure, tool: Hosted = SEARCH, *, documents: bool = False) -> str:
     result = write_result("call-1", select_shown(outcome, tool), documents=documents)
     return "".join(part.text for part in result.content if isinstance(part, Text))
 
@@ -180,7 +180,7 @@ def test_a_failure_is_an_error_result_with_its_code() -> None:
 
 
 def test_a_pdf_is_a_document_for_a_model_that_reads_one() -> None:
-    pdf = Page("https://a.example/a.pdf", "a.pdf", pdf="JVBERg==")
+    pdf = WebPage("https://a.example/a.pdf", "a.pdf", pdf="JVBERg==")
     result = write_result("call-1", pdf, documents=True)
     assert result.content[0] == Document(Inline("application/pdf", "JVBERg=="), title="a.pdf")
     refused = write_result("call-1", pdf, documents=False)
@@ -189,5 +189,5 @@ def test_a_pdf_is_a_document_for_a_model_that_reads_one() -> None:
 
 
 def test_a_page_that_was_cut_is_marked() -> None:
-    page = Page("https://a.example/", "A", "text", truncated=True)
+    page = WebPage("https://a.example/", "A", "text", truncated=True)
     assert read(page) == "# A\nURL: https://a.example/\n\ntext\n\n[The page is longer; this is its beginning.]"

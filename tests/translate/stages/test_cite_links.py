@@ -9,7 +9,7 @@ from msgspec import Raw
 from dragoman.translate.hub.events import CitationAdded, Closed, Delta, Event, Failed, Opened, TextBlock, join_arrays
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.request import CitedDocument
-from dragoman.translate.hub.server_tools import Page, SearchFound, SearchResult, ToolErrorCode, ToolFailure
+from dragoman.translate.hub.server_tools import SearchFound, SearchResult, ToolErrorCode, ToolFailure, WebPage
 from dragoman.translate.stages.cite_links import MAX_LINK, MAX_QUOTED, CiteLinks, Sources
 from laws import assert_any_recut_agrees, assert_bounded, assert_linear, assert_linear_function, run
 from replies import END, START, call, join_deltas, split_delta, text
@@ -124,7 +124,7 @@ def test_a_link_inside_a_broken_link_is_cited() -> None:
 
 def test_a_fetched_page_is_a_source_and_a_failure_is_none() -> None:
     found = Sources()
-    found.add(Page(ONE, "One", "text"))
+    found.add(WebPage(ONE, "One", "text"))
     found.add(ToolFailure(ToolErrorCode.UNAVAILABLE, "no"))
     source = found.find(ONE + "/")
     assert source is not None
@@ -136,8 +136,12 @@ def test_a_fetched_page_is_a_source_and_a_failure_is_none() -> None:
 def test_pages_are_numbered_as_documents_after_those_of_the_request() -> None:
     found = Sources()
     found.skip_documents(2)
-    pages = (Page(ONE, "One", "word " * 50), Page(PARENS, "PDF", pdf="JVBERi0="), Page(BRACKETS, "B", is_citable=False))
-    for page in (*pages, Page(LONG, "Last", "text")):
+    pages = (
+        WebPage(ONE, "One", "word " * 50),
+        WebPage(PARENS, "PDF", pdf="JVBERi0="),
+        WebPage(BRACKETS, "B", is_citable=False),
+    )
+    for page in (*pages, WebPage(LONG, "Last", "text")):
         found.add(page)
     places = [found.find(url) for url in (ONE, PARENS, BRACKETS, LONG)]
     assert [None if place is None else place.document for place in places] == [

@@ -17,7 +17,7 @@ from dragoman.translate.hub.events import (
     UsageReported,
 )
 from dragoman.translate.hub.failure import Failure, Kind
-from dragoman.translate.hub.usage import Source, Usage
+from dragoman.translate.hub.usage import Usage, UsageSource
 from dragoman.translate.stages.estimate_usage import EstimateUsage
 from laws import assert_any_recut_agrees, run
 from replies import END, START, call, join_deltas, split_delta, text
@@ -35,7 +35,7 @@ def run_estimate(*events: Event, input_tokens: int | Callable[[], int] = 9) -> l
 
 def test_a_reply_without_usage_gets_a_tagged_estimate_before_its_end() -> None:
     reply = (START, *THINKING, *text(1, "one tw", "o"), *call(2, "f", "{}"), END)
-    reported = UsageReported(Usage(input=9, output=3 + 2 + 2, reasoning=3, source=Source.ESTIMATED))
+    reported = UsageReported(Usage(input=9, output=3 + 2 + 2, reasoning=3, source=UsageSource.ESTIMATED))
     assert run_estimate(*reply) == [*reply[:-1], reported, END]
 
 
@@ -46,7 +46,9 @@ def test_reported_usage_is_not_changed() -> None:
 
 def test_input_known_at_the_start_is_kept() -> None:
     reply = [Started("r", "m", Usage(input=50, cache_read=40)), *text(0, "one two"), END]
-    assert run_estimate(*reply)[-2] == UsageReported(Usage(input=50, output=2, cache_read=40, source=Source.ESTIMATED))
+    assert run_estimate(*reply)[-2] == UsageReported(
+        Usage(input=50, output=2, cache_read=40, source=UsageSource.ESTIMATED)
+    )
 
 
 def test_a_settled_usage_is_reported_at_the_end_instead_of_any_other() -> None:
@@ -57,7 +59,7 @@ def test_a_settled_usage_is_reported_at_the_end_instead_of_any_other() -> None:
             stage.feed(event)
         stage.settle(" three")
         stage.settle("what was withheld counts once")
-        own = Usage(input=5, output=3) if reported else Usage(input=9, output=3, source=Source.ESTIMATED)
+        own = Usage(input=5, output=3) if reported else Usage(input=9, output=3, source=UsageSource.ESTIMATED)
         assert stage.usage == own
         stage.add(used)
         for event in call(1, "f", "{}"):
@@ -76,7 +78,7 @@ def test_the_input_is_only_counted_when_it_is_needed() -> None:
     assert counted == []
     out = run_estimate(START, END, input_tokens=count_input)
     assert counted == ["counted"]
-    assert out[1] == UsageReported(Usage(input=5, source=Source.ESTIMATED))
+    assert out[1] == UsageReported(Usage(input=5, source=UsageSource.ESTIMATED))
 
 
 def test_a_failed_reply_is_not_estimated() -> None:
@@ -90,30 +92,32 @@ def test_any_recut_of_the_deltas_gives_the_same_estimate() -> None:
 
 
 def test_a_total_context_is_split_into_counted_output_and_remaining_input() -> None:
-    reported = UsageReported(Usage(context=20_000, credits=0.5, source=Source.DERIVED))
+    reported = UsageReported(Usage(context=20_000, credits=0.5, source=UsageSource.DERIVED))
     reply = [START, *THINKING, *text(1, " ".join(["w"] * 497)), reported, END]
     assert run_estimate(*reply) == [
         *reply[:-2],
-        UsageReported(Usage(19_500, 500, reasoning=3, context=20_000, credits=0.5, source=Source.DERIVED)),
+        UsageReported(Usage(19_500, 500, reasoning=3, context=20_000, credits=0.5, source=UsageSource.DERIVED)),
         END,
     ]
 
 
 def test_a_context_smaller_than_the_output_leaves_no_input() -> None:
-    out = run_estimate(START, *text(0, "one two three"), UsageReported(Usage(context=2, source=Source.DERIVED)), END)
-    assert out[-2] == UsageReported(Usage(0, 3, context=2, source=Source.DERIVED))
+    out = run_estimate(
+        START, *text(0, "one two three"), UsageReported(Usage(context=2, source=UsageSource.DERIVED)), END
+    )
+    assert out[-2] == UsageReported(Usage(0, 3, context=2, source=UsageSource.DERIVED))
 
 
 def test_credits_without_counts_are_kept_beside_the_estimate() -> None:
-    out = run_estimate(START, *text(0, "one two"), UsageReported(Usage(credits=0.5, source=Source.ESTIMATED)), END)
-    assert out[-2] == UsageReported(Usage(9, 2, credits=0.5, source=Source.ESTIMATED))
+    out = run_estimate(START, *text(0, "one two"), UsageReported(Usage(credits=0.5, source=UsageSource.ESTIMATED)), END)
+    assert out[-2] == UsageReported(Usage(9, 2, credits=0.5, source=UsageSource.ESTIMATED))
 
 
 def test_reported_usage_wins_over_a_context() -> None:
     reply = [
         START,
         *text(0, "one"),
-        UsageReported(Usage(context=2, source=Source.DERIVED)),
+        UsageReported(Usage(context=2, source=UsageSource.DERIVED)),
         UsageReported(Usage(1, 1)),
         END,
     ]

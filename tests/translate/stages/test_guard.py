@@ -27,7 +27,7 @@ from dragoman.translate.hub.events import (
     UsageReported,
 )
 from dragoman.translate.hub.failure import Failure, Kind
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.request import Citation
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.stages.guard import Guard, describe
@@ -36,7 +36,7 @@ from replies import END, START, call, text
 from tables import each_row
 
 PAGE = Path(__file__).parents[3] / "docs" / "events.md"
-SEAL = Opaque("echo", Form.SIGNATURE, "signed")
+SEAL = Opaque("echo", OpaqueForm.SIGNATURE, "signed")
 OVERLOADED = Failed(Failure(Kind.OVERLOADED, "busy"))
 
 

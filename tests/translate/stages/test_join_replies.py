@@ -23,8 +23,8 @@ from dragoman.translate.hub.events import (
 )
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque
-from dragoman.translate.hub.usage import Source, Usage
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
+from dragoman.translate.hub.usage import Usage, UsageSource
 from dragoman.translate.stages.join_replies import ContinuationStart, JoinReplies
 from replies import call, text
 from tables import each_row
@@ -34,7 +34,7 @@ TEXT = "The quick brown fox jumps over the lazy dog, and then it "
 REST = "sleeps in the sun."
 CLEAN = Ended(Stop.END)
 MARKER = "[[continue:0123456789ab]]"
-SPENT = Usage(input=20, output=9, cache_read=4, credits=0.5, source=Source.ESTIMATED)
+SPENT = Usage(input=20, output=9, cache_read=4, credits=0.5, source=UsageSource.ESTIMATED)
 
 
 def feed_all(joint: JoinReplies, *events: Event) -> list[Event]:
@@ -84,7 +84,7 @@ def test_a_reply_with_text_and_without_a_call_can_be_continued() -> None:
 
 
 THOUGHT = (Opened(0, ThinkingBlock()), Delta(0, "Hm"))
-SEAL = OpaqueAdded(0, Opaque("anthropic", Form.SIGNATURE, "c2ln"))
+SEAL = OpaqueAdded(0, Opaque("anthropic", OpaqueForm.SIGNATURE, "c2ln"))
 
 
 @each_row(
@@ -161,11 +161,11 @@ def test_usage_is_summed_and_has_the_least_reliable_source() -> None:
     assert joint.used_before is None  # no upstream has continued yet
     joint.accept_continuation(Ledger())
     assert feed_all(joint, UsageReported(Usage(input=30, output=5))) == [
-        UsageReported(Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED))
+        UsageReported(Usage(input=50, output=14, cache_read=4, credits=0.5, source=UsageSource.ESTIMATED))
     ]
     resume(joint, Usage(input=30, output=5))
     joint.accept_continuation(Ledger())
-    assert joint.used_before == Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED)
+    assert joint.used_before == Usage(input=50, output=14, cache_read=4, credits=0.5, source=UsageSource.ESTIMATED)
 
 
 def test_a_failure_without_a_continuation_is_passed_on() -> None:

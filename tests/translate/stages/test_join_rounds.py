@@ -14,16 +14,16 @@ from dragoman.translate.hub.events import (
     ToolReturned,
     UsageReported,
 )
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.request import Citation
-from dragoman.translate.hub.server_tools import Page, SearchFound, ToolErrorCode, ToolFailure, ToolOutcome
+from dragoman.translate.hub.server_tools import SearchFound, ToolErrorCode, ToolFailure, ToolOutcome, WebPage
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.stages.join_replies import JoinRounds
 from laws import assert_any_recut_agrees
 from replies import END, START, join_deltas, split_delta, text
 
 FOUND = SearchFound(())
-PAGE = Page("https://a.example/", "A")
+PAGE = WebPage("https://a.example/", "A")
 FAILED = ToolFailure(ToolErrorCode.UNAVAILABLE, "no")
 
 
@@ -63,7 +63,7 @@ def test_blocks_of_later_rounds_follow_in_one_sequence() -> None:
     machine = JoinRounds()
     feed(machine, START, *text(0, "a"), *make_runs(1, FOUND))
     machine.begin_round()
-    opaque, citation = Opaque("up", Form.SIGNATURE, "c2ln", "model-1"), Citation("https://a.example/")
+    opaque, citation = Opaque("up", OpaqueForm.SIGNATURE, "c2ln", "model-1"), Citation("https://a.example/")
     thought: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, "hm"), OpaqueAdded(0, opaque), Closed(0)]
     cited: list[Event] = [Opened(1, TextBlock()), CitationAdded(1, citation), Delta(1, "b"), Closed(1)]
     out = feed(machine, START, *thought, *cited)

@@ -16,7 +16,7 @@ from dragoman.translate.hub.events import (
     ThinkingBlock,
 )
 from dragoman.translate.hub.failure import Failure, Kind
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.request import Citation
 from dragoman.translate.stages.guard import Guard
 from dragoman.translate.stages.thinking_tags import NAMES, Mode, ThinkingTags
@@ -25,7 +25,7 @@ from replies import END, START, call, join_deltas, split_delta, text
 from tables import each_row
 
 LOST = Failed(Failure(Kind.LOST, "gone"))
-SEAL = Opaque("kiro", Form.SIGNATURE, "s")
+SEAL = Opaque("kiro", OpaqueForm.SIGNATURE, "s")
 
 
 def after(mode: Mode, *events: Event) -> list[Event]:

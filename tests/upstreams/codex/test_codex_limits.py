@@ -1,7 +1,7 @@
 """The account's limits in the ChatGPT backend's headers."""
 
 from dragoman.net.headers import Headers
-from dragoman.upstreams.account_state import Credits, Window
+from dragoman.upstreams.account_state import AllowanceWindow, Credits
 from dragoman.upstreams.codex.account import LimitTracker, read_limits
 from narrowing import present
 
@@ -28,7 +28,7 @@ PLUS = headers_of(
 def test_a_window_without_values_is_ignored() -> None:
     limits = read_limits(PLUS, NOW)
     assert limits is not None
-    assert limits.windows == {"primary": Window(42.0, 1794703600.0)}
+    assert limits.windows == {"primary": AllowanceWindow(42.0, 1794703600.0)}
     assert limits.credits == Credits(has=False, unlimited=False)
 
 
@@ -36,7 +36,7 @@ def test_other_limits_have_names_of_their_own() -> None:
     limits = read_limits(
         headers_of(x_codex_spark_primary_used_percent="7.5", x_codex_spark_primary_window_minutes="60"), NOW
     )
-    assert present(limits).windows == {"codex-spark/primary": Window(7.5)}
+    assert present(limits).windows == {"codex-spark/primary": AllowanceWindow(7.5)}
 
 
 def test_a_relative_reset_becomes_a_time() -> None:

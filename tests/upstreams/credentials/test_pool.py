@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.upstreams.credentials.cooldowns import ALL_MODELS, MAX_COOLDOWNS, MAX_PROBE_INTERVAL_S, PROBE_AFTER_S
-from dragoman.upstreams.credentials.pool import MAX_SESSIONS, Choice, Member, MemberState, Pool
+from dragoman.upstreams.credentials.pool import MAX_SESSIONS, CredentialChoice, Member, MemberState, Pool
 
 NOW = 1_800_000_000.0
 MODEL = "model-1"
@@ -22,7 +22,7 @@ def first(pool: Pool, session: str | None, now: float = NOW, model: str = MODEL)
     return choice(pool, session, now, model).member
 
 
-def choice(pool: Pool, session: str | None, now: float = NOW, model: str = MODEL) -> Choice:
+def choice(pool: Pool, session: str | None, now: float = NOW, model: str = MODEL) -> CredentialChoice:
     chosen = pool.choose(session, model, (), now)
     assert chosen is not None
     return chosen
@@ -249,7 +249,9 @@ def test_cooldowns_hold_and_are_probed_by_one_at_a_time_whatever_happens(
     pool = pool_of(size)
     now = NOW
     cooldowns: dict[int, tuple[float, float]] = {}  # until when, and since when it is kept
-    under_way: list[tuple[Choice, float | None]] = []  # requests under way, and since when their member had a rest
+    under_way: list[
+        tuple[CredentialChoice, float | None]
+    ] = []  # requests under way, and since when their member had a rest
     for what, number, later, rest in happenings:
         now += later
         resting = {member for member, (until, _) in cooldowns.items() if now < until}

@@ -43,7 +43,7 @@ from dragoman.translate.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.translate.hub.usage import Source, Usage
+from dragoman.translate.hub.usage import Usage, UsageSource
 from dragoman.translate.protocols.echo import PROTOCOL
 from dragoman.upstreams.echo.provider import MODELS, Echo, make_echo, split_words, write_reply
 from dragoman.upstreams.echo.request import make_example
@@ -71,7 +71,7 @@ def test_the_last_user_text_is_repeated_and_counted(stream: bool) -> None:
     reply = read_echo(Request("chat", "echo", turns, stream=stream))
     assert text_of(reply) == "grüß dich,  👩‍👩‍👧\n schöne Welt "
     assert reply.end == Ended(Stop.END)
-    assert reply.usage == Usage(input=2 + 1 + 1 + 5, output=5, source=Source.REPORTED)
+    assert reply.usage == Usage(input=2 + 1 + 1 + 5, output=5, source=UsageSource.REPORTED)
 
 
 @settings(max_examples=50)

@@ -10,7 +10,7 @@ import pytest
 from asking import send
 from dragoman.operate.captures.replay.difference import compare_captures
 from dragoman.operate.captures.replay.rerun import rerun
-from dragoman.proxy.capture.files import Bounds, CaptureDirectory, load_capture
+from dragoman.proxy.capture.files import CaptureBounds, CaptureDirectory, load_capture
 from dragoman.server.handler import replay_site
 from fakes.upstream import Answer, FakeUpstream
 from gateway import Running, provider_section, running
@@ -112,6 +112,6 @@ def test_a_captured_error_replays_the_same(tmp_path: Path, closed_port: int) -> 
     dead = provider_section("chat", f"http://127.0.0.1:{closed_port}/v1", "dead")
     with running(debug + dead, tmp_path) as gateway:
         assert post(gateway, "/v1/messages", "gpt-9")[0] == 404
-    [file] = CaptureDirectory(tmp_path / "captures", Bounds(10, 1 << 30, 86_400.0)).files()
+    [file] = CaptureDirectory(tmp_path / "captures", CaptureBounds(10, 1 << 30, 86_400.0)).files()
     capture = load_capture(file)
     assert [change for part in compare_captures(capture, rerun(capture, replay_site)) for change in part.changes] == []

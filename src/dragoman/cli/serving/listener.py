@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from dragoman.config.settings import Server
+from dragoman.config.settings import ServerSettings
 from dragoman.operate import AdminError
 from dragoman.operate.configuration.effective import base_url
 from dragoman.operate.gateway.gateway_process import find_process
@@ -35,7 +35,7 @@ HAND_OVER_S = 2.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
-class Address(Struct, frozen=True):
+class ListenAddress(Struct, frozen=True):
     """Where a socket listens."""
 
     host: str
@@ -69,7 +69,7 @@ class Bound(Struct, frozen=True):
             self.predecessor.release()
 
 
-def bind(server: Server) -> Bound:
+def bind(server: ServerSettings) -> Bound:
     """Listen at the configured address, or take over the socket of a gateway that drains there.
 
     A gateway offers its socket shortly after it begins to stop, so the address is tried for BIND_RETRY_S.
@@ -81,7 +81,7 @@ def bind(server: Server) -> Bound:
             return Bound(_listen(family, address))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                taken = take_over(Address(*address))
+                taken = take_over(ListenAddress(*address))
                 if taken is not None:
                     return Bound(*taken)
                 if time.monotonic() < until:
@@ -123,7 +123,7 @@ def port_of(sock: socket.socket) -> int:
     return int(sock.getsockname()[1])
 
 
-def _resolve(server: Server) -> tuple[socket.AddressFamily, tuple[str, int]]:
+def _resolve(server: ServerSettings) -> tuple[socket.AddressFamily, tuple[str, int]]:
     # As bytes where possible: for text, the standard library loads its tables for international names.
     host = server.host.encode() if server.host.isascii() else server.host
     try:
@@ -137,7 +137,7 @@ def _resolve(server: Server) -> tuple[socket.AddressFamily, tuple[str, int]]:
     return family, (str(address[0]), int(address[1]))
 
 
-def _explain(server: Server, error: OSError) -> str:
+def _explain(server: ServerSettings, error: OSError) -> str:
     where = f"{server.host}:{server.port}"
     match error.errno:
         case errno.EADDRINUSE:
@@ -205,7 +205,7 @@ class Offer:
             self.is_starting = False
 
 
-def take_over(address: Address) -> tuple[socket.socket, Predecessor] | None:
+def take_over(address: ListenAddress) -> tuple[socket.socket, Predecessor] | None:
     """Return the listening socket of a gateway of this user that drains at `address`, or None."""
     if not _is_supported():
         return None
@@ -230,17 +230,17 @@ def take_over(address: Address) -> tuple[socket.socket, Predecessor] | None:
     return None
 
 
-def address_of(listening: socket.socket) -> Address:
+def address_of(listening: socket.socket) -> ListenAddress:
     host, port = listening.getsockname()[:2]
-    return Address(str(host), int(port))
+    return ListenAddress(str(host), int(port))
 
 
-def _listens_at(received: socket.socket, address: Address) -> bool:
+def _listens_at(received: socket.socket, address: ListenAddress) -> bool:
     is_listening = bool(received.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     return is_listening and address_of(received) == address
 
 
-def _open_control(address: Address) -> socket.socket | None:
+def _open_control(address: ListenAddress) -> socket.socket | None:
     if not _is_supported():
         return None
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -259,7 +259,7 @@ def _is_supported() -> bool:
     return sys.platform == "linux"
 
 
-def _control_name(address: Address) -> str:
+def _control_name(address: ListenAddress) -> str:
     return f"\0dragoman/hand-over/{os.getuid()}/{address.host}/{address.port}"
 
 

@@ -16,7 +16,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.app import App, Listening, Settings, run
+from dragoman.app import App, AppSettings, Listening, run
 from dragoman.cli.errors import explain_error
 from dragoman.cli.logs import BatchingHandler, JsonFormatter, TextFormatter, log_to_stderr
 from dragoman.cli.serving.listener import Bound, Offer, bind, make_socket_directory, port_of
@@ -26,7 +26,7 @@ from dragoman.config.load import Stamp
 from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Config
 from dragoman.net.limits import raise_open_files_limit
-from dragoman.operate.configuration.effective import ConfigReader, ConfigSource, Target, base_url, suggest_model
+from dragoman.operate.configuration.effective import ConfigReader, ConfigSource, GatewayTarget, base_url, suggest_model
 from dragoman.operate.metrics.registry import SharedCounters
 from dragoman.operate.request_log import format_json, format_text, make_request_log
 from dragoman.proxy.outcome import Outcome
@@ -108,7 +108,7 @@ def _replace_closed_streams() -> None:
 def _serve(options: ServeOptions, workers: int) -> int:
     config = options.config
     url = base_url(config.server.host, port_of(options.bound.sock))
-    startup = Startup(config, Target(url, suggest_model(config) or next(iter(config.found_models), None)))
+    startup = Startup(config, GatewayTarget(url, suggest_model(config) or next(iter(config.found_models), None)))
     startup.prepare_keys()
 
     def announce() -> None:
@@ -129,7 +129,7 @@ def _serve(options: ServeOptions, workers: int) -> int:
 def _serve_in_one_process(options: ServeOptions, announce: Callable[[], None]) -> None:
     sock = options.bound.sock
     listening = Listening(sock, lambda app: announce(), offer=lambda: Offer(sock, lambda: None))
-    settings = Settings(options.reload, options.take_stamp, options.stamp)
+    settings = AppSettings(options.reload, options.take_stamp, options.stamp)
     _run_loop(options, settings, listening)
 
 
@@ -197,7 +197,7 @@ def _run_worker(options: ServeOptions, links: Links) -> None:
         announce_ready(links)
 
     listening = Listening(options.bound.sock, ready, released=partial(os.close, links.accepting))
-    settings = Settings(options.reload, options.take_stamp, options.stamp, announce_adopted)
+    settings = AppSettings(options.reload, options.take_stamp, options.stamp, announce_adopted)
     _run_loop(options, settings, listening)
 
 
@@ -211,7 +211,7 @@ def _when_readable(loop: asyncio.AbstractEventLoop, descriptor: int, then: Calla
     loop.add_reader(descriptor, on_closed)
 
 
-def _run_loop(options: ServeOptions, settings: Settings, listening: Listening) -> None:
+def _run_loop(options: ServeOptions, settings: AppSettings, listening: Listening) -> None:
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(_run(options, settings, listening))
 
@@ -226,7 +226,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-async def _run(options: ServeOptions, settings: Settings, listening: Listening) -> None:
+async def _run(options: ServeOptions, settings: AppSettings, listening: Listening) -> None:
     observers = [make_request_log(options.format_request, options.log.write)]
     store, keyring = await open_keys(options.config)
     try:

@@ -19,7 +19,7 @@ from dragoman.operate import AdminError
 from dragoman.operate.configuration.effective import (
     KEY_VARIABLE,
     UNSPECIFIED,
-    Target,
+    GatewayTarget,
     client_key_variable,
     find_short_key,
 )
@@ -63,7 +63,7 @@ async def open_keys(config: Config) -> tuple[Store, Keyring]:
 class Startup:
     """One start of the gateway, as the user sees it."""
 
-    def __init__(self, config: Config, target: Target) -> None:
+    def __init__(self, config: Config, target: GatewayTarget) -> None:
         self._config = config
         self._target = target
         self._keys = Keys(None, 0, config.client_key is not None)
@@ -128,7 +128,7 @@ class Startup:
         return await ConsoleSessions(store, keyring).make_link()
 
 
-def render_banner(config: Config, target: Target, keys: Keys) -> str:
+def render_banner(config: Config, target: GatewayTarget, keys: Keys) -> str:
     source = str(config.source) if config.source else "none found: defaults and environment"
     key_title = "Client key, created now and shown only this once" if keys.created is not None else "Client keys"
     parts = [
@@ -210,11 +210,11 @@ def _key_lines(keys: Keys) -> list[str]:
     return lines or ["none: no request is accepted until `dragoman keys create` has made one"]
 
 
-def _console_lines(target: Target, link: str) -> list[str]:
+def _console_lines(target: GatewayTarget, link: str) -> list[str]:
     return [console_address(target.root, link), "Signs you in once, within 60 s. Later: `dragoman console`."]
 
 
-def _client_lines(target: Target) -> list[str]:
+def _client_lines(target: GatewayTarget) -> list[str]:
     root, api, key = target.root, target.api, f"${KEY_VARIABLE}"
     model = target.model_or_placeholder
     provider = f'{{name="dragoman",base_url="{api}",env_key="{KEY_VARIABLE}",wire_api="responses"}}'

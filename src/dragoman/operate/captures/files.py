@@ -17,7 +17,7 @@ from dragoman.proxy.capture.files import (
     capture_directory,
     load_capture,
 )
-from dragoman.proxy.capture.format import Capture, Chunk, Summary, UpstreamRequest, summarize
+from dragoman.proxy.capture.format import Capture, CaptureSummary, Chunk, UpstreamRequest, summarize
 from dragoman.translate.framing.redaction import Field
 from dragoman.translate.hub.loss import Loss
 from dragoman.translate.protocols import PROTOCOLS
@@ -29,7 +29,7 @@ CAPTURE_IS_OFF = "\nCapturing is off. Set `capture` under [debug] to `errors`, o
 MAX_ENTRIES = 2000  # of a timeline, in one description
 
 
-class Message(Struct, frozen=True):
+class CapturedMessage(Struct, frozen=True):
     """A request as text. Secrets were masked when it was captured."""
 
     method: str
@@ -44,7 +44,7 @@ class DescribedRequest(Struct, frozen=True):
     at: float
     route: str
     protocol: str
-    sent: Message
+    sent: CapturedMessage
     status: int | None
     headers: tuple[Field, ...]
     end: str
@@ -53,10 +53,10 @@ class DescribedRequest(Struct, frozen=True):
 class CaptureDescription(Struct, frozen=True):
     """A capture for people to read; `next` is the first entry of the timeline that is not in it."""
 
-    summary: Summary
+    summary: CaptureSummary
     failure: str
     why: str  # why the reply passed or was translated
-    request: Message
+    request: CapturedMessage
     upstream_requests: list[DescribedRequest]
     status: int | None
     headers: tuple[Field, ...]
@@ -103,7 +103,7 @@ def describe_capture(capture: Capture, first: int = 0) -> CaptureDescription:
         summarize(capture),
         failure_message(capture),
         capture.why,
-        Message(request.method, url, request.headers, request.body.decode(errors="replace")),
+        CapturedMessage(request.method, url, request.headers, request.body.decode(errors="replace")),
         [_describe_request(sent) for sent in capture.upstream_requests],
         None if response is None else response.status,
         () if response is None else response.headers,
@@ -149,7 +149,7 @@ def _describe_request(request: UpstreamRequest) -> DescribedRequest:
         request.at,
         request.route,
         request.protocol,
-        Message(request.method, request.url, request.headers, request.body.decode(errors="replace")),
+        CapturedMessage(request.method, request.url, request.headers, request.body.decode(errors="replace")),
         None if response is None else response.status,
         () if response is None else response.headers,
         request.error if response is None else response.end,

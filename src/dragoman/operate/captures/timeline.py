@@ -12,14 +12,14 @@ from dragoman.proxy.capture.format import (
     CLOSED,
     WHOLE,
     Capture,
+    CapturedToolRun,
     Chunk,
     LookupName,
-    ToolRun,
     UpstreamRequest,
     find_values,
     parse_event,
 )
-from dragoman.translate.framing.eventstream import CONTENT_TYPE, EventStreamFramer, Message
+from dragoman.translate.framing.eventstream import CONTENT_TYPE, EventStreamFramer, EventStreamMessage
 from dragoman.translate.framing.sse import Broken, SseFramer
 from dragoman.translate.framing.sse import Frame as SseFrame
 from dragoman.translate.hub.events import (
@@ -39,7 +39,7 @@ from dragoman.translate.hub.events import (
 )
 from dragoman.translate.hub.ports import Stage
 from dragoman.translate.hub.request import Json
-from dragoman.translate.hub.server_tools import Page, SearchFound, ToolFailure, ToolOutcome
+from dragoman.translate.hub.server_tools import SearchFound, ToolFailure, ToolOutcome, WebPage
 
 EVENT_STREAM = "text/event-stream"
 OMITTED = "(... not kept ...)"  # a chunk without bytes stands for chunks that were not kept
@@ -139,7 +139,7 @@ def _upstream_entries(request: UpstreamRequest) -> Iterator[TimelineEntry]:
 
 def describe_run(run: Json) -> list[TimelineEntry]:
     """Return the beginning and the end of a server tool's run."""
-    tool = msgspec.convert(run, ToolRun)
+    tool = msgspec.convert(run, CapturedToolRun)
     ended_at = tool.at + tool.duration_s
     return [
         TimelineEntry(tool.at, "upstream", f"> {tool.tool} {_quote(tool.input)}, {tool.backend}"),
@@ -195,7 +195,7 @@ def describe_outcome(outcome: ToolOutcome | None) -> str:
     match outcome:
         case SearchFound(results=results):
             return f"found {len(results)} {'page' if len(results) == 1 else 'pages'}"
-        case Page(url=url, text=text, pdf=pdf):
+        case WebPage(url=url, text=text, pdf=pdf):
             return f"read {url}, {f'{len(text)} characters' if pdf is None else 'a PDF'}"
         case ToolFailure(code=code, message=message):
             return f"failed {code.value}: {message}"
@@ -203,7 +203,7 @@ def describe_outcome(outcome: ToolOutcome | None) -> str:
             return "(given up)"
 
 
-class FrameReader:
+class FrameCutter:
     """Cuts the bytes of a response into frames as they arrive; any other body is one text for each chunk."""
 
     def __init__(self, content_type: str) -> None:
@@ -234,7 +234,7 @@ def _find_framer(content_type: str) -> Callable[[], Stage[bytes, object]] | None
 
 
 def _read_frames(chunks: Sequence[Chunk], content_type: str) -> Iterator[Frame]:
-    reader = FrameReader(content_type)
+    reader = FrameCutter(content_type)
     for chunk in chunks:
         yield from reader.feed(chunk)
     yield from reader.finish()
@@ -245,7 +245,7 @@ def describe_frame(frame: object) -> str:
     match frame:
         case SseFrame(event=event, data=data):
             return f"{event} {data.decode(errors='replace')}".strip()
-        case Message(headers=headers, payload=payload):
+        case EventStreamMessage(headers=headers, payload=payload):
             name = headers.get(":event-type") or headers.get(":exception-type") or headers.get(":message-type") or ""
             return f"{name!s} {payload.decode(errors='replace')}".strip()
         case Broken(why=why):

@@ -1,7 +1,7 @@
 """The settings and variables that each client gets: address, models and context window, never the key."""
 
 from dragoman.operate.clients.settings_format import Settings
-from dragoman.operate.configuration.effective import KEY_VARIABLE, Target
+from dragoman.operate.configuration.effective import KEY_VARIABLE, GatewayTarget
 
 DEFAULT_WINDOW = 128_000  # tokens, for clients that require a window, if the model's is not known
 OPENCODE_OUTPUT = 32_000  # tokens; opencode requires a limit of the reply beside that of the window
@@ -36,7 +36,7 @@ GEMINI_WINDOW = 1_048_576  # tokens; Gemini CLI assumes it of every model that i
 COMPRESS_AT = 0.5  # of the window: Gemini CLI's own default
 
 
-def claude_environment(to: Target) -> dict[str, str]:
+def claude_environment(to: GatewayTarget) -> dict[str, str]:
     """Return the variables that point Claude Code at the gateway, without the key."""
     env = {"ANTHROPIC_BASE_URL": to.root}
     if to.model is not None:
@@ -48,31 +48,31 @@ def claude_environment(to: Target) -> dict[str, str]:
     return env
 
 
-def claude_other_models(to: Target) -> dict[str, str]:
+def claude_other_models(to: GatewayTarget) -> dict[str, str]:
     return {} if to.model is None else dict.fromkeys(CLAUDE_OTHER_MODELS, to.model)
 
 
-def claude_settings(to: Target) -> Settings:
+def claude_settings(to: GatewayTarget) -> Settings:
     return {"apiKeyHelper": PRINT_KEY, "env": claude_environment(to)}
 
 
-def codex_provider(to: Target) -> dict[str, str]:
+def codex_provider(to: GatewayTarget) -> dict[str, str]:
     return {"name": "dragoman", "base_url": to.api, "env_key": KEY_VARIABLE, "wire_api": "responses"}
 
 
-def codex_settings(to: Target) -> Settings:
+def codex_settings(to: GatewayTarget) -> Settings:
     top: dict[str, object] = {"model": to.model} if to.model else {}
     if to.window is not None:
         top["model_context_window"] = to.window
     return {"model_provider": "dragoman", **top, "model_providers": {"dragoman": codex_provider(to)}}
 
 
-def gemini_settings(to: Target) -> Settings:
+def gemini_settings(to: GatewayTarget) -> Settings:
     model = {"GEMINI_MODEL": to.model} if to.model else {}
     return {"GOOGLE_GEMINI_BASE_URL": to.root, **model}
 
 
-def gemini_helper_settings(to: Target) -> Settings:
+def gemini_helper_settings(to: GatewayTarget) -> Settings:
     """Return settings that have all of Gemini CLI's own requests use the model, and compress in time."""
     settings: dict[str, object] = {}
     if to.model is not None:
@@ -85,7 +85,7 @@ def gemini_helper_settings(to: Target) -> Settings:
     return settings
 
 
-def opencode_settings(to: Target) -> Settings:
+def opencode_settings(to: GatewayTarget) -> Settings:
     model = to.model_or_placeholder
     described: dict[str, object] = {"name": model}
     if to.window is not None:
@@ -103,23 +103,23 @@ def opencode_settings(to: Target) -> Settings:
     }
 
 
-def aider_settings(to: Target) -> Settings:
+def aider_settings(to: GatewayTarget) -> Settings:
     return {"openai-api-base": to.api, "model": f"openai/{to.model_or_placeholder}"}
 
 
-def aider_other_models(to: Target) -> Settings:
+def aider_other_models(to: GatewayTarget) -> Settings:
     """Return the models for commit messages and for edits: without them, aider asks OpenAI's own for those it knows."""
     return dict.fromkeys(("weak-model", "editor-model"), f"openai/{to.model_or_placeholder}")
 
 
-def aider_metadata(to: Target) -> Settings:
+def aider_metadata(to: GatewayTarget) -> Settings:
     """Return a description of the model for aider, in the shape of litellm; nothing if its window is not known."""
     if to.model is None or to.window is None:
         return {}
     return {f"openai/{to.model}": {"max_input_tokens": to.window, "litellm_provider": "openai", "mode": "chat"}}
 
 
-def zed_settings(to: Target) -> Settings:
+def zed_settings(to: GatewayTarget) -> Settings:
     model = to.model_or_placeholder
     listed = {"name": model, "display_name": model, "max_tokens": to.window or DEFAULT_WINDOW}
     provider = {"api_url": to.api, "available_models": [listed]}

@@ -25,12 +25,12 @@ from dragoman.operate.clients.settings_format import (
     JSON,
     TOML,
     YAML,
-    Format,
     Settings,
+    SettingsFormat,
     merge_json,
     read_json_object,
 )
-from dragoman.operate.configuration.effective import KEY_VARIABLE, Target
+from dragoman.operate.configuration.effective import KEY_VARIABLE, GatewayTarget
 
 KEY = f"${KEY_VARIABLE}"
 
@@ -41,11 +41,11 @@ class SettingsFile(Struct, frozen=True):
     """A client's own settings file at user level. No key is ever written into one."""
 
     find: FindFile
-    format: Format
-    settings: Callable[[Target], Settings]
+    format: SettingsFormat
+    settings: Callable[[GatewayTarget], Settings]
     needs_model: bool = False
     read_model: Callable[[str], object] = lambda text: None  # the model that the text of the file names already
-    defaults: Callable[[Target], Settings] = lambda to: {}  # only where the user has set nothing
+    defaults: Callable[[GatewayTarget], Settings] = lambda to: {}  # only where the user has set nothing
 
 
 class Recipe(Struct, frozen=True):
@@ -53,7 +53,7 @@ class Recipe(Struct, frozen=True):
 
     title: str
     protocol: str
-    lines: Callable[[Target], list[str]]
+    lines: Callable[[GatewayTarget], list[str]]
     file: SettingsFile | None = None
     lines_are_file: bool = False
     why_no_file: str = ""
@@ -62,7 +62,7 @@ class Recipe(Struct, frozen=True):
     second_file: SettingsFile | None = None  # for what has no place in the first
     preferred_models: tuple[str, ...] = ()  # parts of model names, the best first
 
-    def base_url(self, to: Target) -> str:
+    def base_url(self, to: GatewayTarget) -> str:
         """Return the address that the client is given: some SDKs add the version themselves."""
         return to.root if self.protocol in ("messages", "gemini") else to.api
 
@@ -81,7 +81,7 @@ def _find_opencode_file(environ: Mapping[str, str], home: Path) -> Path:
     return commented if commented.is_file() and not plain.is_file() else plain
 
 
-def _claude_lines(to: Target) -> list[str]:
+def _claude_lines(to: GatewayTarget) -> list[str]:
     variables = {**claude_environment(to), **claude_other_models(to)}
     lines = [f"export {name}={value}" for name, value in variables.items()]
     start = "claude" if to.model is not None else "claude --model MODEL"
@@ -93,7 +93,7 @@ def _claude_model(text: str) -> object:
     return env.get("ANTHROPIC_MODEL") if isinstance(env, dict) else None
 
 
-def _codex_lines(to: Target) -> list[str]:
+def _codex_lines(to: GatewayTarget) -> list[str]:
     top = [f'model = "{to.model}"'] if to.model else []
     return [
         *top,
@@ -111,7 +111,7 @@ def _codex_model(text: str) -> object:
     return tomllib.loads(text).get("model")
 
 
-def _gemini_lines(to: Target) -> list[str]:
+def _gemini_lines(to: GatewayTarget) -> list[str]:
     return [
         f"export GOOGLE_GEMINI_BASE_URL={to.root}",
         f"export GEMINI_API_KEY={KEY}",
@@ -119,12 +119,12 @@ def _gemini_lines(to: Target) -> list[str]:
     ]
 
 
-def _opencode_lines(to: Target) -> list[str]:
+def _opencode_lines(to: GatewayTarget) -> list[str]:
     small = {"small_model": f"dragoman/{to.model_or_placeholder}"}
     return merge_json("", {**opencode_settings(to), **small}).splitlines()
 
 
-def _aider_lines(to: Target) -> list[str]:
+def _aider_lines(to: GatewayTarget) -> list[str]:
     model = to.model_or_placeholder
     return [
         f"export OPENAI_API_BASE={to.api}",
@@ -133,7 +133,7 @@ def _aider_lines(to: Target) -> list[str]:
     ]
 
 
-def _cline_lines(to: Target) -> list[str]:
+def _cline_lines(to: GatewayTarget) -> list[str]:
     lines = [
         "API Provider         OpenAI Compatible",
         f"Base URL             {to.api}",
@@ -143,7 +143,7 @@ def _cline_lines(to: Target) -> list[str]:
     return lines if to.window is None else [*lines, f"Context Window Size  {to.window}"]
 
 
-def _continue_lines(to: Target) -> list[str]:
+def _continue_lines(to: GatewayTarget) -> list[str]:
     """Return a whole file: Continue refuses one without a name, a version and a schema."""
     lines = [
         "name: dragoman",
@@ -161,7 +161,7 @@ def _continue_lines(to: Target) -> list[str]:
     return lines
 
 
-def _llm_lines(to: Target) -> list[str]:
+def _llm_lines(to: GatewayTarget) -> list[str]:
     return [
         "- model_id: dragoman",
         f"  model_name: {to.model_or_placeholder}",
@@ -171,7 +171,7 @@ def _llm_lines(to: Target) -> list[str]:
     ]
 
 
-def _cursor_lines(to: Target) -> list[str]:
+def _cursor_lines(to: GatewayTarget) -> list[str]:
     return [
         f"Override OpenAI Base URL  {to.api}",
         f"OpenAI API Key            the value of {KEY}",
@@ -179,7 +179,7 @@ def _cursor_lines(to: Target) -> list[str]:
     ]
 
 
-def _openai_lines(to: Target) -> list[str]:
+def _openai_lines(to: GatewayTarget) -> list[str]:
     return [
         f"export OPENAI_BASE_URL={to.api}",
         f"export OPENAI_API_KEY={KEY}",
@@ -191,7 +191,7 @@ def _openai_lines(to: Target) -> list[str]:
     ]
 
 
-def _anthropic_lines(to: Target) -> list[str]:
+def _anthropic_lines(to: GatewayTarget) -> list[str]:
     model = to.model_or_placeholder
     return [
         f"export ANTHROPIC_BASE_URL={to.root}",

@@ -21,7 +21,7 @@ from dragoman.operate.clients.connecting import RECIPES, Recipe
 from dragoman.operate.clients.settings_file import replace_file
 from dragoman.operate.clients.settings_format import CannotMerge, Settings
 from dragoman.operate.clients.written_settings import choose_defaults, combine, list_leaves, nest
-from dragoman.operate.configuration.effective import KEY_VARIABLE, Target, suggest_model
+from dragoman.operate.configuration.effective import KEY_VARIABLE, GatewayTarget, suggest_model
 from dragoman.translate.profiles.model_table import find_profile
 from dragoman.upstreams.routing import find_configured_targets
 
@@ -39,29 +39,33 @@ class Launch(Struct, frozen=True):
     program: str
     recipe: str
     install: str
-    environment: Callable[[Target, str, Settings], dict[str, str]]  # the gateway and model, the client key, others
-    arguments: Callable[[Target, Settings], list[str]] = lambda to, others: []
+    environment: Callable[
+        [GatewayTarget, str, Settings], dict[str, str]
+    ]  # the gateway and model, the client key, others
+    arguments: Callable[[GatewayTarget, Settings], list[str]] = lambda to, others: []
     removes: tuple[str, ...] = ()
     name_variable: Callable[[str], str] = lambda name: name  # name of a setting -> variable that overrides it
-    files: Mapping[str, Callable[[Target], Settings]] = {}  # variable -> JSON of the file that it names, if not empty
+    files: Mapping[
+        str, Callable[[GatewayTarget], Settings]
+    ] = {}  # variable -> JSON of the file that it names, if not empty
     find_problem: Callable[[], str | None] = lambda: None  # what may keep the client from using the gateway
 
 
-def _claude_environment(to: Target, key: str, others: Settings) -> dict[str, str]:
+def _claude_environment(to: GatewayTarget, key: str, others: Settings) -> dict[str, str]:
     return {"ANTHROPIC_AUTH_TOKEN": key, **_claude_variables(to, others)}
 
 
-def _claude_arguments(to: Target, others: Settings) -> list[str]:
+def _claude_arguments(to: GatewayTarget, others: Settings) -> list[str]:
     """Repeat the environment as settings: those of the user's own file would take precedence over variables."""
     settings = {"env": _claude_variables(to, others)}
     return ["--settings", msgspec.json.encode(settings).decode()]
 
 
-def _claude_variables(to: Target, others: Settings) -> dict[str, str]:
+def _claude_variables(to: GatewayTarget, others: Settings) -> dict[str, str]:
     return {**claude_environment(to), **{path[-1]: str(model) for path, model in list_leaves(others)}}
 
 
-def _codex_arguments(to: Target, others: Settings) -> list[str]:
+def _codex_arguments(to: GatewayTarget, others: Settings) -> list[str]:
     fields = ",".join(f"{name}={_quote(value)}" for name, value in codex_provider(to).items())
     settings = ["model_provider=dragoman", f"model_providers.dragoman={{{fields}}}"]
     if to.model is not None:
@@ -71,7 +75,7 @@ def _codex_arguments(to: Target, others: Settings) -> list[str]:
     return [word for setting in settings for word in ("-c", setting)]
 
 
-def _opencode_environment(to: Target, key: str, others: Settings) -> dict[str, str]:
+def _opencode_environment(to: GatewayTarget, key: str, others: Settings) -> dict[str, str]:
     settings = combine(opencode_settings(to), others)
     return {KEY_VARIABLE: key, "OPENCODE_CONFIG_CONTENT": msgspec.json.encode(settings).decode()}
 
@@ -94,7 +98,7 @@ def _find_gemini_problem() -> str | None:
     )
 
 
-def _gemini_environment(to: Target, key: str, others: Settings) -> dict[str, str]:
+def _gemini_environment(to: GatewayTarget, key: str, others: Settings) -> dict[str, str]:
     """Use an API key even if the user signs in with Google otherwise, which only a settings file can say."""
     return {
         "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(GEMINI_SETTINGS),
@@ -107,7 +111,7 @@ def _gemini_environment(to: Target, key: str, others: Settings) -> dict[str, str
     }
 
 
-def _aider_environment(to: Target, key: str, others: Settings) -> dict[str, str]:
+def _aider_environment(to: GatewayTarget, key: str, others: Settings) -> dict[str, str]:
     return {
         "OPENAI_API_BASE": to.api,
         "OPENAI_API_KEY": key,
@@ -197,7 +201,7 @@ def find_window(config: Config, model: str, listed: Mapping[str, int]) -> int | 
 
 
 def make_command(
-    launch: Launch, program: str, to: Target, arguments: tuple[str, ...], key: str, environ: Mapping[str, str]
+    launch: Launch, program: str, to: GatewayTarget, arguments: tuple[str, ...], key: str, environ: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command line and the whole environment of the client; write the files that it is to read."""
     kept = {name: value for name, value in environ.items() if name not in launch.removes}
@@ -208,7 +212,7 @@ def make_command(
     return [program, *launch.arguments(to, others), *arguments], {**kept, **variables}
 
 
-def _find_others(launch: Launch, to: Target, environ: Mapping[str, str]) -> Settings:
+def _find_others(launch: Launch, to: GatewayTarget, environ: Mapping[str, str]) -> Settings:
     """Return the models besides the main one that neither a variable nor the client's own settings choose."""
     file, home = RECIPES[launch.recipe].file, home_directory(environ)
     if file is None:
@@ -221,7 +225,7 @@ def _find_others(launch: Launch, to: Target, environ: Mapping[str, str]) -> Sett
     return nest((path, model) for path, model in leaves if launch.name_variable(path[-1]) not in environ)
 
 
-def _write_files(launch: Launch, to: Target, environ: Mapping[str, str]) -> dict[str, str]:
+def _write_files(launch: Launch, to: GatewayTarget, environ: Mapping[str, str]) -> dict[str, str]:
     """Write the files of a client into the gateway's own directory, and return the variables that name them."""
     home = home_directory(environ)
     variables: dict[str, str] = {}

@@ -26,7 +26,7 @@ class CannotMerge(Exception):
     """The file is left alone; the message says why."""
 
 
-class Format(Struct, frozen=True):
+class SettingsFormat(Struct, frozen=True):
     """One kind of file. Its functions raise CannotMerge where that is not safe.
 
     The values of an env or YAML file are whole lines: `prepare` makes them from settings.
@@ -226,15 +226,15 @@ def _without(values: dict[str, object], paths: Sequence[KeyPath]) -> dict[str, o
     return remaining
 
 
-JSON = Format(read_json_object, merge_json, remove_json)
-TOML = Format(read_toml, merge_toml, remove_toml)
-YAML = Format(
+JSON = SettingsFormat(read_json_object, merge_json, remove_json)
+TOML = SettingsFormat(read_toml, merge_toml, remove_toml)
+YAML = SettingsFormat(
     read_yaml,
     merge_yaml,
     remove_yaml,
     prepare=lambda settings: {key: f"{key}: {value}" for key, value in settings.items()},
 )
-ENV = Format(
+ENV = SettingsFormat(
     read_env,
     merge_env,
     remove_env,

@@ -12,13 +12,13 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.operate.clients.settings_file import FileEdit, list_backups, plan_edit, read_text, replace_file
-from dragoman.operate.clients.settings_format import CannotMerge, Format, KeyPath, Settings
+from dragoman.operate.clients.settings_format import CannotMerge, KeyPath, Settings, SettingsFormat
 
 RECORD_MARK = ".dragoman-written.json"
 EMPTY = ("", "{}")  # texts without any setting or comment, apart from spaces
 
 
-class Change(Struct, frozen=True, omit_defaults=True):
+class WrittenKey(Struct, frozen=True, omit_defaults=True):
     """One key; `before` has the value that stood there, and is empty where there was none."""
 
     path: KeyPath
@@ -29,7 +29,7 @@ class Change(Struct, frozen=True, omit_defaults=True):
 class Written(Struct, frozen=True):
     """All that was written into one file since the last undo."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[WrittenKey, ...]
     new_tables: tuple[KeyPath, ...]  # that were not there before
     digest: str  # of the text as it was written last
     original: str | None  # the text before the first write; None: there was no file
@@ -53,12 +53,12 @@ class Undo(Struct, frozen=True):
         forget(path)
 
 
-def plan_write(path: Path, format: Format, settings: Settings) -> FileEdit:
+def plan_write(path: Path, format: SettingsFormat, settings: Settings) -> FileEdit:
     """Return the change that merges settings into a file; raise CannotMerge where that is not safe."""
     return plan_edit(path, lambda text: format.merge(text, format.prepare(settings)))
 
 
-def write(edit: FileEdit, format: Format, settings: Settings) -> Path | None:
+def write(edit: FileEdit, format: SettingsFormat, settings: Settings) -> Path | None:
     """Record what an edit changes, make it, and return the backup, None if there was no file."""
     written = _extend_record(read_record(edit.path), edit, format, format.prepare(settings))
     record = msgspec.json.format(msgspec.json.encode(written), indent=1).decode() + "\n"
@@ -75,7 +75,7 @@ def read_record(path: Path) -> Written | None:
         raise CannotMerge(f"{_record_path(path)} cannot be read") from error
 
 
-def plan_undo(path: Path, format: Format) -> Undo | None:
+def plan_undo(path: Path, format: SettingsFormat) -> Undo | None:
     """Return the change that takes our settings back; None if there is no record. Raises CannotMerge."""
     written = read_record(path)
     if written is None:
@@ -138,7 +138,7 @@ def combine(settings: Settings, others: Settings) -> dict[str, object]:
     return nest((*list_leaves(settings), *list_leaves(others)))
 
 
-def choose_defaults(path: Path, format: Format, defaults: Settings) -> dict[str, object]:
+def choose_defaults(path: Path, format: SettingsFormat, defaults: Settings) -> dict[str, object]:
     """Return the defaults without those that a file sets already, unless with what we wrote. Raises CannotMerge."""
     values, written = format.read(read_text(path) or ""), read_record(path)
     ours = {change.path: (change.after,) for change in (written.changes if written else ())}
@@ -150,14 +150,14 @@ def choose_defaults(path: Path, format: Format, defaults: Settings) -> dict[str,
     )
 
 
-def _extend_record(old: Written | None, edit: FileEdit, format: Format, settings: Settings) -> Written:
+def _extend_record(old: Written | None, edit: FileEdit, format: SettingsFormat, settings: Settings) -> Written:
     values = format.read(edit.old or "")
     changes = {change.path: change for change in (old.changes if old else ())}
     for path, value in list_leaves(settings):
         present = find_value(values, path)
         earlier = changes.get(path)
         is_ours = earlier is not None and present == (earlier.after,)
-        changes[path] = Change(path, value, earlier.before if earlier is not None and is_ours else present)
+        changes[path] = WrittenKey(path, value, earlier.before if earlier is not None and is_ours else present)
     tables = dict.fromkeys(old.new_tables if old else ())
     for path, _ in list_leaves(settings):
         tables |= dict.fromkeys(path[:end] for end in range(1, len(path)) if not find_value(values, path[:end]))
@@ -170,7 +170,7 @@ def _extend_record(old: Written | None, edit: FileEdit, format: Format, settings
     )
 
 
-def _was_changed(values: Mapping[str, object], change: Change) -> bool:
+def _was_changed(values: Mapping[str, object], change: WrittenKey) -> bool:
     """Return whether a key that does not have our value any more differs from what stood there before, too."""
     return find_value(values, change.path) not in ((), change.before)
 
@@ -179,7 +179,7 @@ def _is_table(before: tuple[object, ...]) -> bool:
     return any(isinstance(value, Mapping) for value in before)
 
 
-def _remove_empty_tables(text: str, format: Format, tables: Sequence[KeyPath]) -> str:
+def _remove_empty_tables(text: str, format: SettingsFormat, tables: Sequence[KeyPath]) -> str:
     for path in sorted(tables, key=len, reverse=True):
         if find_value(format.read(text), path) == ({},):
             text = format.remove(text, [path])

@@ -56,7 +56,7 @@ SHORTEST_SECRET = 4  # a shorter value is not a secret, and would be found every
 OWN_REFERENCES = ("env:", "file:")
 
 
-class Choice(Struct, frozen=True):
+class ProviderChoice(Struct, frozen=True):
     """A provider that the file is to have. `origin` is where it was found; empty if the user named it."""
 
     name: str
@@ -72,20 +72,22 @@ def new_file_path(source: ConfigSource, *, in_directory: bool) -> Path:
     return source.directory / FILE_NAME if in_directory else user_config_file(source.environ, source.home)
 
 
-def find_choices(config: Config) -> list[Choice]:
+def find_choices(config: Config) -> list[ProviderChoice]:
     """Return a choice for each provider that was found without a file."""
     return [
-        Choice(name, _section_of(config, name), _title_of(provider.preset or provider.kind), _origin_of(config, name))
+        ProviderChoice(
+            name, _section_of(config, name), _title_of(provider.preset or provider.kind), _origin_of(config, name)
+        )
         for name, provider in config.providers.items()
         if provider.kind != "echo"
     ]
 
 
-def make_choice(kind: str, parameters: Mapping[str, str]) -> Choice:
-    return Choice(kind, {"kind": kind, **parameters}, _title_of(kind))
+def make_choice(kind: str, parameters: Mapping[str, str]) -> ProviderChoice:
+    return ProviderChoice(kind, {"kind": kind, **parameters}, _title_of(kind))
 
 
-def render_config(choices: Iterable[Choice], port: int, capture: str) -> str:
+def render_config(choices: Iterable[ProviderChoice], port: int, capture: str) -> str:
     """Return the text of the file."""
     chosen = list(choices)
     text = HEAD.format(port=port, capture=capture, padding=" " * (12 - len(capture)))
@@ -94,7 +96,7 @@ def render_config(choices: Iterable[Choice], port: int, capture: str) -> str:
     return text + TAIL.format(examples=", ".join(f'"{name}/MODEL"' for name in names))
 
 
-def _render_section(choice: Choice) -> str:
+def _render_section(choice: ProviderChoice) -> str:
     comment = choice.title + (f", found at: {choice.origin}" if choice.origin else "")
     lines = [f"# {comment}"] if comment else []
     lines.append(f"[providers.{choice.name}]")

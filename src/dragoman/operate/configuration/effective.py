@@ -31,7 +31,7 @@ SHORT_KEY = (
 SettingValue = str | int | float | bool | None | list[str]
 
 
-class Setting(Struct, frozen=True):
+class EffectiveSetting(Struct, frozen=True):
     """One value that is in effect; secrets are masked."""
 
     key: str
@@ -86,7 +86,7 @@ class ConfigSource(Struct, frozen=True):
         return await discover(local_ports(self.environ), besides=own_port)
 
 
-def list_settings(config: Config, environ: Mapping[str, str]) -> Iterator[Setting]:
+def list_settings(config: Config, environ: Mapping[str, str]) -> Iterator[EffectiveSetting]:
     """Yield every value that is in effect, in the order of the file's sections."""
     for section in SECTIONS:
         yield from _list_fields(section, getattr(config, section), config.origins)
@@ -98,7 +98,7 @@ def list_settings(config: Config, environ: Mapping[str, str]) -> Iterator[Settin
         yield from _list_fields(f"models[{index}]", route, config.origins)
     for index, price in enumerate(config.prices):
         yield from _list_fields(f"prices[{index}]", price, config.origins)
-    yield Setting("client key", _mask(config.client_key), _client_key_origin(config, environ))
+    yield EffectiveSetting("client key", _mask(config.client_key), _client_key_origin(config, environ))
     yield from _list_proxies(environ)
 
 
@@ -122,7 +122,7 @@ def find_short_key(config: Config, environ: Mapping[str, str]) -> str | None:
     return SHORT_KEY.format(variable=variable, length=shown, host=host, least=SHORTEST_OPEN_KEY)
 
 
-class Target(Struct, frozen=True):
+class GatewayTarget(Struct, frozen=True):
     """The gateway's address without a path, a model, None where the user must choose one, and its context window."""
 
     root: str
@@ -157,18 +157,18 @@ def suggest_model(config: Config) -> str | None:
     return "echo" if kinds == {"echo"} else None
 
 
-def _list_proxies(environ: Mapping[str, str]) -> Iterator[Setting]:
+def _list_proxies(environ: Mapping[str, str]) -> Iterator[EffectiveSetting]:
     """Yield the proxies of the environment, which apply to providers whose section names none."""
     proxies = read_proxies(environ)
     if proxies is None:
         return
     for scheme, proxy in (("http", proxies.http), ("https", proxies.https)):
         if proxy is not None:
-            yield Setting(f"proxy to {scheme}://", _mask(proxy), "environment")
-    yield Setting("no proxy to", ["this machine", *proxies.exempt], "environment")
+            yield EffectiveSetting(f"proxy to {scheme}://", _mask(proxy), "environment")
+    yield EffectiveSetting("no proxy to", ["this machine", *proxies.exempt], "environment")
 
 
-def _list_provider(prefix: str, provider: ProviderConfig, origins: dict[str, str]) -> Iterator[Setting]:
+def _list_provider(prefix: str, provider: ProviderConfig, origins: dict[str, str]) -> Iterator[EffectiveSetting]:
     several = f"{prefix}.{credential_field(provider)}" if provider.extra_credentials else None
     for setting in _list_fields(prefix, provider, origins, skip=("name", "extra_credentials", "preset")):
         if setting.key == f"{prefix}.kind" and provider.preset:
@@ -176,7 +176,7 @@ def _list_provider(prefix: str, provider: ProviderConfig, origins: dict[str, str
         yield setting if setting.key != several else replace(setting, value=_mask(list_credentials(provider)))
 
 
-def _list_tool(prefix: str, tool: Struct, origins: dict[str, str]) -> Iterator[Setting]:
+def _list_tool(prefix: str, tool: Struct, origins: dict[str, str]) -> Iterator[EffectiveSetting]:
     """Yield the settings of a tool; the arguments of a command are masked, since tokens are passed so."""
     for setting in _list_fields(prefix, tool, origins):
         if setting.key == f"{prefix}.command" and isinstance(setting.value, list) and len(setting.value) > 1:
@@ -184,7 +184,9 @@ def _list_tool(prefix: str, tool: Struct, origins: dict[str, str]) -> Iterator[S
         yield setting
 
 
-def _list_fields(prefix: str, struct: Struct, origins: dict[str, str], skip: tuple[str, ...] = ()) -> Iterator[Setting]:
+def _list_fields(
+    prefix: str, struct: Struct, origins: dict[str, str], skip: tuple[str, ...] = ()
+) -> Iterator[EffectiveSetting]:
     for field in msgspec.structs.fields(struct):
         if field.name in skip:
             continue
@@ -192,9 +194,9 @@ def _list_fields(prefix: str, struct: Struct, origins: dict[str, str], skip: tup
         value = getattr(struct, field.name)
         if isinstance(value, dict):
             for name, inner in value.items():
-                yield Setting(f"{key}.{name}", _mask(inner), origins.get(f"{key}.{name}", "default"))
+                yield EffectiveSetting(f"{key}.{name}", _mask(inner), origins.get(f"{key}.{name}", "default"))
         elif value is not None or key in origins:
-            yield Setting(key, _mask(value), origins.get(key, "default"))
+            yield EffectiveSetting(key, _mask(value), origins.get(key, "default"))
 
 
 def _mask(value: object) -> SettingValue:

@@ -15,7 +15,7 @@ from dragoman.operate.metrics.catalogue import CATALOGUE, Aggregation, Family, T
 from dragoman.proxy.outcome import OK, Outcome
 from dragoman.translate.hub.loss import LossKind
 from dragoman.translate.hub.ports import OPERATION
-from dragoman.translate.hub.usage import Source, Usage
+from dragoman.translate.hub.usage import Usage, UsageSource
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -25,7 +25,7 @@ OTHER = "other"
 PROVIDER_NAMES = {"gemini": "gcp.gemini"}  # names that OpenTelemetry's conventions spell differently
 TOKEN_TYPES = ("input", "output", "cache_read", "cache_write", "reasoning")
 LOSS_KINDS = tuple(how.value for how in LossKind)
-REPORTED = Source.REPORTED
+REPORTED = UsageSource.REPORTED
 
 _Key = tuple[str, str, str, str, str]  # client protocol, upstream protocol, provider, model, outcome
 

@@ -62,7 +62,7 @@ RATE_NAMES = [name for name in Rates.__struct_fields__ if name not in ("since", 
 
 
 @final
-class Model(Struct, frozen=True):
+class PricedModel(Struct, frozen=True):
     """A model and its rates: the last whose condition is met, else the first."""
 
     id: str
@@ -106,8 +106,8 @@ def load_sheet() -> Sheet:
 
 
 @lru_cache(maxsize=32)
-def list_models(vendor: str) -> tuple[Model, ...]:
-    return msgspec.json.decode(load_sheet().vendors[vendor].models, type=tuple[Model, ...])
+def list_models(vendor: str) -> tuple[PricedModel, ...]:
+    return msgspec.json.decode(load_sheet().vendors[vendor].models, type=tuple[PricedModel, ...])
 
 
 @lru_cache(maxsize=64)
@@ -117,7 +117,7 @@ def vendor_of_endpoint(endpoint: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def find_model(vendor: str, name: str) -> Model | None:
+def find_model(vendor: str, name: str) -> PricedModel | None:
     """Return a vendor's model by its name, whose date may be written with or without dashes."""
     for spelling in dict.fromkeys((name, COMPACT_DATE.sub(_insert_dashes, name))):
         for model in list_models(vendor):
@@ -205,7 +205,7 @@ class Pricing:
     def usd_per_million(self, provider: str, model: str, at: float) -> UsdPerMillion | None:
         """Return the prices of a small request's tokens at a time in Unix seconds; None if they are not known."""
         found = self._find(provider, model)
-        rates = found.at(utc_datetime(at)) if isinstance(found, Model) else found
+        rates = found.at(utc_datetime(at)) if isinstance(found, PricedModel) else found
         if rates is None:
             return None
         prices = (rates.input, rates.output, rates.cache_read, rates.cache_write)
@@ -222,12 +222,12 @@ class Pricing:
             if len(self._rates) >= MAX_REMEMBERED:
                 self._rates.clear()
             found = self._find(outcome.provider, outcome.model)
-            if isinstance(found, Model):
+            if isinstance(found, PricedModel):
                 found = found.at(utc_datetime(outcome.started_at), usage.service_tier)
             rates = self._rates[key] = found
         return None if rates is None else cost_nano(rates, usage)
 
-    def _find(self, provider: str, model: str) -> Rates | Model | None:
+    def _find(self, provider: str, model: str) -> Rates | PricedModel | None:
         for pattern, rates in self._overrides:
             if fnmatchcase(f"{provider}/{model}", pattern) or fnmatchcase(model, pattern):
                 return rates
@@ -244,7 +244,7 @@ class Pricing:
         return None if vendor else _find_by_family(names)
 
 
-def _find_by_family(names: Sequence[str]) -> Model | None:
+def _find_by_family(names: Sequence[str]) -> PricedModel | None:
     for name in names:
         for family, vendor in FAMILIES:
             if family.match(name):

@@ -16,7 +16,7 @@ from dragoman.store import Store, StoreError
 from dragoman.store.audit import AUDIT_DAYS
 from dragoman.store.usage_rows import NUMBER_BITS, UsageRow, make_id
 from dragoman.translate.hub.failure import describe_cause
-from dragoman.translate.hub.usage import MAX_COUNT, MAX_CREDITS, Source, Usage
+from dragoman.translate.hub.usage import MAX_COUNT, MAX_CREDITS, Usage, UsageSource
 
 MAX_PENDING = 10_000
 BATCH = 1000
@@ -27,7 +27,7 @@ MAX_TEXT = 200
 
 MAX_COST_NANO = 10**15  # a million dollars
 NO_COUNTS = (None,) * 5
-REPORTED = Source.REPORTED
+REPORTED = UsageSource.REPORTED
 
 log = logging.getLogger(__name__)
 

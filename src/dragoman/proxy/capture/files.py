@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.settings import Debug
-from dragoman.proxy.capture.format import VERSION, Capture, Summary, summarize, utc_text
+from dragoman.proxy.capture.format import VERSION, Capture, CaptureSummary, summarize, utc_text
 
 # The version follows, a space, the summary as JSON, a line break, and the rest compressed.
 MAGIC = b"dragoman capture "
@@ -66,7 +66,7 @@ class UnreadableCapture(Exception):
     """This is not a capture, or one of an unknown version."""
 
 
-_summary = msgspec.json.Decoder(Summary)
+_summary = msgspec.json.Decoder(CaptureSummary)
 
 
 def pack_capture(capture: Capture) -> bytes:
@@ -102,12 +102,12 @@ def read_capture(data: bytes) -> Capture:
     raise UnreadableCapture("it is not a capture")
 
 
-def read_summary(line: bytes) -> Summary:
+def read_summary(line: bytes) -> CaptureSummary:
     """Read the first line of a packed capture; raises UnreadableCapture."""
     version, _, text = line.removeprefix(MAGIC).partition(b" ")
     try:
         if version == b"1":
-            return msgspec.convert(_upgrade_summary(msgspec.json.decode(text)), Summary)
+            return msgspec.convert(_upgrade_summary(msgspec.json.decode(text)), CaptureSummary)
         return _summary.decode(text)
     except (msgspec.MsgspecError, ValueError) as problem:
         raise UnreadableCapture(f"it cannot be read: {problem}") from None
@@ -219,10 +219,10 @@ class CaptureFile(Struct, frozen=True):
 
     file: Path
     size: int
-    summary: Summary
+    summary: CaptureSummary
 
 
-class Bounds(Struct, frozen=True):
+class CaptureBounds(Struct, frozen=True):
     """How many captures are kept, of which size, and for how long."""
 
     keep: int
@@ -239,7 +239,7 @@ class FileStatus(Struct, frozen=True):
 class CaptureDirectory:
     """A directory of captures, which several processes may use at the same time."""
 
-    def __init__(self, path: Path, bounds: Bounds) -> None:
+    def __init__(self, path: Path, bounds: CaptureBounds) -> None:
         self.path = path
         self._bounds = bounds
         self._known: deque[FileStatus] = deque()  # oldest first
@@ -342,7 +342,7 @@ class CaptureDirectory:
 
 def capture_directory(debug: Debug) -> CaptureDirectory:
     """Return the directory that the settings name, with their bounds."""
-    return CaptureDirectory(debug.directory, Bounds(debug.keep, debug.max_bytes, debug.max_age_s))
+    return CaptureDirectory(debug.directory, CaptureBounds(debug.keep, debug.max_bytes, debug.max_age_s))
 
 
 def load_capture(file: Path) -> Capture:

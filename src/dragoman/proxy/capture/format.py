@@ -64,7 +64,7 @@ class Lookup(Struct, frozen=True, array_like=True):
     value: Json
 
 
-class ToolRun(Struct, frozen=True):
+class CapturedToolRun(Struct, frozen=True):
     """A run of a server tool: the value of a TOOL_RUN lookup."""
 
     tool: str
@@ -119,7 +119,7 @@ class ClientResponse(Struct, frozen=True):
     chunks: tuple[Chunk, ...]
 
 
-class Settings(Struct, frozen=True):
+class CapturedSettings(Struct, frozen=True):
     """The settings in force, without their secrets, for the replay."""
 
     server: Json = None
@@ -166,7 +166,7 @@ class Capture(Struct, frozen=True, kw_only=True):
     request_losses: int = 0  # how many of them were known before the request was sent
     response: ClientResponse | None = None
     lookups: tuple[Lookup, ...] = ()
-    settings: Settings = field(default_factory=Settings)
+    settings: CapturedSettings = field(default_factory=CapturedSettings)
     truncated: tuple[str, ...] = ()  # parts that are not complete
     masked: bool = False  # whether secrets were masked in bodies: token counts estimated from them differ then
 
@@ -193,7 +193,7 @@ def find_values(capture: Capture, name: LookupName, provider: str | None = None)
     return [each.value["value"] for each in found if isinstance(each.value, dict)]
 
 
-class Summary(Struct, frozen=True, kw_only=True):
+class CaptureSummary(Struct, frozen=True, kw_only=True):
     """A line in the list of captures."""
 
     request_id: str
@@ -215,8 +215,8 @@ class Summary(Struct, frozen=True, kw_only=True):
         return {**msgspec.structs.asdict(self), "client_protocol": client, "upstream_protocol": upstream}
 
 
-def summarize(capture: Capture) -> Summary:
-    return Summary(
+def summarize(capture: Capture) -> CaptureSummary:
+    return CaptureSummary(
         request_id=capture.request_id,
         client_request_id=capture.client_request_id,
         time=capture.time,

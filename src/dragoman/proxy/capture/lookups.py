@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.net.headers import Header
-from dragoman.proxy.capture.format import NO_PROVIDER, Capture, ToolRun
+from dragoman.proxy.capture.format import NO_PROVIDER, Capture, CapturedToolRun
 from dragoman.proxy.capture.format import LookupName as Name
 from dragoman.proxy.capture.masking import encode_headers, to_text
 from dragoman.proxy.capture.recording import Recording
@@ -38,16 +38,16 @@ from dragoman.translate.hub.server_tools import (
     FETCH,
     SEARCH,
     FetchOutcome,
-    Page,
     SearchFound,
     SearchOutcome,
     ToolErrorCode,
     ToolFailure,
     ToolOutcome,
     ToolText,
+    WebPage,
 )
 from dragoman.translate.protocols import PROTOCOLS
-from dragoman.upstreams.credentials.pool import Choice, CredentialChooser
+from dragoman.upstreams.credentials.pool import CredentialChoice, CredentialChooser
 from dragoman.upstreams.provider import Address, Provider
 
 T = TypeVar("T")
@@ -92,11 +92,11 @@ def _write_address(address: Address) -> Json:
     return {"url": address.url, "headers": _write_headers(address.headers)}
 
 
-def _read_choice(value: Json) -> Choice | None:
-    return None if value is None else Choice(msgspec.convert(value, int))
+def _read_choice(value: Json) -> CredentialChoice | None:
+    return None if value is None else CredentialChoice(msgspec.convert(value, int))
 
 
-def _write_choice(choice: Choice | None) -> Json:
+def _write_choice(choice: CredentialChoice | None) -> Json:
     return None if choice is None else choice.member
 
 
@@ -114,12 +114,12 @@ def _measure_media(found: dict[str, Inline]) -> tuple[int, str]:
     return sum(len(media.data) for media in found.values()), "fetched media"
 
 
-def _measure_run(run: ToolRun) -> tuple[int, str]:
+def _measure_run(run: CapturedToolRun) -> tuple[int, str]:
     texts: list[str | None] = []
     match run.outcome:
         case SearchFound(results=results, text=text):
             texts = [text, *(result.text + result.url for result in results)]
-        case Page(text=text, pdf=pdf):
+        case WebPage(text=text, pdf=pdf):
             texts = [text, pdf]
         case ToolFailure(message=message):
             texts = [message]
@@ -135,11 +135,11 @@ CONTEXT_WINDOW: LookupKind[int | None] = LookupKind(Name.CONTEXT_WINDOW, int | N
 MAX_OUTPUT: LookupKind[int | None] = LookupKind(Name.MAX_OUTPUT, int | None, is_optional=True)
 LIST_PROBLEM: LookupKind[str] = LookupKind(Name.LIST_PROBLEM, str, is_optional=True, skips_empty=True)
 RETRY_AFTER: LookupKind[float | None] = LookupKind(Name.RETRY_AFTER, float | None, is_optional=True)
-CREDENTIAL: LookupKind[Choice | None] = LookupKind(Name.CREDENTIAL, None, _write_choice, _read_choice)
+CREDENTIAL: LookupKind[CredentialChoice | None] = LookupKind(Name.CREDENTIAL, None, _write_choice, _read_choice)
 SOONEST_CREDENTIAL: LookupKind[int] = LookupKind(Name.SOONEST_CREDENTIAL, int)
 MEDIA: LookupKind[dict[str, Inline]] = LookupKind(Name.MEDIA, dict[str, Inline], measure=_measure_media)
 CUT_CALLS: LookupKind[tuple[LostCall, ...]] = LookupKind(Name.CUT_CALLS, tuple[LostCall, ...], is_optional=True)
-TOOL_RUN: LookupKind[ToolRun] = LookupKind(Name.TOOL_RUN, ToolRun, measure=_measure_run)
+TOOL_RUN: LookupKind[CapturedToolRun] = LookupKind(Name.TOOL_RUN, CapturedToolRun, measure=_measure_run)
 TOOL_TEXT: LookupKind[ToolText | None] = LookupKind(Name.TOOL_TEXT, ToolText | None, is_optional=True)
 STATE: LookupKind[RecordedState | None] = LookupKind(Name.STATE, RecordedState, _write_state, is_optional=True)
 NOT_STORED: LookupKind[bool] = LookupKind(Name.NOT_STORED, bool, is_optional=True)
@@ -154,7 +154,9 @@ class Lookups(Protocol):
     def wrap_async(self, source: Source, kind: LookupKind[T], ask: Callable[P, Awaitable[T]]) -> AsyncFunction[P, T]:
         """Return the function to call instead of `ask`."""
 
-    async def run_tool(self, provider: str, run: ToolRun, ask: Callable[[], Awaitable[ToolOutcome]]) -> ToolOutcome:
+    async def run_tool(
+        self, provider: str, run: CapturedToolRun, ask: Callable[[], Awaitable[ToolOutcome]]
+    ) -> ToolOutcome:
         """Run a server tool. Several may run at the same time, so `run` names its tool and its input."""
 
 
@@ -178,7 +180,9 @@ class RecordingLookups:
 
         return ask_and_note
 
-    async def run_tool(self, provider: str, run: ToolRun, ask: Callable[[], Awaitable[ToolOutcome]]) -> ToolOutcome:
+    async def run_tool(
+        self, provider: str, run: CapturedToolRun, ask: Callable[[], Awaitable[ToolOutcome]]
+    ) -> ToolOutcome:
         began = self._recording.elapsed_s()
         try:
             outcome = await ask()
@@ -188,7 +192,7 @@ class RecordingLookups:
         self._note_run(provider, replace(run, outcome=redact_outcome(outcome, tuple(self._recording.secrets))), began)
         return outcome
 
-    def _note_run(self, provider: str, run: ToolRun, began: float) -> None:
+    def _note_run(self, provider: str, run: CapturedToolRun, began: float) -> None:
         took = round(self._recording.elapsed_s() - began, 6)
         self.note(provider, TOOL_RUN, replace(run, at=began, duration_s=took))
 
@@ -252,7 +256,9 @@ class ReplayingLookups:
 
         return answer
 
-    async def run_tool(self, provider: str, run: ToolRun, ask: Callable[[], Awaitable[ToolOutcome]]) -> ToolOutcome:
+    async def run_tool(
+        self, provider: str, run: CapturedToolRun, ask: Callable[[], Awaitable[ToolOutcome]]
+    ) -> ToolOutcome:
         recorded = self._values[provider, TOOL_RUN.name.value]
         for index, value in enumerate(recorded):
             found = TOOL_RUN.read(_unwrap(value, provider))
@@ -291,7 +297,7 @@ def _unwrap(value: Json, provider: str) -> Json:
     return value["value"]
 
 
-async def _repeat(run: ToolRun) -> ToolOutcome:
+async def _repeat(run: CapturedToolRun) -> ToolOutcome:
     if run.outcome is None:
         await asyncio.get_running_loop().create_future()  # never done: it is given up again
     assert run.outcome is not None
@@ -415,9 +421,9 @@ class LookedUpSearch:
         self._run = partial(lookups.run_tool, provider)
 
     async def search(self, query: SearchQuery, timeout_s: float) -> SearchOutcome:
-        run = ToolRun(SEARCH, self.name, query.text, None, 0.0, 0.0)
+        run = CapturedToolRun(SEARCH, self.name, query.text, None, 0.0, 0.0)
         outcome = await self._run(run, lambda: self._backend.search(query, timeout_s))
-        assert not isinstance(outcome, Page)
+        assert not isinstance(outcome, WebPage)
         return outcome
 
 
@@ -428,7 +434,7 @@ class LookedUpFetch:
         self._run = partial(lookups.run_tool, provider)
 
     async def fetch(self, url: str, domains: DomainRules) -> FetchOutcome:
-        run = ToolRun(FETCH, self.name, url, None, 0.0, 0.0)
+        run = CapturedToolRun(FETCH, self.name, url, None, 0.0, 0.0)
         outcome = await self._run(run, lambda: fetch(self._backend, url, domains))  # with the time at which it was
         assert not isinstance(outcome, SearchFound)
         return outcome

@@ -101,7 +101,7 @@ class UpstreamExchange:
         )
 
 
-class ClientResponse(Struct):
+class SentResponse(Struct):
     """The response to the client, as far as it was sent."""
 
     status: int
@@ -126,7 +126,7 @@ class Recording:
         path = request.raw_path.decode("latin-1")
         headers = to_text(request.headers)
         self._request = capture_format.ClientRequest(request.method, path, request.query, headers, b"")
-        self.client_response: ClientResponse | None = None
+        self.client_response: SentResponse | None = None
         self.events: HeadAndTail[tuple[float, int, Event]] = HeadAndTail()
         self._hidden_headers: set[bytes] = set()  # names of headers that the configuration sets
         self._guard_trips: list[str] = []
@@ -156,7 +156,7 @@ class Recording:
 
     @contain_errors
     def on_head(self, status: int, headers: Iterable[Header]) -> None:
-        self.client_response = ClientResponse(status, to_text(headers), HeadAndTail(GAP))
+        self.client_response = SentResponse(status, to_text(headers), HeadAndTail(GAP))
 
     @contain_errors
     def on_body(self, data: bytes) -> None:
@@ -365,11 +365,11 @@ class Recording:
         sent = self.client_response
         return None if sent is None else capture_format.ClientResponse(sent.status, sent.headers, sent.chunks.parts())
 
-    def _make_settings(self) -> capture_format.Settings:
+    def _make_settings(self) -> capture_format.CapturedSettings:
         config = self._config
         if config is None:
-            return capture_format.Settings()
-        return capture_format.Settings(
+            return capture_format.CapturedSettings()
+        return capture_format.CapturedSettings(
             server=msgspec.to_builtins(config.server),
             retry=msgspec.to_builtins(config.retry),
             effort=msgspec.to_builtins(config.effort),

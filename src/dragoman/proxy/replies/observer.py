@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from dragoman.net.tasks import describe_fault
 from dragoman.proxy.redaction import redact_failure
-from dragoman.proxy.replies.reply import Origin
-from dragoman.proxy.source import Source
+from dragoman.proxy.replies.reply import ReplyOrigin
+from dragoman.proxy.source import EventSource
 from dragoman.translate.hub.events import MAX_BLOCKS, CallBlock, Delta, Event, Failed, Opened
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.ports import Progress, join_run, split_runs
@@ -24,7 +24,7 @@ class StreamObserver:
 
     __slots__ = ("_calls", "_client", "_is_unwatched", "_secrets", "_tail", "_watch", "ended_unseen", "source")
 
-    def __init__(self, origin: Origin, source: Source) -> None:
+    def __init__(self, origin: ReplyOrigin, source: EventSource) -> None:
         self.source = source
         self._watch = origin.watch
         self._client = origin.call.client

@@ -8,7 +8,7 @@ from dragoman.proxy.call import Call
 from dragoman.proxy.decoding import begins_array, begins_document, begins_events, make_source
 from dragoman.proxy.prepare import Change, Prepared, prepare
 from dragoman.proxy.replies.passed import PassedDocument, PassedStream
-from dragoman.proxy.replies.reply import DocumentReply, Form, Origin, StreamedReply, choose_reply
+from dragoman.proxy.replies.reply import DocumentReply, ReplyForm, ReplyOrigin, StreamedReply, choose_reply
 from dragoman.proxy.replies.translated import Body, TranslatedDocument, TranslatedReply, TranslatedStream
 from dragoman.proxy.reply_bounds import ReplyDeadline
 from dragoman.proxy.reply_monitor import ReplyMonitor
@@ -20,7 +20,7 @@ from dragoman.translate.hub.loss import Ledger
 W = TypeVar("W")
 MakeWatch = Callable[[], ReplyMonitor]
 NO_HEADERS = Headers([])
-STREAM, DOCUMENT = Form  # looked up once: on Python 3.11, each look-up of a member is slow
+STREAM, DOCUMENT = ReplyForm  # looked up once: on Python 3.11, each look-up of a member is slow
 
 
 class Replies(Protocol):
@@ -40,7 +40,7 @@ class Replies(Protocol):
 class _ModelReplies(Generic[W]):
     """What the replies of a model have in common."""
 
-    _form: Form  # that the client requested
+    _form: ReplyForm  # that the client requested
     deadline = ReplyDeadline
 
     def __init__(self, call: Call, writer: W, make_watch: MakeWatch) -> None:
@@ -57,15 +57,15 @@ class _ModelReplies(Generic[W]):
     def begin_turn(self, ask: Ask, prepared: Prepared) -> None:
         self._ask, self._prepared, self._headers = ask, prepared, NO_HEADERS
 
-    def _make_origin(self, answered: Form) -> Origin:
+    def _make_origin(self, answered: ReplyForm) -> ReplyOrigin:
         why = choose_reply(self._prepared.why, self._form, answered)
-        return Origin(self._call, self._ask, self._prepared, self._headers, self._make_watch(), why)
+        return ReplyOrigin(self._call, self._ask, self._prepared, self._headers, self._make_watch(), why)
 
 
 class StreamReplies(_ModelReplies[StreamWriter]):
     """Opens the replies to a client that reads a stream."""
 
-    _form = Form.STREAM
+    _form = ReplyForm.STREAM
 
     def begin_turn(self, ask: Ask, prepared: Prepared) -> None:
         self._ask, self._prepared, self._headers = ask, prepared, NO_HEADERS
@@ -100,7 +100,7 @@ class StreamReplies(_ModelReplies[StreamWriter]):
 class DocumentReplies(_ModelReplies[DocumentWriter]):
     """Opens the replies to a client that reads one body."""
 
-    _form = Form.DOCUMENT
+    _form = ReplyForm.DOCUMENT
 
     def begin_answer(self, status: int, headers: Headers, *, is_stream: bool) -> bool:
         self._headers = headers

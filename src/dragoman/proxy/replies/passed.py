@@ -9,10 +9,10 @@ from dragoman.proxy.client_encoding import NOTHING
 from dragoman.proxy.decoding import peek_events
 from dragoman.proxy.held_events import HeldEvents
 from dragoman.proxy.replies.observer import StreamObserver
-from dragoman.proxy.replies.reply import Origin
+from dragoman.proxy.replies.reply import ReplyOrigin
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.response_writer import DocumentWriter, StreamWriter
-from dragoman.proxy.source import Source
+from dragoman.proxy.source import EventSource
 from dragoman.proxy.step import Completed
 from dragoman.proxy.upstream import count_held
 from dragoman.proxy.why import Why
@@ -34,7 +34,7 @@ class PassedStream:
     lingers = True
     keep_alive = None  # nothing of ours is put between bytes that pass
 
-    def __init__(self, origin: Origin, writer: StreamWriter, source: Source) -> None:
+    def __init__(self, origin: ReplyOrigin, writer: StreamWriter, source: EventSource) -> None:
         self._origin = origin
         self._writer = writer
         self._observer = StreamObserver(origin, source)
@@ -68,7 +68,7 @@ class PassedStream:
     def usage(self) -> Usage | None:
         return self.watch.final_usage
 
-    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+    def tap(self, wrap: Callable[[EventSource], EventSource]) -> Secrets:
         self._observer.source = wrap(self._observer.source)
         return self._origin.prepared.secrets
 
@@ -151,7 +151,7 @@ class PassedStream:
 class PassedDocument(Struct, eq=False):
     """A document of the client's own protocol."""
 
-    origin: Origin
+    origin: ReplyOrigin
     writer: DocumentWriter
     watch: ReplyMonitor
     body: bytes
@@ -161,7 +161,7 @@ class PassedDocument(Struct, eq=False):
     def why(self) -> Why:
         return self.origin.why
 
-    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+    def tap(self, wrap: Callable[[EventSource], EventSource]) -> Secrets:
         """Return the secrets that may stand in the body, of which nothing is left to read."""
         return self.origin.prepared.secrets
 

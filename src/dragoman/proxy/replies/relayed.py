@@ -8,12 +8,12 @@ from dragoman.net.sink import ReplySink
 from dragoman.proxy.prepare import Change, Prepared
 from dragoman.proxy.relay import RelayedCall, prepare_relayed
 from dragoman.proxy.replies.opening import MakeWatch
-from dragoman.proxy.replies.reply import DocumentReply, Origin
+from dragoman.proxy.replies.reply import DocumentReply, ReplyOrigin
 from dragoman.proxy.replies.translated import Body, TranslatedReply
 from dragoman.proxy.reply_bounds import IdleDeadline
 from dragoman.proxy.response_headers import headers_to_forward
 from dragoman.proxy.response_writer import own_headers
-from dragoman.proxy.source import Source
+from dragoman.proxy.source import EventSource
 from dragoman.proxy.step import Ask, Completed
 from dragoman.proxy.why import RELAYED
 from dragoman.translate.framing.known_secrets import Secrets, StreamRedactor, redact_known
@@ -63,7 +63,7 @@ class RelayedReply:
     progress = Progress.READING
     why = RELAYED
 
-    def __init__(self, path: RelayedPath, origin: Origin, status: int, writer: RelayedWriter) -> None:
+    def __init__(self, path: RelayedPath, origin: ReplyOrigin, status: int, writer: RelayedWriter) -> None:
         self._origin = origin
         self._status = status
         self._writer = writer
@@ -88,7 +88,7 @@ class RelayedReply:
     def usage(self) -> Usage | None:
         return self.watch.final_usage
 
-    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+    def tap(self, wrap: Callable[[EventSource], EventSource]) -> Secrets:
         """Return the secrets that may stand in the reply, which is not decoded."""
         return self._origin.prepared.secrets
 
@@ -197,7 +197,7 @@ class RelayedReplies:
         return True  # or bytes that pass like events
 
     def open_stream(self, begun: bytes) -> RelayedReply:
-        origin = Origin(self._call, self._ask, self._prepared, self._headers, self._make_watch(), RELAYED)
+        origin = ReplyOrigin(self._call, self._ask, self._prepared, self._headers, self._make_watch(), RELAYED)
         return RelayedReply(self._call.relayed_path, origin, self._status, self._writer)
 
     def open_document(self, body: Body) -> DocumentReply:

@@ -10,7 +10,7 @@ from dragoman.net.headers import Headers
 from dragoman.proxy.call import Call
 from dragoman.proxy.prepare import Prepared
 from dragoman.proxy.reply_monitor import ReplyMonitor
-from dragoman.proxy.source import Source
+from dragoman.proxy.source import EventSource
 from dragoman.proxy.step import Ask, TurnEnd
 from dragoman.proxy.why import Why
 from dragoman.translate.framing.known_secrets import Secrets
@@ -20,17 +20,17 @@ from dragoman.translate.hub.ports import Progress
 from dragoman.translate.hub.usage import Usage
 
 
-class Form(Enum):
+class ReplyForm(Enum):
     """The form of a reply: as the client requested it, or as the upstream sends it."""
 
     STREAM = "a stream"
     DOCUMENT = "a document"
 
 
-CONVERTED = {form: Why(False, f"the upstream answered with {form.value}") for form in Form}
+CONVERTED = {form: Why(False, f"the upstream answered with {form.value}") for form in ReplyForm}
 
 
-def choose_reply(request: Why, requested: Form, answered: Form) -> Why:
+def choose_reply(request: Why, requested: ReplyForm, answered: ReplyForm) -> Why:
     """Return whether the upstream's bytes pass, and why: those of a passed request do in the form that was requested.
 
     With the form that the client requested, this decides between the four classes of replies.
@@ -38,7 +38,7 @@ def choose_reply(request: Why, requested: Form, answered: Form) -> Why:
     return CONVERTED[answered] if request.passes and answered is not requested else request
 
 
-class Origin(Struct, frozen=True):
+class ReplyOrigin(Struct, frozen=True):
     """What a reply answers, and why it passes or is translated."""
 
     call: Call
@@ -49,7 +49,7 @@ class Origin(Struct, frozen=True):
     why: Why
 
 
-class Reply(Protocol):
+class TurnReply(Protocol):
     """One turn's reply on its way to the client."""
 
     watch: ReplyMonitor
@@ -62,11 +62,11 @@ class Reply(Protocol):
     def interrupt(self, failure: Failure) -> None: ...  # the upstream's body will not end, or the call is cancelled
     def conclude(self) -> TurnEnd: ...  # how the turn ended, once all of it was read
     async def finish(self) -> None: ...  # once, last: end the client's reply
-    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+    def tap(self, wrap: Callable[[EventSource], EventSource]) -> Secrets:
         """Read through another source from now on; return the secrets that may stand in what it reads."""
 
 
-class StreamedReply(Reply, Protocol):
+class StreamedReply(TurnReply, Protocol):
     """A reply that is read piece by piece. What is fed before `commit` is held."""
 
     @property
@@ -86,7 +86,7 @@ class StreamedReply(Reply, Protocol):
     def end(self) -> None: ...  # once, when the upstream's body is over
 
 
-class DocumentReply(Reply, Protocol):
+class DocumentReply(TurnReply, Protocol):
     """A reply whose body was read whole."""
 
     def read(self) -> list[Event]: ...  # pure: that of a large body runs in a thread

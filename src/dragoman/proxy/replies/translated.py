@@ -10,11 +10,11 @@ from dragoman.proxy.client_encoding import ClientEncoding
 from dragoman.proxy.decoding import make_source, make_stages, read_events
 from dragoman.proxy.failures import attribute_failure
 from dragoman.proxy.prepare import Translated
-from dragoman.proxy.replies.reply import Origin
+from dragoman.proxy.replies.reply import ReplyOrigin
 from dragoman.proxy.replies.translation import Translation
 from dragoman.proxy.request_record import Awaited
 from dragoman.proxy.response_writer import DocumentWriter, StreamWriter
-from dragoman.proxy.source import Source
+from dragoman.proxy.source import EventSource
 from dragoman.proxy.step import Completed, Interrupted, NoReply, TurnEnd, find_unfinished
 from dragoman.proxy.upstream import count_held
 from dragoman.proxy.why import Why
@@ -23,8 +23,7 @@ from dragoman.translate.hub.events import Delta, Event, Failed, Started
 from dragoman.translate.hub.failure import Failure
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import Progress
-from dragoman.translate.hub.usage import Source as UsageSource
-from dragoman.translate.hub.usage import Usage
+from dragoman.translate.hub.usage import Usage, UsageSource
 from dragoman.translate.stages.cite_links import find_earlier_sources
 from dragoman.translate.stages.estimate_usage import EstimateUsage
 from dragoman.translate.stages.hold_end import HoldContinuation, HoldPause, HoldServerCalls, HoldTruncatedCall
@@ -52,7 +51,9 @@ class TranslatedReply(Translation, ABC):
     )
     lingers = False
 
-    def __init__(self, origin: Origin, encoding: ClientEncoding, begun: bytes = b"", body: Body | None = None) -> None:
+    def __init__(
+        self, origin: ReplyOrigin, encoding: ClientEncoding, begun: bytes = b"", body: Body | None = None
+    ) -> None:
         prepared = origin.prepared
         # None: the client's bytes passed, and the reply has another form than requested
         request = prepared if type(prepared) is Translated else None
@@ -113,7 +114,7 @@ class TranslatedReply(Translation, ABC):
         assert self._estimate is not None
         self._estimate.add(used)
 
-    def tap(self, wrap: Callable[[Source], Source]) -> Secrets:
+    def tap(self, wrap: Callable[[EventSource], EventSource]) -> Secrets:
         self._source = None if self._source is None else wrap(self._source)
         return self.origin.prepared.secrets
 
@@ -183,7 +184,7 @@ class TranslatedStream(TranslatedReply):
 
     __slots__ = ("_held", "_write", "_writer")
 
-    def __init__(self, origin: Origin, writer: StreamWriter, begun: bytes = b"", body: Body | None = None) -> None:
+    def __init__(self, origin: ReplyOrigin, writer: StreamWriter, begun: bytes = b"", body: Body | None = None) -> None:
         super().__init__(origin, writer.encoding, begun, body)
         self._writer = writer
         self._held = b""
@@ -283,7 +284,9 @@ class TranslatedDocument(TranslatedReply):
     __slots__ = ("_no_room", "_size", "_writer")
     keep_alive = None
 
-    def __init__(self, origin: Origin, writer: DocumentWriter, begun: bytes = b"", body: Body | None = None) -> None:
+    def __init__(
+        self, origin: ReplyOrigin, writer: DocumentWriter, begun: bytes = b"", body: Body | None = None
+    ) -> None:
         super().__init__(origin, writer.encoding, begun, body)
         self._writer = writer
         self._size = 0  # bytes that were read

@@ -5,7 +5,7 @@ import time
 
 import msgspec
 
-from dragoman.config.settings import Server
+from dragoman.config.settings import ServerSettings
 from dragoman.net.headers import JSON, Header
 from dragoman.net.sink import ReplySink
 from dragoman.proxy.call import Call
@@ -90,7 +90,7 @@ def _describe(call: Call, state: KeptCall) -> RunRequest:
 
 
 async def send_stored_events(
-    runs: BackgroundRuns, row: ResponseRow, after: int, sink: ReplySink, headers: list[Header], server: Server
+    runs: BackgroundRuns, row: ResponseRow, after: int, sink: ReplySink, headers: list[Header], server: ServerSettings
 ) -> None:
     """Send events from the store, and those that are added to it, until the response has ended."""
     sink.begin(200, [(b"content-type", EVENT_STREAM), *UNBUFFERED, *headers])

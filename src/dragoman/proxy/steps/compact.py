@@ -42,7 +42,7 @@ class _Reply(Struct):
     usage: Raw = Raw(b"null")
 
 
-class Summary(Struct, frozen=True):
+class ContextSummary(Struct, frozen=True):
     item: Item  # the compaction
     usage: Raw
     headers: list[Header]  # who wrote it, and what was lost on the way
@@ -98,7 +98,7 @@ async def _answer_path(gateway: Gateway, call: Call, state: KeptCall, sink: Repl
     sink.respond(200, head, msgspec.json.encode(body))
 
 
-async def _summarise(gateway: Gateway, call: Call, state: KeptCall) -> Summary:
+async def _summarise(gateway: Gateway, call: Call, state: KeptCall) -> ContextSummary:
     """Have the model of the request summarise its context. Raises RequestError if it does not."""
     context = state.context
     note_state(call, state)
@@ -123,4 +123,4 @@ async def _summarise(gateway: Gateway, call: Call, state: KeptCall) -> Summary:
     token = seal_compaction(Compaction(text, call.model, owner_digest(state.owner)))
     item: Item = {"id": mint("cmp_"), "type": "compaction", "encrypted_content": token}
     headers = [field for field in collected.headers if field[0].startswith(OWN_HEADERS)]
-    return Summary(item, reply.usage.copy(), headers)  # a copy: it refers to the whole reply
+    return ContextSummary(item, reply.usage.copy(), headers)  # a copy: it refers to the whole reply

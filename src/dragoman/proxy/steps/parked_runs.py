@@ -18,14 +18,22 @@ from dragoman.config.settings import ResponsesSettings
 from dragoman.net.bodies import BudgetShare
 from dragoman.net.headers import Headers
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.sink import Phase, ReplySink
+from dragoman.net.sink import ReplySink, SinkPhase
 from dragoman.net.tasks import run_off_loop
 from dragoman.proxy.answer import SHUTTING_DOWN
 from dragoman.proxy.call import Call
 from dragoman.proxy.ports import OtherWorkers
 from dragoman.proxy.reply_bounds import charge_bytes
 from dragoman.proxy.response_writer import APART_S
-from dragoman.state.parked_run import MAX_RUN_BYTES, NOT_COUNTED, OnDisconnect, ParkedSink, Run, RunIndex, RunMemory
+from dragoman.state.parked_run import (
+    MAX_RUN_BYTES,
+    NOT_COUNTED,
+    OnDisconnect,
+    ParkedRun,
+    ParkedSink,
+    RunIndex,
+    RunMemory,
+)
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.ports import EVENT_STREAM
 from dragoman.translate.protocols import REPLY_CHOICES
@@ -84,7 +92,7 @@ def find_worker(request: HttpRequest, tenant: str, count: int) -> int | None:
 class JoinedRun(Struct, frozen=True):
     """The run whose reply a request gets, and where it begins to read it."""
 
-    run: Run
+    run: ParkedRun
     cursor: Cursor
     how: str
 
@@ -184,7 +192,7 @@ class ParkedRuns:
         run = self._index.find_lost(question["tenant"], bytes.fromhex(question["digest"]))
         return b"" if run is None else b"yes"
 
-    def _find_keyed(self, call: Call, key: bytes, digest: bytes) -> Run | None:
+    def _find_keyed(self, call: Call, key: bytes, digest: bytes) -> ParkedRun | None:
         """Return the run that has this idempotency key. Raises RequestError if it is another request's."""
         if len(key) > MAX_KEY_BYTES:
             message = f"The Idempotency-Key has {len(key)} bytes, more than {MAX_KEY_BYTES}."
@@ -196,9 +204,9 @@ class ParkedRuns:
             raise RequestError(Failure(kind, message, should_retry=False))
         return run
 
-    def begin(self, call: Call, search: Search, client: ReplySink) -> tuple[Run, ParkedSink]:
+    def begin(self, call: Call, search: Search, client: ReplySink) -> tuple[ParkedRun, ParkedSink]:
         """Register the run of a call, so that others find it, and return it with the tee that its reply goes to."""
-        run = Run(self.worker, call.tenant, call.path, search.digest, search.key, search.policy)
+        run = ParkedRun(self.worker, call.tenant, call.path, search.digest, search.key, search.policy)
         run.model, run.wants_array = call.model, call.stream and call.stream_type != EVENT_STREAM
         task = asyncio.current_task()
         assert task is not None
@@ -209,7 +217,7 @@ class ParkedRuns:
         client.on_reader_gone(partial(self._leave, run))
         return run, tee
 
-    def end(self, run: Run, tee: ParkedSink, client: ReplySink, fault: BaseException | None) -> None:
+    def end(self, run: ParkedRun, tee: ParkedSink, client: ReplySink, fault: BaseException | None) -> None:
         """End a run whose call has ended; one that failed is forgotten, so that a retry runs again."""
         if fault is not None:
             run.failure = fault.failure if isinstance(fault, RequestError) else SHUTTING_DOWN
@@ -217,7 +225,7 @@ class ParkedRuns:
         client.on_reader_gone(None)
         run.clients -= not client.reader_gone
         run.is_delivered = run.is_delivered or not client.reader_gone
-        run.end(whole=tee.phase is Phase.ENDED)  # perhaps with an error event
+        run.end(whole=tee.phase is SinkPhase.ENDED)  # perhaps with an error event
         run.release()
         self._index.note_left(run)
         run.clear_timer()
@@ -225,12 +233,12 @@ class ParkedRuns:
             self._index.note_end(run)
             run.set_timer(self._settings().park_s, partial(self._index.remove, run))
 
-    def _note_growth(self, run: Run, size: int) -> None:
+    def _note_growth(self, run: ParkedRun, size: int) -> None:
         self._index.note_growth(run, size)
         if not run.is_kept and not run.clients and run.policy != "drain":
             run.stop()
 
-    def _leave(self, run: Run) -> None:
+    def _leave(self, run: ParkedRun) -> None:
         """Note that a client has left; stop the run, at once or later, if it was the last one."""
         run.clients -= 1
         self._index.note_left(run)
@@ -257,7 +265,7 @@ class ParkedRuns:
                 await _send_events(joined, share, sink, call.id)
             else:
                 await _send_whole(joined, share, sink, call.id)
-            run.is_delivered = run.is_delivered or sink.phase is Phase.ENDED
+            run.is_delivered = run.is_delivered or sink.phase is SinkPhase.ENDED
         finally:
             self._leave(run)
 
@@ -268,7 +276,7 @@ class OpenRun(Struct, eq=False):
     _runs: ParkedRuns
     _call: Call
     _client: ReplySink
-    _run: Run | None = None
+    _run: ParkedRun | None = None
     _tee: ParkedSink | None = None
 
     def __enter__(self) -> ReplySink:

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dragoman.config.settings import Server
+from dragoman.config.settings import ServerSettings
 from dragoman.net.encoding import decompress
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
 from dragoman.net.tasks import LARGE_BYTES, run_off_loop
@@ -46,7 +46,7 @@ async def read_relayed_body(call: "RelayedCall", runtime: Runtime) -> None:
         call.take_json(await _read_whole(call, runtime.config.server))
 
 
-async def _read_whole(call: Call, server: Server) -> bytes:
+async def _read_whole(call: Call, server: ServerSettings) -> bytes:
     request, recording = call.http, call.record.recording
     body = request.arrived_body
     if body is None:

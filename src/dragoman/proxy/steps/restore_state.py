@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from dragoman.net.errors import ClientDisconnected
-from dragoman.net.sink import Phase, ReplySink
+from dragoman.net.sink import ReplySink, SinkPhase
 from dragoman.net.tasks import run_off_loop, spawn
 from dragoman.proxy.call import Call, Compacts
 from dragoman.proxy.capture.format import NO_PROVIDER
@@ -80,7 +80,7 @@ class RestoredState:
         if state is None:
             return
         if isinstance(fault, asyncio.CancelledError | ClientDisconnected):  # nothing can be awaited here
-            spawn(state.cancel(has_begun=self._sink.phase >= Phase.SENT), name="cancelled response")
+            spawn(state.cancel(has_begun=self._sink.phase >= SinkPhase.SENT), name="cancelled response")
         else:
             await state.release()
         self._source.close(self._call, state, is_answered=fault is None)

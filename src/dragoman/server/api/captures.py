@@ -9,11 +9,11 @@ import re
 from msgspec import Struct, convert
 
 from dragoman.operate.captures.files import CaptureDescription, describe_capture, find_capture, list_captures
-from dragoman.operate.captures.replay.difference import Part, compare_captures
+from dragoman.operate.captures.replay.difference import ComparedPart, compare_captures
 from dragoman.proxy.capture.files import CaptureFile, to_json
-from dragoman.proxy.capture.format import Capture, Summary
+from dragoman.proxy.capture.format import Capture, CaptureSummary
 from dragoman.proxy.gateway import Gateway
-from dragoman.server.api.operations import AuditLog
+from dragoman.server.api.operations import AdminAudit
 from dragoman.server.api.wire import (
     PAGE,
     NoFields,
@@ -29,7 +29,7 @@ from dragoman.server.routes import RoutedRequest
 UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
-class ListedCapture(Summary, frozen=True, kw_only=True):
+class ListedCapture(CaptureSummary, frozen=True, kw_only=True):
     """A capture in the list, with its two protocols and the size of its file."""
 
     client_protocol: str
@@ -46,7 +46,7 @@ class Replay(Struct, frozen=True):
     """What differs from the recorded exchange, part by part."""
 
     same: bool
-    parts: list[Part]
+    parts: list[ComparedPart]
 
 
 LIST_CAPTURES = Operation("List the captures, the newest first.", (CapturePage,), PAGE)
@@ -70,7 +70,7 @@ MAKE_FIXTURE = Write(
 class CapturesApi:
     """Captures of the directory that is configured."""
 
-    def __init__(self, gateway: Gateway, audit: AuditLog) -> None:
+    def __init__(self, gateway: Gateway, audit: AdminAudit) -> None:
         self._gateway = gateway
         self._audit = audit
         self._replaying = asyncio.Lock()  # one at a time: it takes the processor from other requests

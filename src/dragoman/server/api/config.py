@@ -21,10 +21,10 @@ from dragoman.operate.configuration.config_file import (
     plan_write,
     show_file,
 )
-from dragoman.operate.configuration.effective import Setting, Target, describe_source, list_settings
+from dragoman.operate.configuration.effective import EffectiveSetting, GatewayTarget, describe_source, list_settings
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.runtime import list_known_models
-from dragoman.server.api.operations import AuditLog, EveryWorker
+from dragoman.server.api.operations import AdminAudit, EveryWorker
 from dragoman.server.api.wire import IF_MATCH, Operation, Write, convert_errors, respond
 from dragoman.server.models import list_windows
 from dragoman.server.routes import RoutedRequest
@@ -74,7 +74,7 @@ class SettingList(Struct, frozen=True):
     """What is in effect; secrets are masked."""
 
     source: str
-    settings: list[Setting]
+    settings: list[EffectiveSetting]
     warnings: list[str]
 
 
@@ -131,7 +131,7 @@ class ConfigApi:
 class ConfigFileApi:
     """Edits the configuration file that is in use, and no other."""
 
-    def __init__(self, gateway: Gateway, environ: Mapping[str, str], workers: EveryWorker, audit: AuditLog) -> None:
+    def __init__(self, gateway: Gateway, environ: Mapping[str, str], workers: EveryWorker, audit: AdminAudit) -> None:
         self._gateway = gateway
         self._environ = environ
         self._workers = workers
@@ -239,7 +239,7 @@ def _describe_client(
 ) -> ClientLines:
     recipe = RECIPES[name]
     model = choose_model(recipe, config, None, lambda: models)
-    target = Target(root, model, None if model is None else find_window(config, model, windows))
+    target = GatewayTarget(root, model, None if model is None else find_window(config, model, windows))
     return ClientLines(
         name=name,
         title=recipe.title,

@@ -19,7 +19,7 @@ from dragoman.operate.keys import (
     revoke_key,
     rotate_key,
 )
-from dragoman.server.api.operations import AuditLog, EveryWorker
+from dragoman.server.api.operations import AdminAudit, EveryWorker
 from dragoman.server.api.wire import (
     PAGE,
     Operation,
@@ -90,7 +90,7 @@ REVOKE_KEY = Operation("Revoke a key.", (KeyDescription,), versioning="checked")
 class KeysApi:
     """The keys of the store. A token cannot give or take over more than it has."""
 
-    def __init__(self, keyring: Keyring, workers: EveryWorker, audit: AuditLog) -> None:
+    def __init__(self, keyring: Keyring, workers: EveryWorker, audit: AdminAudit) -> None:
         self._keyring = keyring
         self._workers = workers
         self._audit = audit

@@ -18,7 +18,7 @@ from dragoman.server.api.wire import (
     Write,
     respond_bytes,
 )
-from dragoman.server.routes import ID, Route, RoutedRequest
+from dragoman.server.routes import ID, HttpRoute, RoutedRequest
 from dragoman.translate.protocols import KEY_PLACES
 
 JsonSchema = dict[str, object]
@@ -41,7 +41,7 @@ READ_DOCUMENT = Operation("Describe this API as an OpenAPI document.", (dict[str
 class ApiDocument:
     """The description of the routes that a gateway serves below PREFIX."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[HttpRoute]) -> None:
         self._routes = routes
 
     @cached_property
@@ -54,7 +54,7 @@ class ApiDocument:
         respond_bytes(request, self._body)
 
 
-def describe_routes(routes: Iterable[Route]) -> dict[str, object]:
+def describe_routes(routes: Iterable[HttpRoute]) -> dict[str, object]:
     """Return the document as JSON values."""
     described = [(route, route.described()) for route in routes if route.described is not None]
     schemas = _Schemas([handler.operation for _, handler in described])
@@ -96,7 +96,7 @@ def _allow_any(kind: type) -> JsonSchema:
     return {"description": "Any JSON value."}
 
 
-def _describe(route: Route, handler: DescribedHandler, schemas: _Schemas) -> JsonSchema:
+def _describe(route: HttpRoute, handler: DescribedHandler, schemas: _Schemas) -> JsonSchema:
     operation = handler.operation
     described: JsonSchema = {
         "operationId": handler.name,
@@ -113,13 +113,13 @@ def _describe(route: Route, handler: DescribedHandler, schemas: _Schemas) -> Jso
     return described
 
 
-def _list_security(route: Route) -> list[JsonSchema]:
+def _list_security(route: HttpRoute) -> list[JsonSchema]:
     """Return the ways to send a key. OpenAPI 3.1 allows roles here for every kind of scheme: ours are scopes."""
     scopes = [] if route.scope is None else [route.scope.value]
     return [{name: scopes} for name in SECURITY_SCHEMES]
 
 
-def _list_parameters(route: Route, operation: Description) -> list[JsonSchema]:
+def _list_parameters(route: HttpRoute, operation: Description) -> list[JsonSchema]:
     found = [_describe_parameter(parameter) for parameter in operation.query]
     if ID in route.path:
         found.append({"name": "id", "in": "path", "required": True, "schema": {"type": "string"}})

@@ -54,7 +54,7 @@ class AuditPage(Struct, frozen=True):
 LIST_AUDIT = Operation("List what was done and looked at, the newest first.", (AuditPage,), PAGE)
 
 
-class AuditLog:
+class AdminAudit:
     """Adds rows to the store's log, and lists them."""
 
     def __init__(self, writer: UsageWriter) -> None:

@@ -11,33 +11,33 @@ from dragoman.net.tasks import spawn
 from dragoman.operate import AdminError
 from dragoman.operate.sign_in import Prompt, SignInOptions, check_options, sign_in
 from dragoman.proxy.gateway import Gateway
-from dragoman.server.api.operations import AuditLog, EveryWorker
+from dragoman.server.api.operations import AdminAudit, EveryWorker
 from dragoman.server.api.wire import JSON_LINES, JSON_LINES_TYPE, Operation, Write, convert_errors, response_headers
 from dragoman.server.routes import RoutedRequest
 from dragoman.translate.framing.redaction import redact
 from dragoman.upstreams.credentials.credential import CredentialError
 
 
-class Progress(Struct, frozen=True, tag_field="event", omit_defaults=True):
+class SignInProgress(Struct, frozen=True, tag_field="event", omit_defaults=True):
     """One line of the response: what to do, how long it may still take, and how it ended."""
 
 
-class Waiting(Progress, frozen=True, tag="prompt"):
+class Waiting(SignInProgress, frozen=True, tag="prompt"):
     link: str
     code: str = ""
 
 
-class Remaining(Progress, frozen=True, tag="waiting"):
+class Remaining(SignInProgress, frozen=True, tag="waiting"):
     seconds: float
 
 
-class Done(Progress, frozen=True, tag="signed_in"):
+class Done(SignInProgress, frozen=True, tag="signed_in"):
     provider: str
     use: str
     overridden_by: str = ""
 
 
-class Failed(Progress, frozen=True, tag="failed"):
+class SignInFailed(SignInProgress, frozen=True, tag="failed"):
     message: str
 
 
@@ -47,7 +47,7 @@ class EndedCooldowns(Struct, frozen=True):
 
 SIGN_IN = Write(
     "Sign in to an account. Closing the response cancels the sign-in.",
-    (Waiting, Remaining, Done, Failed),
+    (Waiting, Remaining, Done, SignInFailed),
     media_types=(JSON_LINES,),
     body=SignInOptions,
 )
@@ -57,7 +57,7 @@ END_COOLDOWNS = Operation("End the cooldowns of a provider, so that the next req
 class SignInApi:
     """Changes accounts. A sign-in belongs to the response that reports it: closing that cancels the sign-in."""
 
-    def __init__(self, gateway: Gateway, workers: EveryWorker, audit: AuditLog) -> None:
+    def __init__(self, gateway: Gateway, workers: EveryWorker, audit: AdminAudit) -> None:
         self._gateway = gateway
         self._workers = workers
         self._audit = audit
@@ -81,7 +81,7 @@ class SignInApi:
                 ended = await self._workers.end_cooldowns(request.rest)
         END_COOLDOWNS.respond(request, EndedCooldowns(ended))
 
-    async def _run(self, options: SignInOptions) -> AsyncGenerator[Progress]:
+    async def _run(self, options: SignInOptions) -> AsyncGenerator[SignInProgress]:
         conversation = _Conversation()
         running = spawn(
             sign_in(self._gateway.runtime.config, options, conversation), name=f"sign-in with {options.kind}"
@@ -94,7 +94,7 @@ class SignInApi:
             await self._workers.use_account(signed_in.provider)
             yield Done(signed_in.provider, signed_in.use.value, signed_in.overridden_by)
         except (AdminError, CredentialError, ConnectionLost, UpstreamTimeout) as error:
-            yield Failed(redact(str(error)))
+            yield SignInFailed(redact(str(error)))
         finally:
             running.cancel()
 
@@ -103,7 +103,7 @@ class _Conversation:
     """Passes on what the user must be shown."""
 
     def __init__(self) -> None:
-        self.lines: asyncio.Queue[Progress | None] = asyncio.Queue()
+        self.lines: asyncio.Queue[SignInProgress | None] = asyncio.Queue()
 
     def show_prompt(self, prompt: Prompt) -> None:
         self.lines.put_nowait(Waiting(prompt.link, prompt.code))

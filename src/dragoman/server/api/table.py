@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from dragoman.operate.usage.usage_writer import UsageWriter
 from dragoman.proxy.gateway import Gateway
-from dragoman.server.api.operations import AuditLog, EveryWorker
+from dragoman.server.api.operations import AdminAudit, EveryWorker
 from dragoman.server.api.wire import PREFIX, DescribedHandler
-from dragoman.server.routes import Handler, Role, Route, RoutedRequest
+from dragoman.server.routes import AccessRole, Handler, HttpRoute, RoutedRequest
 from dragoman.tenancy.keys import Keyring, Scope
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class AdminApi:
         self._writer = writer
         self._workers = workers
 
-    def routes(self, list_served: Callable[[], Iterable[Route]]) -> Iterator[Route]:
+    def routes(self, list_served: Callable[[], Iterable[HttpRoute]]) -> Iterator[HttpRoute]:
         """Return the routes; `list_served` returns all that are served with them, which one of them describes."""
         served = _Served(list_served)
         yield make_route("GET", "openapi.json", lambda: served.document.read_document, None)
@@ -71,7 +71,7 @@ class AdminApi:
 class _Served:
     """The description of the routes that are served, made at the first request for it."""
 
-    def __init__(self, list_routes: Callable[[], Iterable[Route]]) -> None:
+    def __init__(self, list_routes: Callable[[], Iterable[HttpRoute]]) -> None:
         self._list_routes = list_routes
 
     @cached_property
@@ -97,16 +97,16 @@ class _StoredParts:
         self._environ = environ
         self._writer = writer
         self._workers = workers
-        self._audit = AuditLog(writer)
+        self._audit = AdminAudit(writer)
 
-    def routes(self) -> Iterator[Route]:
-        yield make_route("GET", "usage", lambda: self._usage.report_usage, Scope.USAGE_READ, Role.OWN)
-        yield make_route("GET", "usage/speed", lambda: self._usage.report_speed, Scope.USAGE_READ, Role.OWN)
+    def routes(self) -> Iterator[HttpRoute]:
+        yield make_route("GET", "usage", lambda: self._usage.report_usage, Scope.USAGE_READ, AccessRole.OWN)
+        yield make_route("GET", "usage/speed", lambda: self._usage.report_speed, Scope.USAGE_READ, AccessRole.OWN)
         old_usage = _call(lambda: self._usage.report_usage)
-        yield Route("GET", OLD_USAGE_PATH, Role.OWN, old_usage, scope=Scope.USAGE_READ)
-        yield make_route("GET", "requests", lambda: self._requests.list_requests, Scope.REQUESTS_READ, Role.OWN)
+        yield HttpRoute("GET", OLD_USAGE_PATH, AccessRole.OWN, old_usage, scope=Scope.USAGE_READ)
+        yield make_route("GET", "requests", lambda: self._requests.list_requests, Scope.REQUESTS_READ, AccessRole.OWN)
         yield make_route(
-            "GET", "requests/export", lambda: self._requests.export_requests, Scope.REQUESTS_READ, Role.OWN
+            "GET", "requests/export", lambda: self._requests.export_requests, Scope.REQUESTS_READ, AccessRole.OWN
         )
         yield make_route("GET", "captures", lambda: self._captures.list_captures, Scope.CAPTURES_READ)
         yield make_route("GET", "captures/{id}", lambda: self._captures.read_capture, Scope.CAPTURES_READ)
@@ -162,10 +162,14 @@ class _StoredParts:
 
 
 def make_route(
-    method: str, path: str, find: Callable[[], DescribedHandler], scope: Scope | None, role: Role = Role.ADMIN
-) -> Route:
+    method: str,
+    path: str,
+    find: Callable[[], DescribedHandler],
+    scope: Scope | None,
+    role: AccessRole = AccessRole.ADMIN,
+) -> HttpRoute:
     """Return a route below PREFIX; `find` is called at each request, so that its part is made at the first."""
-    return Route(method, PREFIX + path, role, _call(find), scope=scope, described=find)
+    return HttpRoute(method, PREFIX + path, role, _call(find), scope=scope, described=find)
 
 
 def _call(find: Callable[[], DescribedHandler]) -> Handler:

@@ -158,9 +158,9 @@ class Operation(Description, Generic[Reply], frozen=True):
 
     replies: tuple[type[Reply], ...]
 
-    def handled_by(self, method: Callable[[Part, RoutedRequest], Awaitable[None]]) -> "Endpoint[Part]":
+    def handled_by(self, method: Callable[[Part, RoutedRequest], Awaitable[None]]) -> "ApiEndpoint[Part]":
         """Decorate the method that handles the operation."""
-        return Endpoint(self, method)
+        return ApiEndpoint(self, method)
 
     def read_query(self, request: RoutedRequest) -> Parameters:
         """Return the parameters. Raises BadRequest for one that the operation does not have."""
@@ -189,7 +189,7 @@ class DescribedHandler(Struct, frozen=True):
     handle: Handler
 
 
-class Endpoint(Generic[Part]):
+class ApiEndpoint(Generic[Part]):
     """A method of a part of the API, with its operation."""
 
     def __init__(self, operation: Description, method: Callable[[Part, RoutedRequest], Awaitable[None]]) -> None:

@@ -16,7 +16,7 @@ from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
 from dragoman.operate.captures.files import CaptureDescription
 from dragoman.operate.captures.timeline import TimelineEntry
-from dragoman.server.api.operations import AuditLog
+from dragoman.server.api.operations import AdminAudit
 from dragoman.server.api.table import make_route
 from dragoman.server.api.wire import Operation, choice_parameter, respond_bytes, response_headers, text_parameter
 from dragoman.server.console.gateway_rows import GatewayRows, Watcher, read_position
@@ -29,7 +29,7 @@ from dragoman.server.console.live_frames import (
 )
 from dragoman.server.console.live_requests import TICK_S, LiveRequest, LiveRequests
 from dragoman.server.console.stored_hour import HourReader
-from dragoman.server.routes import Role, Route, RoutedRequest
+from dragoman.server.routes import AccessRole, HttpRoute, RoutedRequest
 from dragoman.store import Store, StoreError
 from dragoman.store.console_sessions import SessionRow
 from dragoman.tenancy.console_sessions import ConsoleSessions
@@ -89,7 +89,7 @@ class FeedApi:
         find_session: FindSession,
         sessions: ConsoleSessions,
         keyring: Keyring,
-        audit: AuditLog | None,
+        audit: AdminAudit | None,
         store: Store | None,
     ) -> None:
         self._store = store
@@ -103,8 +103,8 @@ class FeedApi:
         self._keyring = keyring
         self._audit = audit
 
-    def routes(self) -> Iterator[Route]:
-        yield make_route("GET", "feed", lambda: self.stream_feed, Scope.REQUESTS_READ, Role.OWN)
+    def routes(self) -> Iterator[HttpRoute]:
+        yield make_route("GET", "feed", lambda: self.stream_feed, Scope.REQUESTS_READ, AccessRole.OWN)
         yield make_route("GET", "live/{id}", lambda: self.describe_live, Scope.CAPTURES_READ)
         yield make_route("DELETE", "live/{id}", lambda: self.end_live, Scope.REQUESTS_END)
 

@@ -20,9 +20,9 @@ from dragoman.server.console.live_requests import (
     MANY,
     SLOW_TICK_S,
     TICK_S,
-    Change,
     LiveRequests,
     Row,
+    RowChange,
     RowLog,
 )
 from dragoman.server.console.stored_hour import StoredHour
@@ -42,7 +42,7 @@ class WorkerRows(Struct, array_like=True):
     epoch: str
     first: int
     rows: dict[int, Row] | None
-    changes: list[Change]
+    changes: list[RowChange]
     totals: dict[str, Row]  # by key
 
 

@@ -18,7 +18,7 @@ from dragoman.net.sink import ReplySink
 from dragoman.operate.captures.files import CaptureDescription, describe_capture
 from dragoman.operate.captures.timeline import (
     EVENT_STREAM,
-    FrameReader,
+    FrameCutter,
     Side,
     TimelineEntry,
     describe_end,
@@ -32,7 +32,7 @@ from dragoman.proxy.capture.masking import mask_capture, to_text
 from dragoman.proxy.capture.memory_bounds import HeadAndTail
 from dragoman.proxy.capture.recording import Recording, UpstreamExchange
 from dragoman.proxy.request_record import RequestRecord
-from dragoman.proxy.source import Source
+from dragoman.proxy.source import EventSource
 from dragoman.translate.framing.redaction import SHORTEST, mask_text
 from dragoman.translate.hub.events import Event
 from dragoman.translate.protocols import find_client_keys
@@ -99,11 +99,11 @@ class _ResponseReader:
 
     def __init__(self) -> None:
         self._position = 0
-        self._frames: FrameReader | None = None
+        self._frames: FrameCutter | None = None
 
     def read(self, chunks: HeadAndTail[Chunk], content_type: str) -> list[tuple[float, str]]:
         if self._frames is None:
-            self._frames = FrameReader(content_type)
+            self._frames = FrameCutter(content_type)
         new, self._position = chunks.read_from(self._position)
         return [frame for chunk in new for frame in self._frames.feed(chunk)]
 
@@ -161,12 +161,12 @@ def shorten(text: str) -> str:
     return shown.encode(errors="replace").decode()
 
 
-class TappedSource(Source):
+class TappedSource(EventSource):
     """A source that also passes on what it reads, from the middle of a reply on."""
 
     __slots__ = ("_note",)
 
-    def __init__(self, note: NoteFrames, source: Source) -> None:
+    def __init__(self, note: NoteFrames, source: EventSource) -> None:
         super().__init__(source.framer, source.decoder)
         self.frames = source.frames
         self._note = note
@@ -197,7 +197,7 @@ class FrameRing:
         self._added = 0
         self._tapped: object = None
         self._secrets: set[bytes] = set(find_client_keys(request.headers.fields, request.query))
-        self._client: FrameReader | None = None
+        self._client: FrameCutter | None = None
         if sink.listener is None:
             sink.listener = self
         self._tap()
@@ -252,19 +252,19 @@ class FrameRing:
 
     def on_head(self, status: int, headers: Sequence[Header]) -> None:
         content_type = dict(headers).get(b"content-type", b"").decode("latin-1")
-        self._client = FrameReader(content_type)
+        self._client = FrameCutter(content_type)
         self._add(self._elapsed(), "client", f"< {status} {content_type}")
 
     def on_body(self, data: bytes) -> None:
         if self._client is None:
             # What can be read of a response whose head was sent already: from its next event on.
             if data.startswith(EVENT_FIELDS):
-                self._client = FrameReader(EVENT_STREAM)
+                self._client = FrameCutter(EVENT_STREAM)
             elif b"\n\n" in data:
-                self._client = FrameReader(EVENT_STREAM)
+                self._client = FrameCutter(EVENT_STREAM)
                 data = data.partition(b"\n\n")[2]
             elif data:
-                self._client = FrameReader("")
+                self._client = FrameCutter("")
         if data and self._client is not None:
             for at, text in self._client.feed(Chunk(self._elapsed(), data)):
                 self._add(at, "client", text)

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct
 
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.sink import Phase, ReplySink
+from dragoman.net.sink import ReplySink, SinkPhase
 from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.capture.writer import RequestCapture
 from dragoman.proxy.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.proxy.request_record import RequestRecord
 from dragoman.server.console.live_frames import FrameRing
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
-from dragoman.translate.hub.usage import Source
+from dragoman.translate.hub.usage import UsageSource
 
 KEPT_CHANGES = 4  # whose changed fields are kept; of older ones it is only known which rows they concern
 KEPT_GONE = 5_000  # rows that have gone
@@ -34,7 +34,7 @@ TICK_S = 0.25
 SLOW_TICK_S = 1.0  # with more than MANY rows
 MANY = 50
 DESCRIBE_EVERY = 5  # ticks, with more than MANY requests
-ESTIMATED = Source.ESTIMATED.value
+ESTIMATED = UsageSource.ESTIMATED.value
 MAX_ROWS = 500
 ERRORS_S = 300.0
 TOTALS_S = 1.0  # how often totals are counted
@@ -48,7 +48,7 @@ Row = dict[str, object]
 CostOf = Callable[[Outcome], int | None]
 
 
-class Change(Struct, array_like=True):
+class RowChange(Struct, array_like=True):
     """What changed at once: whole rows, or some of their fields, by the number of the row."""
 
     number: int
@@ -69,13 +69,13 @@ class RowLog:
         self.rows: dict[int, Row] = dict(rows or {})
         self._changed_at: dict[int, int] = {}  # row -> number of its last change
         self._gone: deque[tuple[int, int]] = deque()  # number of the change, row
-        self._recent: deque[Change] = deque(maxlen=KEPT_CHANGES)
+        self._recent: deque[RowChange] = deque(maxlen=KEPT_CHANGES)
 
     def add(self, changed: dict[int, Row], gone: Iterable[int]) -> None:
         """Change rows, and add the change to the log."""
-        self.append(Change(self.number + 1, changed, list(gone)))
+        self.append(RowChange(self.number + 1, changed, list(gone)))
 
-    def append(self, change: Change) -> None:
+    def append(self, change: RowChange) -> None:
         """Make the change that comes after the last one."""
         self.number = change.number
         self._recent.append(change)
@@ -93,7 +93,7 @@ class RowLog:
         """Return whether the changes after the one with this number are known; always for None."""
         return number is None or number >= self._first
 
-    def list_changes_since(self, number: int) -> list[Change] | None:
+    def list_changes_since(self, number: int) -> list[RowChange] | None:
         """Return the changes after the one with this number, or one for all of them; None if they are not known."""
         if not self._first <= number <= self.number:
             return None
@@ -102,7 +102,7 @@ class RowLog:
         if number >= self._recent[0].number - 1:
             return [change for change in self._recent if change.number > number]
         changed = {row: self.rows[row] for row, at in self._changed_at.items() if at > number}
-        return [Change(self.number, changed, [row for at, row in self._gone if at > number])]
+        return [RowChange(self.number, changed, [row for at, row in self._gone if at > number])]
 
 
 class LiveRequest(Struct, eq=False):
@@ -170,7 +170,7 @@ class LiveRequests:
         if reason is not ENDED_BY_OPERATOR or sink.reader_gone or task is None:
             return fault
         task.uncancel()
-        return None if sink.phase >= Phase.SENT else RequestError(ENDED_BY_OPERATOR)
+        return None if sink.phase >= SinkPhase.SENT else RequestError(ENDED_BY_OPERATOR)
 
     def end(self, record: RequestRecord) -> None:
         live = self._under_way.pop(record, None)

@@ -17,14 +17,14 @@ from dragoman.net.headers import JSON, Header
 from dragoman.net.http_request import HttpRequest
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.response_headers import request_id_headers
-from dragoman.server.api.operations import AuditLog
+from dragoman.server.api.operations import AdminAudit
 from dragoman.server.api.table import make_route
 from dragoman.server.api.wire import convert_errors, respond
 from dragoman.server.console.feed import FeedApi
 from dragoman.server.console.files import IMMUTABLE, REVALIDATED, SECURITY_HEADERS, ConsoleFile, read_console_files
 from dragoman.server.console.live_requests import CostOf, LiveRequests
 from dragoman.server.rejections import LOCAL_NAMES, AuthBackoff, host_name, port_of
-from dragoman.server.routes import Role, Route, RoutedRequest, read_short_body
+from dragoman.server.routes import AccessRole, HttpRoute, RoutedRequest, read_short_body
 from dragoman.store import Store, StoreError
 from dragoman.store.console_sessions import SessionRow
 from dragoman.tenancy.console_sessions import Browser, ConsoleSessions, MemorySessions, NewSession
@@ -136,7 +136,7 @@ class Console:
         backoff: AuthBackoff,
         live: LiveRequests,
         group: "WorkerGroup | None",
-        audit: AuditLog | None,
+        audit: AdminAudit | None,
         gateway: Gateway,
         store: Store | None,
     ) -> None:
@@ -159,16 +159,16 @@ class Console:
         """End what a tab would keep open for as long as it likes."""
         self._feed.begin_stop()
 
-    def routes(self) -> Iterator[Route]:
-        yield Route("GET", PREFIX, Role.PUBLIC, self._serve_page)
-        yield Route("GET", f"{PREFIX}/*", Role.PUBLIC, self._serve_file)
-        yield Route("POST", f"{PREFIX}/session", Role.SESSION, self._sign_in)
-        yield Route("GET", f"{PREFIX}/session", Role.SESSION, self._describe)
-        yield Route("DELETE", f"{PREFIX}/session", Role.SESSION, self._sign_out)
-        yield Route("GET", f"{PREFIX}/sessions", Role.SESSION, self._list_sessions)
-        yield Route("DELETE", f"{PREFIX}/sessions/*", Role.SESSION, self._end_session)
+    def routes(self) -> Iterator[HttpRoute]:
+        yield HttpRoute("GET", PREFIX, AccessRole.PUBLIC, self._serve_page)
+        yield HttpRoute("GET", f"{PREFIX}/*", AccessRole.PUBLIC, self._serve_file)
+        yield HttpRoute("POST", f"{PREFIX}/session", AccessRole.SESSION, self._sign_in)
+        yield HttpRoute("GET", f"{PREFIX}/session", AccessRole.SESSION, self._describe)
+        yield HttpRoute("DELETE", f"{PREFIX}/session", AccessRole.SESSION, self._sign_out)
+        yield HttpRoute("GET", f"{PREFIX}/sessions", AccessRole.SESSION, self._list_sessions)
+        yield HttpRoute("DELETE", f"{PREFIX}/sessions/*", AccessRole.SESSION, self._end_session)
         yield from self._feed.routes()
-        yield make_route("GET", "connect", lambda: self._clients.list_clients, Scope.MODELS_READ, Role.OWN)
+        yield make_route("GET", "connect", lambda: self._clients.list_clients, Scope.MODELS_READ, AccessRole.OWN)
 
     @cached_property
     def _clients(self) -> "ClientsApi":
@@ -357,7 +357,7 @@ def make_console(
     gateway: Gateway,
     keyring: Keyring,
     store: Store | None,
-    audit: AuditLog | None,
+    audit: AdminAudit | None,
     cost_of: CostOf,
     group: "WorkerGroup | None",
 ) -> Console:

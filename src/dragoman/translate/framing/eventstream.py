@@ -35,7 +35,7 @@ _CACHED_HEADERS_BYTES = (
 )
 
 
-class Message(Struct, frozen=True, gc=False):
+class EventStreamMessage(Struct, frozen=True, gc=False):
     headers: Mapping[str, HeaderValue]
     payload: bytes
 
@@ -52,7 +52,7 @@ class EventStreamFramer:
         self._needed = _PRELUDE.size
         self._broken = False
 
-    def feed(self, chunk: bytes) -> list[Message | Broken]:
+    def feed(self, chunk: bytes) -> list[EventStreamMessage | Broken]:
         if self._broken or not chunk:
             return []
         if self._held:
@@ -62,7 +62,7 @@ class EventStreamFramer:
                 return []
             chunk = b"".join(self._held)
             self._held.clear()
-        messages: list[Message | Broken] = []
+        messages: list[EventStreamMessage | Broken] = []
         try:
             rest = self._read(chunk, messages)
         except _Malformed as error:
@@ -74,14 +74,14 @@ class EventStreamFramer:
             self._held_bytes = len(chunk) - rest
         return messages
 
-    def finish(self) -> list[Message | Broken]:
+    def finish(self) -> list[EventStreamMessage | Broken]:
         if self._broken or not self._held:
             return []
         self._broken = True
         self._held.clear()
         return [Broken(CUT)]
 
-    def _read(self, data: bytes, messages: list[Message | Broken]) -> int:
+    def _read(self, data: bytes, messages: list[EventStreamMessage | Broken]) -> int:
         """Append every whole message of `data`; return the offset of the incomplete one."""
         at, end = 0, len(data)
         while at < end:
@@ -103,7 +103,7 @@ class EventStreamFramer:
             start = at + _PRELUDE_BYTES
             body = start + headers_length
             read_headers = _known_headers if headers_length <= _CACHED_HEADERS_BYTES else _read_headers
-            messages.append(Message(read_headers(data[start:body]), data[body:last]))
+            messages.append(EventStreamMessage(read_headers(data[start:body]), data[body:last]))
             at += total
         return at
 

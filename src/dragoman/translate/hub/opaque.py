@@ -15,7 +15,7 @@ _CHECKED_PREFIX = ENVELOPE_PREFIX + "2."  # with a checksum; clients still hold 
 UNKNOWN_ISSUER = "?"  # of an envelope that cannot be decoded; not a valid name of a provider
 
 
-class Form(Enum):
+class OpaqueForm(Enum):
     SIGNATURE = "signature"  # signs a visible text (Messages, Kiro)
     REDACTED = "redacted"  # replaces a text (Messages, Kiro)
     ENCRYPTED = "encrypted"  # a whole reasoning item (Responses)
@@ -24,7 +24,7 @@ class Form(Enum):
 
 class Opaque(Struct, frozen=True):
     issuer: str  # the only one that can read it: a vendor, or the name of a configured provider
-    form: Form
+    form: OpaqueForm
     payload: str
     model: str = ""
     text: str = ""  # the text that it signs, where the client's visible field may not return it exactly
@@ -52,7 +52,7 @@ def decode_envelope(token: str) -> Opaque | None:
 
 
 # The signature of reasoning that has none. A client that returns it shows that no vendor accepts this reasoning.
-_NO_OPAQUE = Opaque("", Form.SIGNATURE, "")
+_NO_OPAQUE = Opaque("", OpaqueForm.SIGNATURE, "")
 UNSIGNED = encode_envelope(_NO_OPAQUE)
 
 
@@ -63,7 +63,7 @@ def is_signature(value: str | None) -> bool:
     return not value.startswith(ENVELOPE_PREFIX) or decode_envelope(value) != _NO_OPAQUE
 
 
-def read_opaque(token: str, form: Form, issuer: str) -> Opaque:
+def read_opaque(token: str, form: OpaqueForm, issuer: str) -> Opaque:
     """Read the value of a client's opaque field: our envelope, or the native value of the protocol's vendor."""
     return decode_envelope(token) or Opaque(
         issuer=UNKNOWN_ISSUER if token.startswith(ENVELOPE_PREFIX) else issuer, form=form, payload=token

@@ -58,7 +58,7 @@ class SearchFound(Struct, frozen=True, tag="found"):
         return self.results[: self.shown]
 
 
-class Page(Struct, frozen=True, tag="page"):
+class WebPage(Struct, frozen=True, tag="page"):
     """A fetched page: its readable text, or a PDF that only a model can read."""
 
     url: str  # after redirects
@@ -78,8 +78,8 @@ class ToolText(Struct, frozen=True):
 
 
 SearchOutcome = SearchFound | ToolFailure
-FetchOutcome = Page | ToolFailure
-ToolOutcome = SearchFound | Page | ToolFailure
+FetchOutcome = WebPage | ToolFailure
+ToolOutcome = SearchFound | WebPage | ToolFailure
 
 
 class CallPlace(Struct, frozen=True):

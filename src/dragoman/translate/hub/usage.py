@@ -12,7 +12,7 @@ MAX_COUNT = 10**10  # of one request: an upstream's absurd count must not break 
 MAX_CREDITS = 1e12  # likewise: the sum of two huge floats overflows
 
 
-class Source(Enum):
+class UsageSource(Enum):
     """How a usage was determined, the most reliable source first."""
 
     REPORTED = "reported"
@@ -32,7 +32,7 @@ class Usage(Struct, frozen=True, gc=False):
     context: int | None = None  # input plus output, where the upstream reports only that (then DERIVED)
     credits: float | None = None
     service_tier: str | None = None  # in OpenAI's spelling
-    source: Source = Source.REPORTED
+    source: UsageSource = UsageSource.REPORTED
     later_input: int = 0  # the part of input that rounds after the first have read
 
     def __add__(self, other: "Usage") -> "Usage":
@@ -51,7 +51,7 @@ class Usage(Struct, frozen=True, gc=False):
             context=(self.context or 0) + (other.context or 0) if has_contexts else None,
             credits=sum(credits) if credits else None,
             service_tier=other.service_tier,
-            source=max(self.source, other.source, key=list(Source).index),
+            source=max(self.source, other.source, key=list(UsageSource).index),
             later_input=self.later_input + other.later_input,
         )
 
@@ -90,7 +90,7 @@ def clamp_usage(usage: Usage, ledger: Ledger) -> Usage:
 def mark_clamped(usage: Usage, ledger: Ledger) -> Usage:
     """Return the usage as derived instead of reported, and note this in the ledger."""
     ledger.note_approximated("/usage", f"impossible counts are clamped to the range from 0 to {MAX_COUNT}")
-    return replace(usage, source=Source.DERIVED) if usage.source is Source.REPORTED else usage
+    return replace(usage, source=UsageSource.DERIVED) if usage.source is UsageSource.REPORTED else usage
 
 
 def _clamp(count: int) -> int:

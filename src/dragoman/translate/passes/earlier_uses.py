@@ -13,11 +13,11 @@ from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import Citation, Foreign, Part, Request, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.translate.hub.server_tools import (
     CallPlace,
-    Page,
     SearchFound,
     ServerToolUse,
     ToolFailure,
     ToolOutcome,
+    WebPage,
     is_own_source,
 )
 from dragoman.translate.passes.server_tools import list_results, measure_part, write_arguments, write_result
@@ -161,7 +161,7 @@ class _SplitTurn:
             _note_foreign(use.outcome, at, ledger)
         elif not use.is_whole:
             ledger.note_approximated(at, "not all that this tool returned has come back, so the model reads less of it")
-        if isinstance(use.outcome, Page) and use.outcome.pdf is not None and not documents:
+        if isinstance(use.outcome, WebPage) and use.outcome.pdf is not None and not documents:
             ledger.note_dropped(at, "this upstream cannot read a PDF that a tool returned")
         result = write_result(use.call_id, use.outcome, documents=documents)
         return replace(result, at=at, content=tuple(replace(part, at=at) for part in result.content))
@@ -175,7 +175,7 @@ def _note_foreign(outcome: ToolOutcome, at: str, ledger: Ledger) -> None:
     match outcome:
         case SearchFound():
             ledger.note_approximated(at, "only the titles and URLs of another vendor's search results can be read")
-        case Page():
+        case WebPage():
             ledger.note_approximated(at, "only the address of a page that was opened can be read")
         case ToolFailure():
             pass

@@ -46,13 +46,13 @@ from dragoman.translate.hub.server_tools import (
     FETCH,
     SEARCH,
     CallPlace,
-    Page,
     SearchFound,
     SearchResult,
     ToolFailure,
     ToolOutcome,
     ToolText,
     ToolUseRecord,
+    WebPage,
     seal_use,
 )
 
@@ -191,7 +191,7 @@ def write_result(call_id: str, outcome: ToolOutcome, *, documents: bool) -> Tool
     """Write what a tool returned for the model. `documents`: it reads PDFs."""
     if isinstance(outcome, ToolFailure):
         return ToolResult(call_id, (Text(f"Error ({outcome.code.value}): {outcome.message}"),), is_error=True)
-    if isinstance(outcome, Page):
+    if isinstance(outcome, WebPage):
         return _page_result(call_id, outcome, documents)
     text = outcome.text or list_results(outcome.read)
     return ToolResult(call_id, (Text(f"{text}\n\n{_CITE}" if outcome.results else text),))
@@ -205,7 +205,7 @@ def select_shown(outcome: ToolOutcome, tool: Hosted) -> ToolOutcome:
     return replace(outcome, shown=most)
 
 
-def _page_result(call_id: str, page: Page, documents: bool) -> ToolResult:
+def _page_result(call_id: str, page: WebPage, documents: bool) -> ToolResult:
     if page.pdf is None:
         cut = "\n\n[The page is longer; this is its beginning.]" if page.truncated else ""
         return ToolResult(call_id, (Text(f"# {page.title}\nURL: {page.url}\n\n{page.text}{cut}"),))

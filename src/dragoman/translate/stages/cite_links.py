@@ -22,7 +22,7 @@ from dragoman.translate.hub.events import (
     join_arrays,
 )
 from dragoman.translate.hub.request import Citation, CitedDocument, Document, Request, Role, ToolResult
-from dragoman.translate.hub.server_tools import Page, SearchFound, ToolOutcome
+from dragoman.translate.hub.server_tools import SearchFound, ToolOutcome, WebPage
 from dragoman.translate.passes.earlier_uses import ReadUses
 
 MAX_LINK = 2048  # characters that are held back while they may become a link
@@ -49,7 +49,7 @@ class Sources:
             case SearchFound():
                 for result in outcome.read:
                     self._add(_cite(result.url, result.title, result.text))
-            case Page(url=url, title=title, text=text, pdf=pdf, is_citable=is_citable):
+            case WebPage(url=url, title=title, text=text, pdf=pdf, is_citable=is_citable):
                 cited = _cite(url, title, text)
                 place = CitedDocument(self._documents, pdf is not None, 0, len(cited.quoted or ""))
                 self._documents += 1

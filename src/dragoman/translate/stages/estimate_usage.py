@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.translate.hub.events import CallBlock, Delta, Ended, Event, Opened, Started, ThinkingBlock, UsageReported
 from dragoman.translate.hub.ports import RunStage
-from dragoman.translate.hub.usage import Source, Usage
+from dragoman.translate.hub.usage import Usage, UsageSource
 
 KEPT_CHARACTERS = 32 * 1024
 MOST_PIECES = 256
@@ -93,7 +93,7 @@ class EstimateUsage(RunStage):
             self._known = event.usage
         elif type(event) is UsageReported:
             usage = event.usage
-            if usage.context is not None or usage.source is Source.ESTIMATED:
+            if usage.context is not None or usage.source is UsageSource.ESTIMATED:
                 self._partial = usage
                 return ()
             self._reported = True
@@ -137,8 +137,8 @@ class EstimateUsage(RunStage):
         reasoning = self._thoughts.count(self._count)
         output = reasoning + self._text.count(self._count)
         if self._known is not None and self._known.input:
-            return replace(self._known, output=output, reasoning=reasoning, source=Source.ESTIMATED)
-        partial = self._partial or Usage(source=Source.ESTIMATED)
+            return replace(self._known, output=output, reasoning=reasoning, source=UsageSource.ESTIMATED)
+        partial = self._partial or Usage(source=UsageSource.ESTIMATED)
         if partial.context is None:
             input_tokens = self._input if isinstance(self._input, int) else self._input()
         else:

@@ -33,7 +33,7 @@ from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.ports import RunStage
 
 
-class Phase(Enum):
+class ReplyPhase(Enum):
     """The state of the reply as a whole."""
 
     WAITING = "waiting"
@@ -76,20 +76,20 @@ REPLY_EVENTS: tuple[type[Event], ...] = (
 BLOCK_EVENTS: tuple[type[Event], ...] = (Opened, Delta, OpaqueAdded, CitationAdded, ToolReturned, Closed)
 
 # A str means that the event is illegal in this state. The text is used as a metric label, so it contains no data.
-REPLY: dict[Phase, dict[type[Event], Phase | str]] = {
-    Phase.WAITING: {
-        Started: Phase.STREAMING,
-        Failed: Phase.SILENT,  # an upstream may fail before it has sent anything
+REPLY: dict[ReplyPhase, dict[type[Event], ReplyPhase | str]] = {
+    ReplyPhase.WAITING: {
+        Started: ReplyPhase.STREAMING,
+        Failed: ReplyPhase.SILENT,  # an upstream may fail before it has sent anything
         **{event: f"{event.__name__} before Started" for event in REPLY_EVENTS[1:-1]},
     },
-    Phase.STREAMING: {
+    ReplyPhase.STREAMING: {
         Started: "Started twice",
-        **dict.fromkeys((*BLOCK_EVENTS, UsageReported), Phase.STREAMING),
-        Ended: Phase.OVER,
-        Failed: Phase.SILENT,
+        **dict.fromkeys((*BLOCK_EVENTS, UsageReported), ReplyPhase.STREAMING),
+        Ended: ReplyPhase.OVER,
+        Failed: ReplyPhase.SILENT,
     },
-    Phase.OVER: {event: f"{event.__name__} after Ended" for event in REPLY_EVENTS},
-    Phase.SILENT: dict.fromkeys(REPLY_EVENTS, Phase.SILENT),
+    ReplyPhase.OVER: {event: f"{event.__name__} after Ended" for event in REPLY_EVENTS},
+    ReplyPhase.SILENT: dict.fromkeys(REPLY_EVENTS, ReplyPhase.SILENT),
 }
 
 _Row = dict[type[Event], BlockState | str]
@@ -147,7 +147,7 @@ class Guard(RunStage):
     ) -> None:
         self._on_trip = on_trip
         self._on_failure = on_failure
-        self._phase = Phase.WAITING
+        self._phase = ReplyPhase.WAITING
         self._blocks: dict[int, BlockState] = {}
         self._open = 0  # how many of them are not closed
         self._writable: set[int] = set()  # the blocks that accept text: one lookup for each Delta
@@ -156,7 +156,7 @@ class Guard(RunStage):
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta and event.block in self._writable:
             return (event,) if event.text or event.logprobs is not None else ()
-        if self._phase is Phase.SILENT:
+        if self._phase is ReplyPhase.SILENT:
             return ()
         phase = REPLY[self._phase][type(event)]
         if isinstance(phase, str):
@@ -182,7 +182,7 @@ class Guard(RunStage):
         return self.feed_each(run)
 
     def finish(self) -> Sequence[Event]:
-        if self._phase in (Phase.OVER, Phase.SILENT):
+        if self._phase in (ReplyPhase.OVER, ReplyPhase.SILENT):
             return ()
         self._on_trip(UNFINISHED)
         return self._fail(Failure(Kind.TRUNCATED, "the reply ended without its terminal event"))
@@ -205,13 +205,13 @@ class Guard(RunStage):
 
     def _report_violation(self, why: str) -> Sequence[Event]:
         self._on_trip(why)
-        if self._phase is Phase.OVER:  # the client has already received the end
-            self._phase = Phase.SILENT
+        if self._phase is ReplyPhase.OVER:  # the client has already received the end
+            self._phase = ReplyPhase.SILENT
             return ()
         return self._fail(Failure(Kind.BUG, f"the reply broke the order of events: {why}"))
 
     def _fail(self, failure: Failure) -> Sequence[Event]:
-        self._phase = Phase.SILENT
+        self._phase = ReplyPhase.SILENT
         self._writable.clear()
         self._on_failure(failure)
         return (*self._take_usage(), Failed(failure))

@@ -31,7 +31,7 @@ from dragoman.translate.hub.events import (
     UsageReported,
 )
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.server_tools import Page, SearchFound
+from dragoman.translate.hub.server_tools import SearchFound, WebPage
 from dragoman.translate.hub.usage import Usage
 
 FINAL = (CallBlock, HostedBlock, RefusalBlock)  # a reply with one of these, or several answers, is not continued
@@ -331,7 +331,7 @@ class JoinRounds:
                 return (replace(event, block=self._first + block),)
             case ToolReturned(block=block, outcome=outcome):
                 self._searches += isinstance(outcome, SearchFound)
-                self._fetches += isinstance(outcome, Page)  # a run that failed is not counted
+                self._fetches += isinstance(outcome, WebPage)  # a run that failed is not counted
                 return (replace(event, block=self._first + block),)
             case Delta() | OpaqueAdded() | CitationAdded() | Closed():
                 return (replace(event, block=self._first + event.block),) if self._first else (event,)

@@ -27,7 +27,7 @@ from dragoman.translate.hub.events import (
 from dragoman.translate.hub.request import Citation
 
 
-class Thought(Struct, frozen=True):
+class ThoughtText(Struct, frozen=True):
     text: str
 
 
@@ -37,14 +37,14 @@ class FoundCall(Struct, frozen=True):
     arguments: str
 
 
-Segment = str | Thought | FoundCall
+Segment = str | ThoughtText | FoundCall
 
 _get_text = attrgetter("text")
 _TEXT = TextBlock()
 _THINKING = ThinkingBlock()
 
 
-class Splitter(Protocol):
+class TextSplitter(Protocol):
     """Splits the text of one block. It may hold text back until `finish`."""
 
     def feed(self, text: str) -> Sequence[Segment]: ...
@@ -61,7 +61,7 @@ class _Run:
 
     __slots__ = ("answer", "block", "cited", "passed", "received", "splitter", "what")
 
-    def __init__(self, splitter: Splitter, answer: int) -> None:
+    def __init__(self, splitter: TextSplitter, answer: int) -> None:
         self.splitter = splitter
         self.answer = answer  # that the block belongs to
         self.block = -1  # the outgoing block that is open for it; -1: none
@@ -74,7 +74,7 @@ class _Run:
 class TextRewriter(Struct, eq=False):
     """Apply a splitter to each block of text. Outgoing blocks are numbered in the order in which they open."""
 
-    _splitter: Callable[[], Splitter | None]  # called for each block of text; None: the block is passed unchanged
+    _splitter: Callable[[], TextSplitter | None]  # called for each block of text; None: the block is passed unchanged
     _runs: dict[int, _Run] = {}
     _numbers: dict[int, int] = {}
     _next: int = 0
@@ -125,7 +125,7 @@ class TextRewriter(Struct, eq=False):
         """Return the events that are still held back. Blocks that were left open stay open."""
         return [event for run in self._runs.values() for event in self._emit(run, run.splitter.finish())]
 
-    def _open(self, event: Opened, splitter: Splitter | None) -> Sequence[Event]:
+    def _open(self, event: Opened, splitter: TextSplitter | None) -> Sequence[Event]:
         if splitter is not None:
             self._runs[event.block] = _Run(splitter, event.answer)
             return ()
@@ -166,7 +166,7 @@ class TextRewriter(Struct, eq=False):
                     run.passed += len(segment)
                     events += [CitationAdded(run.block, citation) for citation in run.cited]
                     run.cited.clear()
-                case Thought(text=text):
+                case ThoughtText(text=text):
                     events += self._begin(run, _THINKING)
                     events.append(Delta(run.block, text))
                 case FoundCall(id=id, name=name, arguments=arguments):

@@ -10,7 +10,7 @@ from enum import Enum
 
 from dragoman.translate.hub.events import Closed, Delta, Event, OpaqueAdded, Opened, ThinkingBlock
 from dragoman.translate.hub.ports import RunStage
-from dragoman.translate.stages.rewrite_text import CodeMarks, Segment, TextRewriter, Thought
+from dragoman.translate.stages.rewrite_text import CodeMarks, Segment, TextRewriter, ThoughtText
 
 NAMES = ("thinking", "think", "reasoning", "thought")
 OPENINGS = {f"<{name}>": f"</{name}>" for name in NAMES}
@@ -192,7 +192,7 @@ class TagSplitter:
     def _make_segments(self, text: str) -> Sequence[Segment]:
         if not text or self._mode is Mode.REMOVE:
             return ()
-        return (text,) if self._mode is Mode.STRIP_TAGS else (Thought(text),)
+        return (text,) if self._mode is Mode.STRIP_TAGS else (ThoughtText(text),)
 
 
 def _prefix_at_end(text: str, tag: str) -> int:

@@ -11,7 +11,16 @@ from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.translate.hub.profile import EFFORTS
 from dragoman.translate.protocols.responses.errors import read_failure as read_failure
 from dragoman.translate.protocols.responses.wire import ResponsesOptions
-from dragoman.upstreams.account_state import BROKEN, OK, WARNING, Credits, Finding, Limits, Quota, Window
+from dragoman.upstreams.account_state import (
+    BROKEN,
+    OK,
+    WARNING,
+    AccountLimits,
+    AllowanceWindow,
+    Credits,
+    Finding,
+    Quota,
+)
 from dragoman.upstreams.codex.credential import Credential
 from dragoman.upstreams.codex.request_rules import ULTRA
 from dragoman.upstreams.credentials.credential import format_timestamp
@@ -187,7 +196,7 @@ class LimitTracker:
     """The account's limits as of the last response."""
 
     def __init__(self) -> None:
-        self.limits: Limits | None = None
+        self.limits: AccountLimits | None = None
 
     def update(self, headers: Headers, now: float) -> None:
         response = read_limits(headers, now)
@@ -197,7 +206,7 @@ class LimitTracker:
 
     def set_exhausted(self, until: float) -> None:
         """Note that the upstream rejects requests until then."""
-        self.limits = replace(self.limits or Limits(), exhausted_until=until)
+        self.limits = replace(self.limits or AccountLimits(), exhausted_until=until)
 
 
 def read_codex_exhausted_until(headers: Headers, now: float) -> float | None:
@@ -210,10 +219,10 @@ def read_codex_exhausted_until(headers: Headers, now: float) -> float | None:
     return max((moment for moment in full if moment > now), default=None)
 
 
-def read_limits(headers: Headers, now: float) -> Limits | None:
+def read_limits(headers: Headers, now: float) -> AccountLimits | None:
     """Return the limits in the headers, or None. Limits other than Codex's own have names like `spark/primary`."""
     fields = {name.decode("latin-1"): value.decode("latin-1").strip() for name, value in headers}
-    windows: dict[str, Window] = {}
+    windows: dict[str, AllowanceWindow] = {}
     for name in fields:
         found = _USED.fullmatch(name)
         if found is None:
@@ -226,10 +235,10 @@ def read_limits(headers: Headers, now: float) -> Limits | None:
     plan = fields.get("x-codex-plan-type") or None
     if not windows and credits is None and plan is None:
         return None
-    return Limits(windows, credits, plan)
+    return AccountLimits(windows, credits, plan)
 
 
-def _read_window(fields: dict[str, str], prefix: str, now: float) -> Window | None:
+def _read_window(fields: dict[str, str], prefix: str, now: float) -> AllowanceWindow | None:
     used = _parse_number(fields.get(f"{prefix}used-percent"))
     minutes = _parse_number(fields.get(f"{prefix}window-minutes"))
     resets_at = _parse_number(fields.get(f"{prefix}reset-at"))
@@ -238,7 +247,7 @@ def _read_window(fields: dict[str, str], prefix: str, now: float) -> Window | No
         resets_at = now + after
     if not used and not minutes and resets_at is None:
         return None  # this is how the backend writes that there is none
-    return Window(used or 0.0, resets_at)
+    return AllowanceWindow(used or 0.0, resets_at)
 
 
 def _read_credits(fields: dict[str, str]) -> Credits | None:

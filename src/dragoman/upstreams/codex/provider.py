@@ -16,7 +16,7 @@ from dragoman.translate.framing.jsonscan import replace_value
 from dragoman.translate.framing.sse import DataRewriter
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Request, Role, Text
-from dragoman.upstreams.account_state import Limits
+from dragoman.upstreams.account_state import AccountLimits
 from dragoman.upstreams.codex.account import (
     CodexAccount,
     LimitTracker,
@@ -25,7 +25,7 @@ from dragoman.upstreams.codex.account import (
 )
 from dragoman.upstreams.codex.credential import ISSUER_URL, NO_CREDENTIAL, AuthFile, Credential, TokenIssuer
 from dragoman.upstreams.codex.request_rules import fit_request, passthrough_body
-from dragoman.upstreams.credentials.credential import Source, make_missing_source
+from dragoman.upstreams.credentials.credential import CredentialSource, make_missing_source
 from dragoman.upstreams.credentials.refresher import CredentialRefresher
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
 from dragoman.upstreams.provider import (
@@ -168,7 +168,7 @@ def make_service_client(config: CodexProviderConfig, send: SendRequest, environ:
     return ServiceClient(send, read_dial(config, environ), ServerClock(), headers)
 
 
-def find_source(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Credential]]:
+def find_source(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callable[[], CredentialSource[Credential]]:
     """Return a function that finds the credential at each use, so that a new login needs no restart."""
     home = home_directory(environ)
     if config.credentials is not None:
@@ -176,7 +176,7 @@ def find_source(config: CodexProviderConfig, environ: Mapping[str, str]) -> Call
         return lambda: configured_file
     places = codex_credential_paths(environ, home) if home is not None else ()
 
-    def find_saved() -> Source[Credential]:
+    def find_saved() -> CredentialSource[Credential]:
         path = next((path for path in places if path.is_file()), None)
         return make_missing_source(NO_CREDENTIAL) if path is None else AuthFile(path)
 
@@ -217,7 +217,7 @@ class Codex:
             session = str(uuid4())
         return ((b"session-id", session.encode()),)
 
-    def limits(self) -> Limits | None:
+    def limits(self) -> AccountLimits | None:
         return self._tracker.limits
 
     def interpret_failure(self, failure: Failure) -> Failure:

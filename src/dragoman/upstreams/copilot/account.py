@@ -13,7 +13,7 @@ from dragoman.translate.framing.jsonread import JSON_ERRORS
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.profiles.model_table import normalise_name
 from dragoman.translate.protocols.chat.errors import read_failure as read_failure
-from dragoman.upstreams.account_state import Limits, Quota, Window
+from dragoman.upstreams.account_state import AccountLimits, AllowanceWindow, Quota
 from dragoman.upstreams.copilot.credential import Session
 from dragoman.upstreams.credentials.credential import parse_timestamp
 from dragoman.upstreams.credentials.service_client import ServiceResponse
@@ -199,21 +199,21 @@ SNAPSHOT = b"x-quota-snapshot-"
 UNLIMITED = "-1"
 
 
-def read_limits(headers: Headers) -> Limits | None:
+def read_limits(headers: Headers) -> AccountLimits | None:
     """Return the limits in the headers, or None."""
-    windows: dict[str, Window] = {}
+    windows: dict[str, AllowanceWindow] = {}
     for name, value in headers:
         if name.startswith(SNAPSHOT):
             fields = {key: values[-1] for key, values in parse_qs(value.decode("latin-1")).items()}
             windows[name.removeprefix(SNAPSHOT).decode("latin-1")] = _read_window(fields)
-    return Limits(windows) if windows else None
+    return AccountLimits(windows) if windows else None
 
 
-def _read_window(fields: dict[str, str]) -> Window:
+def _read_window(fields: dict[str, str]) -> AllowanceWindow:
     try:
         left = float(fields.get("rem", "100"))
     except ValueError:
         left = 100.0
     reset = fields.get("rst", "")
     resets_at = parse_timestamp(reset if "T" in reset else f"{reset}T00:00:00Z")
-    return Window(100.0 - left, resets_at=resets_at, unlimited=fields.get("ent") == UNLIMITED)
+    return AllowanceWindow(100.0 - left, resets_at=resets_at, unlimited=fields.get("ent") == UNLIMITED)

@@ -15,9 +15,9 @@ from dragoman.upstreams.credentials.credential import (
     NEVER_EXPIRES,
     Credential,
     CredentialError,
+    CredentialSource,
     GivenSource,
     JsonSource,
-    Source,
     Table,
     TokenRejected,
     describe_place,
@@ -113,7 +113,7 @@ def detect_mode(token: str, configured: str) -> str:
     return next((mode for prefix, mode in MODES.items() if token.startswith(prefix)), "exchange")
 
 
-def find_source(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Session]]:
+def find_source(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Callable[[], CredentialSource[Session]]:
     """Return a function that finds the credential at each use, so that a new login needs no restart."""
     home = home_directory(environ)
     secret, mode, domain = config.credentials, config.auth, config.domain
@@ -126,7 +126,7 @@ def find_source(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Ca
         return lambda: given
     places = copilot_credential_paths(environ, home) if home is not None else ()
 
-    def find_saved() -> Source[Session]:
+    def find_saved() -> CredentialSource[Session]:
         own = next((path for path in places[:1] if path.is_file()), None)
         if own is None and environ.get(VARIABLE):
             return _bare_token(lambda: environ[VARIABLE].strip(), VARIABLE, mode)
@@ -136,7 +136,7 @@ def find_source(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Ca
     return find_saved
 
 
-def _bare_token(read: Callable[[], str], location: str, mode: str) -> Source[Session]:
+def _bare_token(read: Callable[[], str], location: str, mode: str) -> CredentialSource[Session]:
     """Return the source of a token, which is read again each time: an installation's is valid for an hour."""
     return GivenSource(location, lambda: _session(read(), location, mode))
 

@@ -11,7 +11,7 @@ from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import Function, Image, Request, Role, ToolResult, Turn
 from dragoman.translate.protocols.chat.errors import read_failure as read_failure
-from dragoman.upstreams.account_state import BROKEN, OK, Finding, Limits, Quota
+from dragoman.upstreams.account_state import BROKEN, OK, AccountLimits, Finding, Quota
 from dragoman.upstreams.copilot.account import (
     PLAN_PATH,
     SETTINGS,
@@ -169,7 +169,7 @@ class Copilot:
         self._service = service
         self._refresher = refresher
         self._places = places
-        self._limits: Limits | None = None
+        self._limits: AccountLimits | None = None
         self.models = ModelCache(self._fetch_list)
 
     def wrap_send(self, send: SendRequest) -> SendRequest:
@@ -203,7 +203,7 @@ class Copilot:
         except RequestError:  # the request can only be read by the upstream
             return ((b"x-initiator", b"user"),)
 
-    def limits(self) -> Limits | None:
+    def limits(self) -> AccountLimits | None:
         return self._limits
 
     def interpret_failure(self, failure: Failure) -> Failure:

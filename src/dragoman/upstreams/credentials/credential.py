@@ -52,7 +52,7 @@ class Credential(Struct, frozen=True):
 C = TypeVar("C", bound=Credential)
 
 
-class Source(ABC, Generic[C]):
+class CredentialSource(ABC, Generic[C]):
     """Where a credential is stored. It is read again at each use, since other programs write it; methods may block."""
 
     def __init__(self, location: str) -> None:
@@ -70,7 +70,7 @@ class Source(ABC, Generic[C]):
         return True
 
 
-class GivenSource(Source[C]):
+class GivenSource(CredentialSource[C]):
     """A source that is never written: a secret, a command, or a file that only another program writes."""
 
     def __init__(self, location: str, read: Callable[[], C]) -> None:
@@ -81,7 +81,7 @@ class GivenSource(Source[C]):
         return self._read()
 
 
-class FileSource(Source[C]):
+class FileSource(CredentialSource[C]):
     """A file that other programs renew too, with a lock file beside it."""
 
     def __init__(self, path: Path) -> None:
@@ -141,7 +141,7 @@ class TokenRejected(Exception):
         self.kind = kind
 
 
-def make_missing_source(how: str) -> Source[C]:
+def make_missing_source(how: str) -> CredentialSource[C]:
     """Return the source for a provider without a credential: it says how to get one."""
 
     def refuse() -> NoReturn:

@@ -21,7 +21,7 @@ class Member(Struct, frozen=True):
     label: str  # shown to people: its number, and where it comes from
 
 
-class Choice(Struct, frozen=True):
+class CredentialChoice(Struct, frozen=True):
     """The credential to use, and the cooldowns that this request probes."""
 
     member: int
@@ -31,7 +31,7 @@ class Choice(Struct, frozen=True):
 class CredentialChooser(Protocol):
     """Chooses among several credentials: a pool, or what records or replays its choices."""
 
-    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
+    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> CredentialChoice | None:
         """Return the credential to use next; None if all that may be used were tried."""
 
     def find_soonest_free(self, model: str, now: float) -> int:
@@ -59,7 +59,7 @@ class Pool:
         self._sessions: OrderedDict[bytes, int] = OrderedDict()  # session -> the member that answered it last
         self._by_last_use: list[int] = list(range(len(members)))  # least recently used first
 
-    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
+    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> CredentialChoice | None:
         """Return the credential to use now, or None if all others were tried.
 
         A request that has tried none always gets one, even if all are cooling down: the cooldown may be out of date.
@@ -73,7 +73,7 @@ class Pool:
         probes = self._cooldowns.begin_probes(chosen, model, now)
         self._by_last_use.remove(chosen)
         self._by_last_use.append(chosen)
-        return Choice(chosen, probes)
+        return CredentialChoice(chosen, probes)
 
     def record_success(self, member: int, model: str, *sessions: str | None) -> None:
         """End the member's cooldowns, and bind these sessions to it."""
@@ -93,7 +93,7 @@ class Pool:
         """Let every member be used from the next request on; return how many cooldowns that ends."""
         return self._cooldowns.end_all()
 
-    def release(self, choice: Choice) -> None:
+    def release(self, choice: CredentialChoice) -> None:
         """End a request's probes, whatever its result."""
         self._cooldowns.end_probes(choice.probes)
 

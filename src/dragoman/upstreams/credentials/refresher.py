@@ -23,7 +23,7 @@ from dragoman.upstreams.credentials.credential import (
     AccountChanged,
     C,
     CredentialError,
-    Source,
+    CredentialSource,
     TokenRejected,
     hold_lock,
 )
@@ -47,7 +47,7 @@ _NOTHING_GIVEN = _Given("", 0)
 _given: ContextVar[_Given] = ContextVar("token_given", default=_NOTHING_GIVEN)
 
 
-class Issuer(Protocol[C]):
+class CredentialIssuer(Protocol[C]):
     """Renews credentials, and describes a rejection and its remedy to a person."""
 
     @property
@@ -78,7 +78,12 @@ class CredentialRefresher(Generic[C]):
     """Hands out one account's credential and keeps it valid."""
 
     def __init__(
-        self, name: str, source: Callable[[], Source[C]], issuer: Issuer[C], clock: ServerClock, margin_s: float
+        self,
+        name: str,
+        source: Callable[[], CredentialSource[C]],
+        issuer: CredentialIssuer[C],
+        clock: ServerClock,
+        margin_s: float,
     ) -> None:
         self._name = name
         self._source = source
@@ -206,7 +211,7 @@ class CredentialRefresher(Generic[C]):
             log.warning("provider %s: cannot renew its token, the old one is still valid: %s", self._name, reason)
             self._warned, self._warn_again_at = reason, now + RETRY_S
 
-    async def _renew_if_needed(self, source: Source[C], rejected_token: str) -> C:
+    async def _renew_if_needed(self, source: CredentialSource[C], rejected_token: str) -> C:
         stored = await self._read(source)
         if self._is_fresh(stored, rejected_token):
             return self._adopt(stored, self._margin_s)
@@ -230,7 +235,7 @@ class CredentialRefresher(Generic[C]):
         self._tried_early, self._retry_early_at = stored.refresh_token, now + RETRY_S
         return False
 
-    async def _read(self, source: Source[C]) -> C:
+    async def _read(self, source: CredentialSource[C]) -> C:
         """Return the stored credential. Raises AccountChanged if it is of another account than before."""
         stored = await asyncio.to_thread(source.read)
         self._note_secrets(stored)
@@ -240,7 +245,9 @@ class CredentialRefresher(Generic[C]):
             )
         return stored
 
-    async def _retry_with_stored(self, source: Source[C], tried: C, rejected_token: str, rejected: TokenRejected) -> C:
+    async def _retry_with_stored(
+        self, source: CredentialSource[C], tried: C, rejected_token: str, rejected: TokenRejected
+    ) -> C:
         """Read the source again after a rejection: another program may just have used the refresh token."""
         stored = await self._read(source)
         if stored.refresh_token != tried.refresh_token:
@@ -257,7 +264,7 @@ class CredentialRefresher(Generic[C]):
             rejected.kind,
         )
 
-    async def _renew(self, source: Source[C], old: C) -> C:
+    async def _renew(self, source: CredentialSource[C], old: C) -> C:
         known = self._rejection
         if old.refresh_token == known.token and self.clock.now() < known.until:
             raise TokenRejected(known.reason.code, is_permanent=known.reason.is_permanent, kind=known.reason.kind)
@@ -268,7 +275,7 @@ class CredentialRefresher(Generic[C]):
         await self._write_back(source, old, fresh)
         return fresh
 
-    async def _write_back(self, source: Source[C], old: C, fresh: C) -> None:
+    async def _write_back(self, source: CredentialSource[C], old: C, fresh: C) -> None:
         """Write the new credential to its source. A failure may cost a login after a restart, but no request now."""
         try:
             written = await asyncio.to_thread(source.write, old, fresh)

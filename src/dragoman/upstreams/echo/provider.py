@@ -31,7 +31,7 @@ from dragoman.translate.hub.events import (
     UsageReported,
 )
 from dragoman.translate.hub.failure import Failure, Kind
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.request import Custom, Request, Shape
 from dragoman.translate.hub.usage import Usage
 from dragoman.upstreams.echo.request import (
@@ -104,7 +104,7 @@ def write_reply(request: Request, make_id: Callable[[str], str]) -> tuple[Event,
         thoughts = f"The user said: {last}"
         signature = base64.b64encode(hashlib.sha256(thoughts.encode()).digest()).decode()
         hidden = request.reasoning is not None and request.reasoning.show == "omitted"
-        opaque = Opaque(ISSUER, Form.SIGNATURE, signature, request.model)
+        opaque = Opaque(ISSUER, OpaqueForm.SIGNATURE, signature, request.model)
         builder.add_block(ThinkingBlock(), "" if hidden else thoughts, opaque)
         thought = builder.spent
     calls = requested_calls(request, last)

@@ -17,8 +17,8 @@ from dragoman.translate.hub.failure import Kind, describe_cause
 from dragoman.upstreams.credentials.credential import (
     Credential,
     CredentialError,
+    CredentialSource,
     GivenSource,
-    Source,
     TokenRejected,
     is_sendable,
 )
@@ -95,11 +95,11 @@ def _read_file(path: Path) -> GoogleToken:
     raise CredentialError(f"{path} has the type {found.type!r}, which cannot be used here. {REMEDY}")
 
 
-def _file_source(path: Path) -> Source[GoogleToken]:
+def _file_source(path: Path) -> CredentialSource[GoogleToken]:
     return GivenSource(str(path), lambda: _read_file(path))
 
 
-def _named_source(method: str, text: str, location: str) -> Source[GoogleToken]:
+def _named_source(method: str, text: str, location: str) -> CredentialSource[GoogleToken]:
     """Return a source without a file: a command or the metadata server."""
     return GivenSource(location, lambda: GoogleToken(method=method, refresh_token=text))
 
@@ -107,7 +107,9 @@ def _named_source(method: str, text: str, location: str) -> Source[GoogleToken]:
 REMEDY = "Run `gcloud auth application-default login`, or set `credentials`"
 
 
-def find_source(config: GeminiProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[GoogleToken]]:
+def find_source(
+    config: GeminiProviderConfig, environ: Mapping[str, str]
+) -> Callable[[], CredentialSource[GoogleToken]]:
     """Return a function that finds the source at each use, so that a new login needs no restart."""
     text = config.credentials.text if config.credentials is not None else DEFAULT
     if text.startswith(COMMAND):
@@ -121,7 +123,7 @@ def find_source(config: GeminiProviderConfig, environ: Mapping[str, str]) -> Cal
     return lambda: _file_source(path)
 
 
-def _find_default(environ: Mapping[str, str]) -> Source[GoogleToken]:
+def _find_default(environ: Mapping[str, str]) -> CredentialSource[GoogleToken]:
     """Return the source that Google's own libraries would use."""
     named = environ.get("GOOGLE_APPLICATION_CREDENTIALS", "").strip()
     if named:
@@ -132,7 +134,7 @@ def _find_default(environ: Mapping[str, str]) -> Source[GoogleToken]:
     return _file_source(path) if path is not None and path.is_file() else _metadata_server(environ)
 
 
-def _metadata_server(environ: Mapping[str, str]) -> Source[GoogleToken]:
+def _metadata_server(environ: Mapping[str, str]) -> CredentialSource[GoogleToken]:
     host = environ.get("GCE_METADATA_HOST", "").strip() or METADATA_HOST
     return _named_source("metadata", host, f"metadata server {host}")
 

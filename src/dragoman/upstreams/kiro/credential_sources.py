@@ -20,10 +20,10 @@ from dragoman.upstreams.credentials.credential import (
     NEVER_EXPIRES,
     PATH_ENDS,
     CredentialError,
+    CredentialSource,
     FileSource,
     GivenSource,
     JsonSource,
-    Source,
     Table,
     describe_place,
     encode_table,
@@ -268,7 +268,7 @@ def _read_timestamp(table: Table, key: str) -> float | None:
             return None
 
 
-class RefreshToken(Source[Credential]):
+class RefreshToken(CredentialSource[Credential]):
     """A refresh token from a variable. Tokens rotate: its successor is kept beside our store, under its hash."""
 
     def __init__(self, read: Callable[[], str], location: str, directory: Path | None) -> None:
@@ -312,7 +312,7 @@ API_KEY_PREFIX = "ksk_"
 NO_CREDENTIAL = "Run `dragoman login kiro`, or set `credentials`"
 
 
-def find_source(config: KiroProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Credential]]:
+def find_source(config: KiroProviderConfig, environ: Mapping[str, str]) -> Callable[[], CredentialSource[Credential]]:
     """Return a function that finds the credential at each use, so that a new login needs no restart."""
     home = home_directory(environ)
     secret = config.credentials or config.api_key
@@ -323,12 +323,14 @@ def find_source(config: KiroProviderConfig, environ: Mapping[str, str]) -> Calla
     return lambda: _find_installed(places)
 
 
-def _find_installed(places: tuple[Path, ...]) -> Source[Credential]:
+def _find_installed(places: tuple[Path, ...]) -> CredentialSource[Credential]:
     path = next((path for path in places if path.is_file()), None)
     return make_missing_source(NO_CREDENTIAL) if path is None else _open_file(path)
 
 
-def _open_configured(secret: SecretSource, environ: Mapping[str, str], directory: Path | None) -> Source[Credential]:
+def _open_configured(
+    secret: SecretSource, environ: Mapping[str, str], directory: Path | None
+) -> CredentialSource[Credential]:
     path = find_named_file(secret, PATH_ENDS, lambda file: is_database(file) or holds_object(file))
     if path is not None:
         return _open_file(path)
@@ -342,5 +344,5 @@ def _read_api_key(key: str, location: str) -> Credential:
     return check_credential(Credential(method=Method.API_KEY, access_token=key, expires_at=NEVER_EXPIRES), location)
 
 
-def _open_file(path: Path) -> Source[Credential]:
+def _open_file(path: Path) -> CredentialSource[Credential]:
     return Database(path) if is_database(path) or path.suffix.startswith((".sqlite", ".db")) else JsonFile(path)

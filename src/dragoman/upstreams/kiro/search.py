@@ -8,7 +8,7 @@ from uuid import uuid4
 import msgspec
 
 from dragoman.net.headers import JSON, Header
-from dragoman.server_tools.mcp import INVALID_PARAMS, RpcMessage, ToolList, ToolResult
+from dragoman.server_tools.mcp import INVALID_PARAMS, McpToolResult, RpcMessage, ToolList
 from dragoman.server_tools.tool_results import read_search
 from dragoman.server_tools.web_search import SearchQuery
 from dragoman.translate.framing.jsonread import JSON_ERRORS
@@ -28,7 +28,7 @@ TEXT_KEPT_S = 3600.0
 TEXT_RETRY_S = 300.0
 TEXT_TIMEOUT_S = 3.0  # a request waits for it
 
-T = TypeVar("T", ToolResult, ToolList)
+T = TypeVar("T", McpToolResult, ToolList)
 
 
 class KiroSearch:
@@ -51,7 +51,7 @@ class KiroSearch:
             return _make_failure(refused.failure.message, refused.failure.kind)
         except CredentialError as lost:
             return _make_failure(str(lost), lost.kind)
-        result = _read(response, message, ToolResult)
+        result = _read(response, message, McpToolResult)
         if isinstance(result, ToolFailure):
             return result
         if self._text_due == math.inf:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.operate.captures.replay.difference import Change, compare_captures
+from dragoman.operate.captures.replay.difference import Difference, compare_captures
 from dragoman.proxy.capture.files import read_capture as read
 from dragoman.proxy.capture.format import Capture
 
@@ -22,7 +22,7 @@ def with_body(body: bytes) -> Capture:
     return replace(capture, upstream_requests=(request, *capture.upstream_requests[1:]))
 
 
-def changes(old: Capture, new: Capture) -> dict[str, tuple[Change, ...]]:
+def changes(old: Capture, new: Capture) -> dict[str, tuple[Difference, ...]]:
     return {part.name: part.changes for part in compare_captures(old, new) if part.changes}
 
 
@@ -33,13 +33,13 @@ def test_a_capture_equals_itself() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        (b'{"a":1,"b":[1,2]}', b'{"a":1,"b":[1,3]}', Change("/b/1", "2", "3")),
-        (b'{"a":1}', b'{"a":1,"b/c":2}', Change("/b~1c", None, "2")),
-        (b'{"a":1}', b"{}", Change("/a", "1", None)),
-        (b"not json", b"nor this", Change("", "not json", "nor this")),
+        (b'{"a":1,"b":[1,2]}', b'{"a":1,"b":[1,3]}', Difference("/b/1", "2", "3")),
+        (b'{"a":1}', b'{"a":1,"b/c":2}', Difference("/b~1c", None, "2")),
+        (b'{"a":1}', b"{}", Difference("/a", "1", None)),
+        (b"not json", b"nor this", Difference("", "not json", "nor this")),
     ],
 )
-def test_json_bodies_are_compared_field_by_field(old: bytes, new: bytes, expected: Change) -> None:
+def test_json_bodies_are_compared_field_by_field(old: bytes, new: bytes, expected: Difference) -> None:
     [found] = changes(with_body(old), with_body(new)).values()
     assert found == (expected,)
 
@@ -64,4 +64,4 @@ def test_a_reworded_reason_of_a_loss_is_no_difference_and_another_loss_is_one() 
     [loss] = capture.losses
     assert changes(capture, replace(capture, losses=(replace(loss, why="reworded"),))) == {}
     [found] = changes(capture, replace(capture, losses=(replace(loss, path="/other"),))).values()
-    assert found == (Change("loss 1", f"{loss.how.value} {loss.path}", f"{loss.how.value} /other"),)
+    assert found == (Difference("loss 1", f"{loss.how.value} {loss.path}", f"{loss.how.value} /other"),)

@@ -26,7 +26,7 @@ from dragoman.translate.hub.events import (
     UsageReported,
 )
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.ports import ReplyContext
 from dragoman.translate.hub.request import Citation, Request
 from dragoman.translate.hub.usage import Usage
@@ -36,8 +36,8 @@ from wire_json import JsonObject
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "chat"
 LP = msgspec.Raw(b'[{"token":"Hi","logprob":-0.1,"bytes":null,"top_logprobs":[]}]')
-SIGNED = Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl", "claude")
-REDACTED = Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ=", "claude")
+SIGNED = Opaque("anthropic", OpaqueForm.SIGNATURE, "c2lnbmF0dXJl", "claude")
+REDACTED = Opaque("anthropic", OpaqueForm.REDACTED, "cmVkYWN0ZWQ=", "claude")
 USAGE = Usage(input=20, output=7, cache_read=8, cache_write=4, reasoning=3)
 
 

@@ -1,6 +1,6 @@
 """Turns, thoughts, media and cache breakpoints as Chat writes them."""
 
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
     Cache,
@@ -184,10 +184,12 @@ def test_a_refusal_is_returned_as_one() -> None:
     assert messages(assistant(Refusal("No.")), user(Text("why?")))[0] == expected
 
 
-SIGNED = Thinking("Hm.", "/t", Opaque("anthropic", Form.SIGNATURE, "c2ln"))
+SIGNED = Thinking("Hm.", "/t", Opaque("anthropic", OpaqueForm.SIGNATURE, "c2ln"))
 PLAIN = Thinking("Hm.", "/t")
-DETAIL = Thinking("Hm.", "/t", Opaque("local", Form.DETAIL, '{"type":"reasoning.text","signature":"c2ln","index":0}'))
-ITEM = Thinking("", "/t", Opaque("local", Form.ENCRYPTED, "ZW5j"))  # of Responses, which has no place in Chat
+DETAIL = Thinking(
+    "Hm.", "/t", Opaque("local", OpaqueForm.DETAIL, '{"type":"reasoning.text","signature":"c2ln","index":0}')
+)
+ITEM = Thinking("", "/t", Opaque("local", OpaqueForm.ENCRYPTED, "ZW5j"))  # of Responses, which has no place in Chat
 WANTS_REASONING = Target("r1", "local", quirks=frozenset({"replay_reasoning"}))
 DETAILS = [{"type": "reasoning.text", "signature": "c2ln", "index": 0}]
 

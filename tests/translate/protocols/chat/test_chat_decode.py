@@ -26,7 +26,7 @@ from dragoman.translate.hub.events import (
 )
 from dragoman.translate.hub.failure import Kind
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form
+from dragoman.translate.hub.opaque import OpaqueForm
 from dragoman.translate.hub.ports import Issuer
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.protocols.chat.decode import Decoder
@@ -307,7 +307,7 @@ def test_reasoning_and_its_details_are_sent_once_and_the_signature_is_kept() -> 
         thought, answer = pieces(events)
         assert (thought.text, answer.text) == (text, "Yes.")
         assert thought.opaque is not None
-        assert (thought.opaque.issuer, thought.opaque.form, thought.opaque.model) == ("there", Form.DETAIL, "m-1")
+        assert (thought.opaque.issuer, thought.opaque.form, thought.opaque.model) == ("there", OpaqueForm.DETAIL, "m-1")
         assert msgspec.json.decode(thought.opaque.payload) == payload
 
 
@@ -322,8 +322,8 @@ def test_thinking_blocks_are_sent_once_with_signature_and_redaction() -> None:
     assert (thought.text, redacted.text, text.text) == ("Hmm.", "", "Done.")
     assert thought.opaque is not None
     assert redacted.opaque is not None
-    assert (thought.opaque.form, thought.opaque.payload) == (Form.SIGNATURE, "c2lnbmF0dXJl")
-    assert (redacted.opaque.form, redacted.opaque.payload) == (Form.REDACTED, "cmVkYWN0ZWQ=")
+    assert (thought.opaque.form, thought.opaque.payload) == (OpaqueForm.SIGNATURE, "c2lnbmF0dXJl")
+    assert (redacted.opaque.form, redacted.opaque.payload) == (OpaqueForm.REDACTED, "cmVkYWN0ZWQ=")
 
 
 def test_calls_of_a_whole_message_are_distinguished_by_their_place() -> None:

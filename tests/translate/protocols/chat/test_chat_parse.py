@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque, encode_envelope
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, encode_envelope
 from dragoman.translate.hub.request import (
     Audio,
     Cache,
@@ -40,7 +40,7 @@ from dragoman.translate.protocols.chat.parse import parse
 from tables import each_row
 
 FIXTURE = (Path(__file__).parents[3] / "fixtures" / "chat" / "request.json").read_bytes()
-SIGNED = Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl", "claude", "Hm.")
+SIGNED = Opaque("anthropic", OpaqueForm.SIGNATURE, "c2lnbmF0dXJl", "claude", "Hm.")
 
 
 def read(**fields: object) -> Request:
@@ -310,7 +310,7 @@ def test_foreign_details_are_kept_with_their_text() -> None:
     assert isinstance(thought, Thinking)
     assert thought.text == "Hm."
     assert thought.opaque is not None
-    assert (thought.opaque.issuer, thought.opaque.form) == ("", Form.DETAIL)
+    assert (thought.opaque.issuer, thought.opaque.form) == ("", OpaqueForm.DETAIL)
     assert msgspec.json.decode(thought.opaque.payload) == detail
 
 
@@ -319,8 +319,8 @@ def test_thinking_blocks_are_read() -> None:
     blocks = [signed, {"type": "redacted_thinking", "data": "cmVk"}]
     thoughts = parts(None, "assistant", reasoning_content="Hm.", thinking_blocks=blocks)
     assert [(thought.text, thought.opaque) for thought in thoughts if isinstance(thought, Thinking)] == [
-        ("Hm.", Opaque("", Form.SIGNATURE, "c2ln")),
-        ("", Opaque("", Form.REDACTED, "cmVk")),
+        ("Hm.", Opaque("", OpaqueForm.SIGNATURE, "c2ln")),
+        ("", Opaque("", OpaqueForm.REDACTED, "cmVk")),
     ]
 
 

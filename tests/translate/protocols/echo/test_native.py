@@ -21,7 +21,7 @@ from dragoman.translate.hub.events import (
 )
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.ports import Issuer
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
@@ -53,7 +53,7 @@ from laws import assert_any_cut_agrees, assert_linear, assert_total, run
 from replies import END, START, call, text
 
 ISSUER = Issuer("echo", "echo-think")
-SEAL = Opaque("echo", Form.SIGNATURE, "c2lnbmVk", "echo-think")
+SEAL = Opaque("echo", OpaqueForm.SIGNATURE, "c2lnbmVk", "echo-think")
 EVENTS: list[Event] = [
     START,
     Opened(0, ThinkingBlock()),
@@ -108,7 +108,7 @@ def test_a_whole_reply_means_what_the_stream_means() -> None:
 
 def test_opaque_reasoning_is_stamped_with_who_answered() -> None:
     events = run(Decoder(Issuer("mine", "m"), Ledger()), [msgspec.json.encode(OpaqueAdded(0, SEAL))])
-    assert events[0] == OpaqueAdded(0, Opaque("mine", Form.SIGNATURE, "c2lnbmVk", "m"))
+    assert events[0] == OpaqueAdded(0, Opaque("mine", OpaqueForm.SIGNATURE, "c2lnbmVk", "m"))
 
 
 def test_a_stream_without_its_end_is_truncated_even_inside_a_line() -> None:
@@ -190,7 +190,7 @@ def test_what_only_the_clients_protocol_has_is_recorded_as_lost() -> None:
 
 
 def test_reasoning_of_another_issuer_never_leaves() -> None:
-    foreign = Opaque("anthropic", Form.SIGNATURE, "other-vendors-signature")
+    foreign = Opaque("anthropic", OpaqueForm.SIGNATURE, "other-vendors-signature")
     turn = Turn(Role.ASSISTANT, (Thinking("secret thoughts", at="/messages/1/content/0", opaque=foreign), Text("so")))
     ledger = Ledger()
     body = build(Request("messages", "m", (turn,)), Target("echo", "echo"), ledger)

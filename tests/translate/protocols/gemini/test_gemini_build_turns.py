@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.translate.hub.failure import BadRequest
-from dragoman.translate.hub.opaque import Form, Opaque, encode_envelope
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, encode_envelope
 from translate.protocols.gemini.gemini_requests import GEMMA, HELLO, NEW, OLD, build_from, from_chat, losses_from_chat
 from wire_json import JsonObject
 
@@ -108,7 +108,7 @@ def test_a_conversation_that_begins_with_the_model_gets_a_user_first() -> None:
 
 
 def make_thinking(signature: str, issuer: str = "gemini", text: str = "Hm.") -> JsonObject:
-    token = encode_envelope(Opaque(issuer, Form.SIGNATURE, signature, "gemini-3.5-flash"))
+    token = encode_envelope(Opaque(issuer, OpaqueForm.SIGNATURE, signature, "gemini-3.5-flash"))
     return {"type": "thinking", "thinking": text, "signature": token}
 
 
@@ -146,7 +146,7 @@ def test_another_vendors_reasoning_is_replaced_by_the_placeholder() -> None:
 
 def test_a_part_of_googles_own_tools_returns_as_it_came() -> None:
     part = '{"toolCall":{"id":"s","toolType":"GOOGLE_SEARCH_WEB"},"thoughtSignature":"AB=="}'
-    token = encode_envelope(Opaque("gemini", Form.DETAIL, part, "gemini-3.5-flash"))
+    token = encode_envelope(Opaque("gemini", OpaqueForm.DETAIL, part, "gemini-3.5-flash"))
     searched = {"role": "assistant", "content": [{"type": "redacted_thinking", "data": token}, use("a")]}
     [_, one, _] = from_messages(searched, result("a"))
     assert one["parts"][0] == {"toolCall": {"id": "s", "toolType": "GOOGLE_SEARCH_WEB"}, "thoughtSignature": "AB=="}

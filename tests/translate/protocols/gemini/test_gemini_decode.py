@@ -8,7 +8,7 @@ import pytest
 from dragoman.translate.hub.events import CallBlock, HostedBlock, Stop, TextBlock, ThinkingBlock, collect
 from dragoman.translate.hub.failure import Kind
 from dragoman.translate.hub.loss import Ledger, LossKind
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.ports import Issuer
 from dragoman.translate.hub.request import Citation, Function
 from dragoman.translate.hub.usage import Usage
@@ -39,7 +39,7 @@ def fixture(name: str, ledger: Ledger | None = None) -> bytes:
 
 
 def make_signature(payload: str, *, of_call: bool = False) -> Opaque:
-    return Opaque("gemini", Form.SIGNATURE, payload, MODEL, of_call=of_call)
+    return Opaque("gemini", OpaqueForm.SIGNATURE, payload, MODEL, of_call=of_call)
 
 
 @pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)
@@ -142,7 +142,7 @@ def test_code_that_google_ran_and_parts_that_must_return() -> None:
     assert (ran.what.kind, ran.what.input, ran.what.output) == ("code_execution", {"code": "print(2)"}, "2\n")
     assert returned.opaque is not None
     assert (returned.opaque.form, msgspec.json.decode(returned.opaque.payload)) == (
-        Form.DETAIL,
+        OpaqueForm.DETAIL,
         {"toolCall": {"id": "s", "toolType": "GOOGLE_SEARCH_WEB"}, "thoughtSignature": "QQ=="},
     )
     assert text.text == "Two."

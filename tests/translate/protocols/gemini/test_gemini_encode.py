@@ -31,10 +31,10 @@ from dragoman.translate.hub.events import (
 )
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger, LossKind
-from dragoman.translate.hub.opaque import Form, Opaque, Thought, unseal_thoughts
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, Thought, unseal_thoughts
 from dragoman.translate.hub.ports import EVENT_STREAM, Issuer, ReplyContext
 from dragoman.translate.hub.request import Citation, Reasoning, Request
-from dragoman.translate.hub.server_tools import Page, SearchFound, SearchResult
+from dragoman.translate.hub.server_tools import SearchFound, SearchResult, WebPage
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.protocols.gemini.decode import Decoder
 from dragoman.translate.protocols.gemini.encode import WITHHELD, Encoder, encode_whole, is_keep_alive
@@ -44,7 +44,7 @@ from replies import START, call, join_deltas, split_delta, text
 from wire_json import JsonObject
 
 END = Ended(Stop.END)
-SEAL = Opaque("anthropic", Form.SIGNATURE, "c2lnbmVk", "claude")
+SEAL = Opaque("anthropic", OpaqueForm.SIGNATURE, "c2lnbmVk", "claude")
 SHOWN = Reasoning("/generationConfig/thinkingConfig", show="summarized")
 DEAD = Failure(Kind.LOST, "The upstream's connection broke.", retry_after=6.2)
 
@@ -295,7 +295,7 @@ def test_citations_count_the_bytes_of_all_visible_text() -> None:
 
 def test_a_fetched_page_is_url_context() -> None:
     fetch = HostedBlock("f1", "web_fetch", {"url": "https://a.example"}, is_ours=True)
-    events: list[Event] = [START, Opened(0, fetch), ToolReturned(0, Page("https://a.example", "A")), Closed(0), END]
+    events: list[Event] = [START, Opened(0, fetch), ToolReturned(0, WebPage("https://a.example", "A")), Closed(0), END]
     assert whole(events)["candidates"][0]["urlContextMetadata"] == {
         "urlMetadata": [{"retrievedUrl": "https://a.example", "urlRetrievalStatus": "URL_RETRIEVAL_STATUS_SUCCESS"}]
     }

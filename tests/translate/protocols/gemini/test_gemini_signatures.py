@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque, Thought, seal_thoughts, unseal_thoughts
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, Thought, seal_thoughts, unseal_thoughts
 from dragoman.translate.hub.request import Foreign, Text, Thinking, ToolCall
 from dragoman.translate.hub.server_tools import CallPlace, SearchFound, ServerToolUse, ToolUseRecord, seal_use
 from dragoman.translate.protocols.gemini import PROTOCOL
 from dragoman.translate.protocols.gemini.parse import parse
 from wire_json import Json
 
-SEAL = Opaque("anthropic", Form.SIGNATURE, "c2lnbmVk+/==", "claude")
-ONE, TWO = Thought("First.", SEAL), Thought("", Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt"))
+SEAL = Opaque("anthropic", OpaqueForm.SIGNATURE, "c2lnbmVk+/==", "claude")
+ONE, TWO = Thought("First.", SEAL), Thought("", Opaque("openai", OpaqueForm.ENCRYPTED, "gAAAA", "gpt"))
 PLAIN = Thought("Unsigned.")
 CALL: Json = {"functionCall": {"id": "1", "name": "f"}}
 
@@ -75,7 +75,7 @@ def test_the_reasoning_of_a_call_stood_before_the_text_of_its_step() -> None:
 
 def test_a_use_of_the_gateways_tool_stands_where_it_ran() -> None:
     record = ToolUseRecord("web_search", {"query": "x"}, SearchFound((), "Prose."), CallPlace("call-7", 1))
-    use = Thought("", Opaque("", Form.ENCRYPTED, seal_use(record)))
+    use = Thought("", Opaque("", OpaqueForm.ENCRYPTED, seal_use(record)))
     sealed = {"thoughtSignature": seal_thoughts([ONE, use, TWO])}
     at = "/contents/1/parts/1/thoughtSignature"
     ran = ServerToolUse(at, "web_search", {"query": "x"}, record.outcome, is_ours=True, place=record.place)
@@ -115,7 +115,7 @@ def test_an_empty_part_that_only_carries_reasoning_stays() -> None:
 
 def test_googles_own_signature_stays_exact_before_its_part() -> None:
     value = "Cq-_+/8="
-    own = Opaque("gemini", Form.SIGNATURE, value)
+    own = Opaque("gemini", OpaqueForm.SIGNATURE, value)
     assert history(model({"text": "t", "thought": True}), model({**CALL, "thoughtSignature": value})) == [
         Thought("t", own),
         "f",

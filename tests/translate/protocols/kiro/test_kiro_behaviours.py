@@ -8,7 +8,7 @@ import pytest
 from dragoman.translate.framing.sse import Frame, SseFramer
 from dragoman.translate.hub.events import Failed
 from dragoman.translate.hub.failure import Kind
-from dragoman.translate.hub.opaque import Form, Opaque, decode_envelope
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, decode_envelope
 from fakes.eventstream import event, exception
 from laws import pieces_of, run
 from translate.protocols.kiro.kiro_replies import (
@@ -160,7 +160,7 @@ def test_13_native_reasoning_is_sent_before_the_text_and_signed_once(client: str
     token = out[out.index(b"dgm1.") :].split(b'"')[0].decode()
     opaque = decode_envelope(token)
     assert opaque is not None
-    assert msgspec.structs.replace(opaque, text="") == Opaque("kiro", Form.SIGNATURE, "S", "claude-sonnet-4.5")
+    assert msgspec.structs.replace(opaque, text="") == Opaque("kiro", OpaqueForm.SIGNATURE, "S", "claude-sonnet-4.5")
     if client == "messages":
         decoded = frames(client, stream)
         deltas = [frame["delta"]["type"] for frame in decoded if frame["type"] == "content_block_delta"]

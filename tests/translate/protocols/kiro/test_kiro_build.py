@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.translate.hub.failure import Kind
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque, encode_envelope
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, encode_envelope
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
     Document,
@@ -41,7 +41,7 @@ from translate.protocols.kiro.kiro_requests import (
 )
 from wire_json import JsonObject
 
-SIGNED = Opaque("kiro", Form.SIGNATURE, "sig==", MODEL)
+SIGNED = Opaque("kiro", OpaqueForm.SIGNATURE, "sig==", MODEL)
 
 
 def think(signature: str, text: str = "hm") -> JsonObject:
@@ -54,7 +54,7 @@ def ask_after(*thoughts: JsonObject) -> Built:
     return ask("messages", messages(user("1"), turn, user("2")))
 
 
-REDACTED = {"type": "redacted_thinking", "data": encode_envelope(Opaque("kiro", Form.REDACTED, "cmVk", MODEL))}
+REDACTED = {"type": "redacted_thinking", "data": encode_envelope(Opaque("kiro", OpaqueForm.REDACTED, "cmVk", MODEL))}
 
 
 @each_row(
@@ -78,8 +78,8 @@ def test_reasoning_of_its_own_is_returned_exactly(thought: JsonObject, sent: Jso
     "signature",
     [
         "native",
-        encode_envelope(Opaque("anthropic", Form.SIGNATURE, "x")),
-        encode_envelope(Opaque("kiro", Form.SIGNATURE, "x", "another")),
+        encode_envelope(Opaque("anthropic", OpaqueForm.SIGNATURE, "x")),
+        encode_envelope(Opaque("kiro", OpaqueForm.SIGNATURE, "x", "another")),
     ],
 )
 def test_reasoning_of_others_is_dropped(signature: str) -> None:

@@ -15,10 +15,10 @@ from dragoman.translate.hub.events import (
     UsageReported,
 )
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.ports import Issuer
 from dragoman.translate.hub.request import Citation
-from dragoman.translate.hub.usage import Source, Usage
+from dragoman.translate.hub.usage import Usage, UsageSource
 from dragoman.translate.protocols.kiro.decode_blocks import MAX_CHARS, Calls
 from dragoman.translate.protocols.kiro.wire import ToolUse
 from fakes.eventstream import encode_message, event
@@ -99,7 +99,7 @@ def test_native_reasoning_is_sealed_once_and_closed_before_the_text() -> None:
         make_reasoning(text="a") + make_reasoning(text="b") + make_reasoning(signature="S") + text_event("Hi") + TAIL
     )
     sealed = [event for event in decoded if isinstance(event, OpaqueAdded)]
-    assert sealed == [OpaqueAdded(0, Opaque("kiro", Form.SIGNATURE, "S", ISSUER.model))]
+    assert sealed == [OpaqueAdded(0, Opaque("kiro", OpaqueForm.SIGNATURE, "S", ISSUER.model))]
     assert [type(event).__name__ for event in join_deltas(decoded)][:8] == [
         "Started", "Opened", "Delta", "OpaqueAdded", "Closed", "Opened", "Delta", "Closed",
     ]  # fmt: skip
@@ -127,12 +127,12 @@ def test_reasoning_is_blocks_with_their_seals(events: list[bytes], expected: lis
     for piece in got.pieces:
         assert piece.what == (TextBlock() if piece.text == "Hi" else ThinkingBlock())
         if piece.opaque is not None:
-            form = Form.REDACTED if piece.opaque.payload == "cmVk" else Form.SIGNATURE
+            form = OpaqueForm.REDACTED if piece.opaque.payload == "cmVk" else OpaqueForm.SIGNATURE
             assert piece.opaque == Opaque("kiro", form, piece.opaque.payload, ISSUER.model)
     assert got.end == Ended(Stop.END)
 
 
-CREDITS = Usage(credits=0.5, source=Source.ESTIMATED)  # which leaves the counts to be estimated
+CREDITS = Usage(credits=0.5, source=UsageSource.ESTIMATED)  # which leaves the counts to be estimated
 
 
 @each_row(
@@ -142,7 +142,7 @@ CREDITS = Usage(credits=0.5, source=Source.ESTIMATED)  # which leaves the counts
         (
             context(10) + metering(0.25) + metering(0.5),  # of the model's window
             ISSUER,
-            Usage(context=20_000, credits=0.75, source=Source.DERIVED),
+            Usage(context=20_000, credits=0.75, source=UsageSource.DERIVED),
         ),
         (metering(0.5), ISSUER, CREDITS),
         (context(10) + metering(0.5), Issuer("kiro", "m"), CREDITS),

@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.translate.framing.eventstream import Message
+from dragoman.translate.framing.eventstream import EventStreamMessage
 from dragoman.translate.framing.sse import Broken
 from dragoman.translate.protocols.kiro.decode import KiroFramer
 from laws import assert_any_cut_agrees, assert_linear, assert_total, run
 from translate.protocols.kiro.kiro_replies import TAIL, text_event
 
 FRAMED = text_event("é日😀", "b") + TAIL
-HI = Message({}, b'{"content":"Hi"}')
+HI = EventStreamMessage({}, b'{"content":"Hi"}')
 
 
-def read(data: bytes) -> list[Message | Broken]:
+def read(data: bytes) -> list[EventStreamMessage | Broken]:
     return run(KiroFramer(), [data])
 
 
@@ -38,7 +38,7 @@ def test_objects_are_taken_from_text(text: bytes) -> None:
 def test_frames_are_read_as_frames() -> None:
     messages = read(FRAMED)
     assert len(messages) == 5
-    assert all(isinstance(message, Message) and message.headers for message in messages)
+    assert all(isinstance(message, EventStreamMessage) and message.headers for message in messages)
     assert_any_cut_agrees(KiroFramer, FRAMED)
 
 
@@ -48,8 +48,8 @@ def test_a_frame_whose_first_byte_is_damaged_is_sent_at_once_and_is_no_text() ->
         assert KiroFramer().feed(damaged[:12]) == [Broken("the checksum of a frame's prelude is wrong")]
 
 
-@pytest.mark.parametrize(("short", "found"), [(b"", []), (b"{}", [Message({}, b"{}")]), (b"ab", [])])
-def test_a_body_shorter_than_a_prelude_is_text(short: bytes, found: list[Message]) -> None:
+@pytest.mark.parametrize(("short", "found"), [(b"", []), (b"{}", [EventStreamMessage({}, b"{}")]), (b"ab", [])])
+def test_a_body_shorter_than_a_prelude_is_text(short: bytes, found: list[EventStreamMessage]) -> None:
     assert read(short) == found
 
 

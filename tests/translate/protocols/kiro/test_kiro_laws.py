@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.request import (
     Function,
     Image,
@@ -36,7 +36,9 @@ results = st.builds(
     st.lists(texts | st.just(Image(Inline("image/png", "AA=="))), max_size=2).map(tuple),
     is_error=st.booleans(),
 )
-opaques = st.builds(Opaque, st.sampled_from(["kiro", "other"]), st.sampled_from(Form), st.just("s"), st.just(MODEL))
+opaques = st.builds(
+    Opaque, st.sampled_from(["kiro", "other"]), st.sampled_from(OpaqueForm), st.just("s"), st.just(MODEL)
+)
 thoughts = st.builds(Thinking, words, opaque=opaques | st.none())
 parts: st.SearchStrategy[Part] = texts | calls | results | thoughts | st.just(Image(Inline("image/gif", "AA==")))
 turns = st.builds(Turn, st.sampled_from(Role), st.lists(parts, max_size=4).map(tuple))

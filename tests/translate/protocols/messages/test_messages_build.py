@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.translate.hub.loss import Ledger, LossKind
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.profile import Profile, Target
 from dragoman.translate.hub.request import (
     Cache,
@@ -329,7 +329,7 @@ def loop(*thoughts: Thinking) -> list[Turn]:
     ]
 
 
-@pytest.mark.parametrize("thoughts", [(), (Thinking("mine", opaque=Opaque("openai", Form.ENCRYPTED, "x", "m")),)])
+@pytest.mark.parametrize("thoughts", [(), (Thinking("mine", opaque=Opaque("openai", OpaqueForm.ENCRYPTED, "x", "m")),)])
 def test_a_budget_is_not_requested_where_the_reasoning_before_the_last_calls_is_gone(
     thoughts: tuple[Thinking, ...],
 ) -> None:
@@ -340,7 +340,7 @@ def test_a_budget_is_not_requested_where_the_reasoning_before_the_last_calls_is_
 
 
 OVER = Turn(Role.ASSISTANT, (Text("so"),)), Turn(Role.USER, (Text("and?"),))
-RETURNED = Thinking("", opaque=Opaque("anthropic", Form.REDACTED, "x", "m"))
+RETURNED = Thinking("", opaque=Opaque("anthropic", OpaqueForm.REDACTED, "x", "m"))
 
 
 @each_row(

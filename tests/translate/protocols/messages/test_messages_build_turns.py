@@ -1,7 +1,7 @@
 """Conversations of other protocols' clients, written in the shape that Anthropic demands."""
 
 from dragoman.translate.hub.loss import LossKind
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import (
     Audio,
@@ -260,8 +260,8 @@ def test_later_instructions_keep_their_role_where_the_model_allows_it() -> None:
 
 
 def test_thinking_returns_to_its_issuer_exactly_and_first() -> None:
-    signed = Thinking("summary", "/r", Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-up", "exact text"))
-    redacted = Thinking("", "/s", Opaque("anthropic", Form.REDACTED, "cmVk"))
+    signed = Thinking("summary", "/r", Opaque("anthropic", OpaqueForm.SIGNATURE, "c2ln", "claude-up", "exact text"))
+    redacted = Thinking("", "/s", Opaque("anthropic", OpaqueForm.REDACTED, "cmVk"))
     built, _ = build_turns(user("a"), assistant("b", signed, redacted), user("c"))
     assert built[1]["content"] == [
         {"type": "thinking", "thinking": "exact text", "signature": "c2ln"},
@@ -274,9 +274,9 @@ def test_thinking_returns_to_its_issuer_exactly_and_first() -> None:
     "opaque",
     [
         None,
-        Opaque("openai", Form.ENCRYPTED, "gAAA"),
-        Opaque("another-provider", Form.SIGNATURE, "c2ln"),
-        Opaque("anthropic", Form.ENCRYPTED, "gAAA"),
+        Opaque("openai", OpaqueForm.ENCRYPTED, "gAAA"),
+        Opaque("another-provider", OpaqueForm.SIGNATURE, "c2ln"),
+        Opaque("anthropic", OpaqueForm.ENCRYPTED, "gAAA"),
     ],
 )
 def test_thinking_of_others_is_dropped_with_a_loss(opaque: Opaque | None) -> None:

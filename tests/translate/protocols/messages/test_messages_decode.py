@@ -26,7 +26,7 @@ from dragoman.translate.hub.events import (
 )
 from dragoman.translate.hub.failure import Kind
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.ports import Stage
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.stages.guard import Guard
@@ -35,7 +35,7 @@ from replies import join_deltas, text_of
 from tables import each_row
 from translate.protocols.messages.messages_dialogue import ISSUER, STREAMS, UPSTREAM, ByteDecoder, decode, fixture
 
-SIGNATURE = Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl", "claude-test")
+SIGNATURE = Opaque("anthropic", OpaqueForm.SIGNATURE, "c2lnbmF0dXJl", "claude-test")
 
 
 def run_guard(events: list[Event]) -> list[Event]:
@@ -104,8 +104,8 @@ def test_the_text_of_a_block_is_sent_once(stream: bytes, text: str) -> None:
     ("name", "deltas", "opaque"),
     [
         ("thinking.sse", [Delta(0, "First, think.")], SIGNATURE),
-        ("omitted_thinking.sse", [], Opaque("anthropic", Form.SIGNATURE, "b25seQ==", "claude-test")),
-        ("redacted.sse", [], Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ=", "claude-test")),
+        ("omitted_thinking.sse", [], Opaque("anthropic", OpaqueForm.SIGNATURE, "b25seQ==", "claude-test")),
+        ("redacted.sse", [], Opaque("anthropic", OpaqueForm.REDACTED, "cmVkYWN0ZWQ=", "claude-test")),
     ],
 )
 def test_thinking_is_sealed_with_its_signature_before_it_closes(name: str, deltas: list[Event], opaque: Opaque) -> None:

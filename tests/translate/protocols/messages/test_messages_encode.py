@@ -25,7 +25,7 @@ from dragoman.translate.hub.events import (
 )
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger, LossKind
-from dragoman.translate.hub.opaque import UNSIGNED, Form, Opaque, decode_envelope, encode_envelope
+from dragoman.translate.hub.opaque import UNSIGNED, Opaque, OpaqueForm, decode_envelope, encode_envelope
 from dragoman.translate.hub.request import Citation
 from dragoman.translate.hub.server_tools import SearchFound, SearchResult, SourceText, seal_source
 from dragoman.translate.hub.usage import Usage
@@ -47,7 +47,7 @@ from translate.protocols.messages.messages_dialogue import (
 )
 from wire_json import JsonObject
 
-ENCRYPTED = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test")
+ENCRYPTED = Opaque("openai", OpaqueForm.ENCRYPTED, "gAAAA", "gpt-test")
 
 
 def block(what: Block, *inside: Event) -> list[Event]:

@@ -9,7 +9,7 @@ import pytest
 from dragoman.translate.hub.ext import note_foreign_fields
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque, encode_envelope
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, encode_envelope
 from dragoman.translate.hub.request import (
     Cache,
     Document,
@@ -82,7 +82,7 @@ def test_media_of_every_source_are_parts() -> None:
 
 
 AT = "/messages/0/content/0"
-SEALED = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test", "the text")
+SEALED = Opaque("openai", OpaqueForm.ENCRYPTED, "gAAAA", "gpt-test", "the text")
 CALL = {"type": "tool_use", "id": "t", "name": "look", "input": {}, "caller": {"type": "direct"}}
 UNKNOWN = [
     {"type": kind, "id": "x", "deep": {"er": [1]}}
@@ -125,9 +125,9 @@ def test_calls_and_results_keep_ids_flags_and_media() -> None:
 
 def test_signatures_belong_to_anthropic() -> None:
     thinking, redacted = REQUEST.turns[3].parts[:2]
-    signed = Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl")
+    signed = Opaque("anthropic", OpaqueForm.SIGNATURE, "c2lnbmF0dXJl")
     assert thinking == Thinking("Look it up.", "/messages/2/content/0", signed)
-    assert redacted == Thinking("", "/messages/2/content/1", Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ="))
+    assert redacted == Thinking("", "/messages/2/content/1", Opaque("anthropic", OpaqueForm.REDACTED, "cmVkYWN0ZWQ="))
 
 
 def test_tools_are_functions_or_hosted() -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dragoman.translate.hub.loss import LossKind
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.profile import Profile, Target
 from dragoman.translate.hub.request import (
     Audio,
@@ -243,7 +243,7 @@ def test_breakpoints_where_there_is_no_place_for_them_are_recorded() -> None:
 
 
 def test_reasoning_returns_to_its_issuer_without_an_id() -> None:
-    opaque = Opaque("openai", Form.ENCRYPTED, "gAAAA-x", "gpt-5.5")
+    opaque = Opaque("openai", OpaqueForm.ENCRYPTED, "gAAAA-x", "gpt-5.5")
     request = request_of(HI, assistant(Thinking("hm", "/t", opaque), Text("ok", "/u")), HI)
     assert items(request)[1] == {
         "type": "reasoning",
@@ -253,7 +253,7 @@ def test_reasoning_returns_to_its_issuer_without_an_id() -> None:
 
 
 def test_reasoning_that_showed_nothing_returns_with_an_empty_summary() -> None:
-    opaque = Opaque("openai", Form.ENCRYPTED, "gAAAA-x")
+    opaque = Opaque("openai", OpaqueForm.ENCRYPTED, "gAAAA-x")
     request = request_of(HI, assistant(Thinking("", "/t", opaque), Text("ok", "/u")), HI)
     assert items(request)[1] == {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA-x"}
 
@@ -262,9 +262,9 @@ def test_reasoning_that_showed_nothing_returns_with_an_empty_summary() -> None:
     "opaque",
     [
         None,
-        Opaque("anthropic", Form.SIGNATURE, "c2ln"),
-        Opaque("someone-else", Form.ENCRYPTED, "gAAAA-x"),
-        Opaque("openai", Form.ENCRYPTED, "dgm1.broken"),
+        Opaque("anthropic", OpaqueForm.SIGNATURE, "c2ln"),
+        Opaque("someone-else", OpaqueForm.ENCRYPTED, "gAAAA-x"),
+        Opaque("openai", OpaqueForm.ENCRYPTED, "dgm1.broken"),
     ],
 )
 def test_reasoning_that_this_upstream_cannot_read_is_dropped_and_recorded(opaque: Opaque | None) -> None:

@@ -26,7 +26,7 @@ from dragoman.translate.hub.events import (
 )
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.loss import Ledger, LossKind
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.usage import Usage
 from narrowing import expect_all
 from tables import each_row
@@ -126,7 +126,7 @@ def test_items_that_were_never_streamed_are_sent_exactly_once(name: str) -> None
         (TextBlock(), "Done."),
         (CallBlock("call_d", "weather"), '{"city":"Rome"}'),
     ]
-    assert OpaqueAdded(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-opaque-1", "gpt-5.5")) in events
+    assert OpaqueAdded(0, Opaque("openai", OpaqueForm.ENCRYPTED, "gAAAA-opaque-1", "gpt-5.5")) in events
     assert events[-1] == Ended(Stop.TOOL)
 
 
@@ -184,7 +184,7 @@ def test_summary_parts_run_on_in_one_thinking_block_and_are_sealed_by_the_finish
     assert decode_fixture("reasoning.sse")[1:5] == [
         Opened(0, ThinkingBlock()),
         Delta(0, "**Plan**\n\nThen act."),
-        OpaqueAdded(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-opaque-1", "gpt-5.5")),
+        OpaqueAdded(0, Opaque("openai", OpaqueForm.ENCRYPTED, "gAAAA-opaque-1", "gpt-5.5")),
         Closed(0),
     ]
 
@@ -192,7 +192,7 @@ def test_summary_parts_run_on_in_one_thinking_block_and_are_sealed_by_the_finish
 def test_reasoning_that_shows_nothing_is_still_carried() -> None:
     assert decode_fixture("opaque_only.sse")[1:4] == [
         Opened(0, ThinkingBlock()),
-        OpaqueAdded(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-only", "gpt-5.5")),
+        OpaqueAdded(0, Opaque("openai", OpaqueForm.ENCRYPTED, "gAAAA-only", "gpt-5.5")),
         Closed(0),
     ]
 

@@ -21,7 +21,7 @@ from dragoman.translate.hub.events import (
     UsageReported,
 )
 from dragoman.translate.hub.loss import Ledger, LossKind
-from dragoman.translate.hub.opaque import Form, Opaque, decode_envelope
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, decode_envelope
 from dragoman.translate.hub.request import Citation, Request
 from dragoman.translate.hub.usage import Usage
 from narrowing import expect_all
@@ -173,7 +173,7 @@ def test_a_custom_call_streams_its_input_as_it_is() -> None:
 
 
 def test_a_signature_returns_with_the_signed_text() -> None:
-    opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-x")
+    opaque = Opaque("anthropic", OpaqueForm.SIGNATURE, "c2ln", "claude-x")
     stream = write(ThinkingBlock(), Delta(0, "hm"), Delta(0, "m"), OpaqueAdded(0, opaque))
     item = terminal(stream)["output"][0]
     assert item["summary"] == [{"type": "summary_text", "text": "hmm"}]
@@ -181,7 +181,7 @@ def test_a_signature_returns_with_the_signed_text() -> None:
 
 
 def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary() -> None:
-    opaque = Opaque("anthropic", Form.REDACTED, "ZGF0YQ", "claude-x")
+    opaque = Opaque("anthropic", OpaqueForm.REDACTED, "ZGF0YQ", "claude-x")
     stream = write(ThinkingBlock(), OpaqueAdded(0, opaque))
     item = terminal(stream)["output"][0]
     assert item["summary"] == []
@@ -190,14 +190,14 @@ def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary() -> None:
 
 
 def test_its_own_vendors_encrypted_reasoning_is_sent_without_an_envelope() -> None:
-    stream = write(ThinkingBlock(), OpaqueAdded(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-x", "gpt-5.5")))
+    stream = write(ThinkingBlock(), OpaqueAdded(0, Opaque("openai", OpaqueForm.ENCRYPTED, "gAAAA-x", "gpt-5.5")))
     assert terminal(stream)["output"][0]["encrypted_content"] == "gAAAA-x"
 
 
 def test_opaque_reasoning_is_sent_though_it_was_not_to_be_included() -> None:
     ledger = Ledger()
     request = Request(protocol="responses", model="m", turns=(), encrypted_reasoning=False)
-    opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", text="hm")
+    opaque = Opaque("anthropic", OpaqueForm.SIGNATURE, "c2ln", text="hm")
     events: list[Event] = [STARTED, Opened(0, ThinkingBlock()), Delta(0, "hm"), OpaqueAdded(0, opaque), Closed(0)]
     stream = encode_events([*events, Ended(Stop.END)], make_context(request), ledger)
     assert decode_envelope(terminal(stream)["output"][0]["encrypted_content"]) == opaque

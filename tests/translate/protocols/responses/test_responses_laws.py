@@ -30,7 +30,7 @@ from dragoman.translate.hub.events import (
     explode,
 )
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.usage import Usage
 from laws import assert_any_cut_agrees, assert_any_recut_agrees, assert_linear, assert_total, random_cuts, run
 from narrowing import expect
@@ -105,7 +105,7 @@ def pieces(draw: st.DrawFn) -> Piece:
             st.builds(CallBlock, id=st.uuids().map(str), name=NAMES, custom=st.booleans(), namespace=st.none() | NAMES),
         )
     )
-    opaque = Opaque("openai", Form.ENCRYPTED, draw(NAMES), "gpt-5.5")
+    opaque = Opaque("openai", OpaqueForm.ENCRYPTED, draw(NAMES), "gpt-5.5")
     sealed = isinstance(what, ThinkingBlock) and draw(st.booleans())
     return Piece(what, draw(TEXTS), opaque if sealed else None)
 

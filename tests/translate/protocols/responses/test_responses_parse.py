@@ -4,7 +4,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.translate.hub.loss import Ledger, LossKind
-from dragoman.translate.hub.opaque import Form, Opaque, encode_envelope
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, encode_envelope
 from dragoman.translate.hub.request import (
     Cache,
     Document,
@@ -81,11 +81,11 @@ def test_a_cache_breakpoint_is_read_with_its_time_to_live() -> None:
 
 def test_reasoning_is_read_with_its_vendors_own_opaque_value() -> None:
     thought = parse_body(FULL).turns[3].parts[0]
-    assert thought == Thinking("one\n\ntwo", "/input/2", Opaque("openai", Form.ENCRYPTED, "gAAAA-native"))
+    assert thought == Thinking("one\n\ntwo", "/input/2", Opaque("openai", OpaqueForm.ENCRYPTED, "gAAAA-native"))
 
 
 def test_an_envelope_of_ours_is_opened_and_its_text_wins_over_the_summary() -> None:
-    opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-x")
+    opaque = Opaque("anthropic", OpaqueForm.SIGNATURE, "c2ln", "claude-x")
     item = {
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": "tidied"}],

@@ -22,13 +22,13 @@ from dragoman.translate.hub.request import Pick, Request, ToolChoice
 from dragoman.translate.hub.server_tools import (
     MAX_RUNS_BYTES,
     CallPlace,
-    Page,
     SearchFound,
     SearchResult,
     ServerToolUse,
     ToolErrorCode,
     ToolFailure,
     ToolOutcome,
+    WebPage,
 )
 from dragoman.translate.hub.usage import Usage
 from narrowing import expect
@@ -49,7 +49,7 @@ SEARCH = HostedBlock("call_1", "web_search", {"query": "tides"}, is_ours=True)
 FETCH = HostedBlock("call_2", "web_fetch", {"url": "https://t.example"}, is_ours=True)
 FOUND = SearchFound((SearchResult("https://t.example", "Tides", "High."), SearchResult("https://u.example", "U")))
 FAILED = ToolFailure(ToolErrorCode.UNAVAILABLE, "no")
-PAGE = Page("https://t.example/moved", "Tides", "High.")
+PAGE = WebPage("https://t.example/moved", "Tides", "High.")
 
 
 def make_tool_runs(*tools: tuple[HostedBlock, ToolOutcome]) -> list[Event]:
@@ -119,7 +119,7 @@ def read_back(block: HostedBlock, outcome: ToolOutcome) -> ServerToolUse:
 
 
 def test_what_a_tool_returned_comes_back_from_a_client_that_keeps_opaque_values() -> None:
-    pdf, prose = Page("https://t.example", "T", pdf="JVBERg=="), SearchFound((), "Prose.")
+    pdf, prose = WebPage("https://t.example", "T", pdf="JVBERg=="), SearchFound((), "Prose.")
     rows: list[tuple[HostedBlock, ToolOutcome, ToolOutcome]] = [
         (SEARCH, SearchFound(FOUND.results, shown=1), SearchFound(FOUND.results[:1])),
         *((SEARCH, outcome, outcome) for outcome in (prose, FAILED)),
@@ -133,7 +133,7 @@ def test_what_a_tool_returned_comes_back_from_a_client_that_keeps_opaque_values(
 
 def test_only_so_much_of_one_reply_is_kept_and_the_ledger_names_the_bound() -> None:
     ledger = Ledger()
-    large = Page("https://t.example", "T", "x" * (MAX_RUNS_BYTES // 2))
+    large = WebPage("https://t.example", "T", "x" * (MAX_RUNS_BYTES // 2))
     written = encode_events(make_tool_runs((FETCH, large), (FETCH, large), (FETCH, large)), ledger=ledger)
     assert MAX_RUNS_BYTES < len(written) < 2 * MAX_RUNS_BYTES + 100_000
     assert [loss.path for loss in ledger] == ["/content/1", "/content/2"]
@@ -206,7 +206,7 @@ def test_an_opened_page_is_a_fetch(more: JsonObject) -> None:
     [use] = read_uses(call({"url": "https://t.example", **more}))
     assert use is not None
     assert (use.kind, use.input) == ("web_fetch", {"url": "https://t.example"})
-    page = expect(Page, use.outcome)
+    page = expect(WebPage, use.outcome)
     assert page.url == "https://t.example"
     assert ("moon" in page.text) is ("pattern" in more)
 

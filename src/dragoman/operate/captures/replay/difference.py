@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dragoman.proxy.capture.format import Capture, UpstreamRequest, event_json, parse_event
 from dragoman.translate.hub.request import escape_key
-from dragoman.translate.hub.usage import Source
+from dragoman.translate.hub.usage import UsageSource
 from dragoman.translate.protocols import PROTOCOLS
 
 # Random ids: two captures agree if the same ids stand in the same places.
@@ -30,7 +30,7 @@ LONG = 1000  # lines: in longer texts, lines that repeat often are not used to a
 FRAME_END = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)|(?<=\r\r)")
 
 
-class Change(Struct, frozen=True):
+class Difference(Struct, frozen=True):
     """One difference; `was` or `now` is None where something was added or removed."""
 
     place: str
@@ -38,30 +38,30 @@ class Change(Struct, frozen=True):
     now: str | None
 
 
-class Part(Struct, frozen=True):
+class ComparedPart(Struct, frozen=True):
     """One aspect of an exchange with its differences."""
 
     name: str
     size: str
-    changes: tuple[Change, ...]
+    changes: tuple[Difference, ...]
 
 
-def compare_captures(recorded: Capture, replayed: Capture) -> list[Part]:
+def compare_captures(recorded: Capture, replayed: Capture) -> list[ComparedPart]:
     return [
         *_compare_requests(recorded, replayed),
-        Part(
+        ComparedPart(
             "hub events",
             f"{len(replayed.events)} events",
             tuple(_compare_lines(_events(recorded), _events(replayed), "event")),
         ),
-        Part(
+        ComparedPart(
             "ledger",
             f"{len(replayed.losses)} losses",
             tuple(_compare_lines(_losses(recorded), _losses(replayed), "loss")),
         ),
         _compare_head(recorded, replayed),
         _compare_body(recorded, replayed),
-        Part(
+        ComparedPart(
             "outcome",
             replayed.outcome,
             tuple(_compare_lines([_describe_outcome(recorded)], [_describe_outcome(replayed)], "")),
@@ -69,30 +69,30 @@ def compare_captures(recorded: Capture, replayed: Capture) -> list[Part]:
     ]
 
 
-def _compare_requests(recorded: Capture, replayed: Capture) -> Iterable[Part]:
+def _compare_requests(recorded: Capture, replayed: Capture) -> Iterable[ComparedPart]:
     for index in range(max(len(recorded.upstream_requests), len(replayed.upstream_requests))):
         old = recorded.upstream_requests[index] if index < len(recorded.upstream_requests) else None
         new = replayed.upstream_requests[index] if index < len(replayed.upstream_requests) else None
         what = old or new
         assert what is not None
         size = f"{len((new or what).body)} bytes"
-        yield Part(f"request {index + 1} to {what.route}", size, tuple(_compare_request(old, new)))
+        yield ComparedPart(f"request {index + 1} to {what.route}", size, tuple(_compare_request(old, new)))
 
 
-def _compare_request(old: UpstreamRequest | None, new: UpstreamRequest | None) -> list[Change]:
+def _compare_request(old: UpstreamRequest | None, new: UpstreamRequest | None) -> list[Difference]:
     if old is None or new is None:
-        return [Change("", _request_line(old), _request_line(new))]
+        return [Difference("", _request_line(old), _request_line(new))]
     changes = list(_compare_lines([_request_line(old) or ""], [_request_line(new) or ""], ""))
     changes += _compare_lines(_header_lines(old.headers), _header_lines(new.headers), "header")
     return changes + list(_compare_texts(old.body, new.body))
 
 
-def _compare_head(recorded: Capture, replayed: Capture) -> Part:
+def _compare_head(recorded: Capture, replayed: Capture) -> ComparedPart:
     ignored = [WHY, *([CONTENT_LENGTH] if _differs_by_estimates(recorded) else [])]
     if recorded.response is not None and OWN_ID not in dict(recorded.response.headers):
         ignored.append(OWN_ID)  # of a version that did not send it
     old, new = _head_lines(recorded, ignored), _head_lines(replayed, ignored)
-    return Part("head sent to the client", new[0] if new else "none", tuple(_compare_lines(old, new, "")))
+    return ComparedPart("head sent to the client", new[0] if new else "none", tuple(_compare_lines(old, new, "")))
 
 
 def _head_lines(capture: Capture, ignored: Sequence[str]) -> list[str]:
@@ -100,7 +100,7 @@ def _head_lines(capture: Capture, ignored: Sequence[str]) -> list[str]:
     return [] if response is None else [f"status {response.status}", *_header_lines(response.headers, ignored)]
 
 
-def _compare_body(recorded: Capture, replayed: Capture) -> Part:
+def _compare_body(recorded: Capture, replayed: Capture) -> ComparedPart:
     old, new = _response_body(recorded), _response_body(replayed)
     size = f"{len(new)} bytes"
     if _differs_by_estimates(recorded):
@@ -110,7 +110,7 @@ def _compare_body(recorded: Capture, replayed: Capture) -> Part:
         changes = list(_compare_lines(_frames(old), _frames(new), "frame"))
     else:
         changes = list(_compare_texts(old, new))
-    return Part("bytes sent to the client", size, tuple(changes))
+    return ComparedPart("bytes sent to the client", size, tuple(changes))
 
 
 def _differs_by_estimates(capture: Capture) -> bool:
@@ -128,7 +128,7 @@ def _differs_by_estimates(capture: Capture) -> bool:
 def _reports_usage(event: str) -> bool:
     fields = msgspec.json.decode(event)
     usage = fields.get("usage") if fields["type"] == "used" else None
-    return usage is not None and usage["source"] == Source.REPORTED.value
+    return usage is not None and usage["source"] == UsageSource.REPORTED.value
 
 
 def _response_body(capture: Capture) -> bytes:
@@ -187,7 +187,7 @@ def _frames(data: bytes) -> list[str]:
     return [frame.decode(errors="replace") for frame in FRAME_END.split(_number_ids(data)) if frame]
 
 
-def _compare_texts(old: bytes, new: bytes) -> Iterable[Change]:
+def _compare_texts(old: bytes, new: bytes) -> Iterable[Difference]:
     """Compare two documents: field by field where they are JSON."""
     old, new = _number_ids(old), _number_ids(new)
     if old == new:
@@ -196,22 +196,22 @@ def _compare_texts(old: bytes, new: bytes) -> Iterable[Change]:
         changes = list(_compare_values(msgspec.json.decode(old), msgspec.json.decode(new), ""))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         changes = []
-    return changes or [Change("", old.decode(errors="replace"), new.decode(errors="replace"))]
+    return changes or [Difference("", old.decode(errors="replace"), new.decode(errors="replace"))]
 
 
-def _compare_values(old: object, new: object, at: str) -> Iterable[Change]:
+def _compare_values(old: object, new: object, at: str) -> Iterable[Difference]:
     if isinstance(old, dict) and isinstance(new, dict):
         for name in {**old, **new}:
             pointer = f"{at}/{escape_key(str(name))}"
             if name not in old or name not in new:
-                yield Change(pointer, _encode_field(old, name), _encode_field(new, name))
+                yield Difference(pointer, _encode_field(old, name), _encode_field(new, name))
             else:
                 yield from _compare_values(old[name], new[name], pointer)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
             yield from _compare_values(before, after, f"{at}/{index}")
     elif old != new:
-        yield Change(at, _json(old), _json(new))
+        yield Difference(at, _json(old), _json(new))
 
 
 def _encode_field(holder: dict[str, object], name: str) -> str | None:
@@ -222,7 +222,7 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _compare_lines(old: Sequence[str], new: Sequence[str], word: str) -> Iterable[Change]:
+def _compare_lines(old: Sequence[str], new: Sequence[str], word: str) -> Iterable[Difference]:
     """Compare two lists of lines. What is equal at both ends is skipped first: matching many lines is slow."""
     head = _common_prefix(old, new)
     tail = _common_prefix(old[head:][::-1], new[head:][::-1])
@@ -236,7 +236,7 @@ def _compare_lines(old: Sequence[str], new: Sequence[str], word: str) -> Iterabl
             now = after[begin + step] if begin + step < stop else None
             index = head + (begin + step if now is not None else start + step) + 1
             if was != now:
-                yield Change(f"{word} {index}".strip() if word else "", was, now)
+                yield Difference(f"{word} {index}".strip() if word else "", was, now)
 
 
 def _common_prefix(old: Sequence[str], new: Sequence[str]) -> int:

@@ -33,9 +33,9 @@ from dragoman.proxy.capture.files import to_json
 from dragoman.proxy.capture.format import (
     CLIENT_LEFT,
     Capture,
+    CapturedSettings,
     Chunk,
     ClientResponse,
-    Settings,
     TimedEvent,
     UpstreamRequest,
 )
@@ -122,7 +122,7 @@ async def _serve(handler: Handler, request: HttpRequest, capture: Capture) -> No
 class _Keyring(Keyring):
     """Accepts the one key of replayed requests, as the owner's key or as a stored one."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CapturedSettings) -> None:
         super().__init__(None, Secret(KEY))
         self._owner = settings.owner
         self._default_thinking = settings.default_thinking

@@ -17,7 +17,7 @@ from dragoman.config.settings import (
     ModelRoute,
     ProviderConfig,
     Retry,
-    Server,
+    ServerSettings,
     StoreSettings,
     Tools,
     WebFetch,
@@ -101,7 +101,7 @@ def _make_config(capture: Capture) -> Config:
     )
     routes += [ModelRoute(name, ("nowhere/*",)) for name in settings.known_models.get("", ())]
     return Config(
-        server=msgspec.convert(settings.server or {}, Server),
+        server=msgspec.convert(settings.server or {}, ServerSettings),
         retry=msgspec.convert(settings.retry or {}, Retry),
         debug=Debug(capture="all"),
         store=StoreSettings(),

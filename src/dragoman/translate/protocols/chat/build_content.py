@@ -4,7 +4,7 @@ from dragoman.translate.framing.jsonread import parse_or
 from dragoman.translate.hub.ext import restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.request import (
     Audio,
     Cache,
@@ -119,7 +119,7 @@ def _build_audio(part: Audio) -> dict[str, object]:
 def find_call_signatures(thoughts: list[Thinking]) -> dict[str, object]:
     """Return the signatures that belong beside calls, by the ids of the calls."""
     opaques = [thought.opaque for thought in thoughts if thought.opaque is not None]
-    entries = [_read_entry(opaque) for opaque in opaques if opaque.form is Form.DETAIL]
+    entries = [_read_entry(opaque) for opaque in opaques if opaque.form is OpaqueForm.DETAIL]
     return {str(entry[CALL_KEY]): entry.get("extra_content") for entry in entries if CALL_KEY in entry}
 
 
@@ -141,17 +141,17 @@ def build_reasoning(thoughts: list[Thinking]) -> dict[str, object]:
         if opaque is None:
             continue
         match opaque.form:
-            case Form.DETAIL:
+            case OpaqueForm.DETAIL:
                 entry = _read_entry(opaque)
                 if FIELD_KEY in entry:
                     fields |= {"reasoning_text": fields.pop("reasoning_content", ""), FIELD_KEY: entry[FIELD_KEY]}
                 elif entry and CALL_KEY not in entry:
                     details.append(entry)
-            case Form.SIGNATURE:
+            case OpaqueForm.SIGNATURE:
                 blocks.append({"type": "thinking", "thinking": thought.text, "signature": opaque.payload})
-            case Form.REDACTED:
+            case OpaqueForm.REDACTED:
                 blocks.append({"type": "redacted_thinking", "data": opaque.payload})
-            case Form.ENCRYPTED:
+            case OpaqueForm.ENCRYPTED:
                 pass  # Chat has no place for a reasoning item of Responses
     if details:
         fields["reasoning_details"] = details

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dragoman.translate.hub.ext import restore
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form
+from dragoman.translate.hub.opaque import OpaqueForm
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
     Audio,
@@ -310,7 +310,7 @@ class _Writer:
 
 def _is_reasoning_item(thought: Thinking) -> bool:
     """Return whether this is a reasoning item of Responses, which Chat cannot carry."""
-    return thought.opaque is not None and thought.opaque.form is Form.ENCRYPTED
+    return thought.opaque is not None and thought.opaque.form is OpaqueForm.ENCRYPTED
 
 
 def _results_by_call(runs: list[list[Turn]]) -> dict[str, deque[_PlacedResult]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.protocols.chat.wire import CALL_KEY, FIELD_KEY, VISIBLE_KEYS, CallPiece, ThinkingPart
 
 _STREAMED_KEYS = (*VISIBLE_KEYS, "data", "signature")
@@ -69,15 +69,15 @@ class ReasoningDetails(Struct, eq=False):
         for growing in self._entries.values():
             entry = growing.join()
             if is_opaque(entry):
-                yield Opaque(issuer, Form.DETAIL, msgspec.json.encode(entry).decode(), model)
+                yield Opaque(issuer, OpaqueForm.DETAIL, msgspec.json.encode(entry).decode(), model)
 
 
 def read_block_opaque(block: ThinkingPart, issuer: str, model: str) -> Opaque | None:
     """Return the signature or encrypted data of a LiteLLM thinking block."""
     if block.data:
-        return Opaque(issuer, Form.REDACTED, block.data, model)
+        return Opaque(issuer, OpaqueForm.REDACTED, block.data, model)
     if block.signature:
-        return Opaque(issuer, Form.SIGNATURE, block.signature, model)
+        return Opaque(issuer, OpaqueForm.SIGNATURE, block.signature, model)
     return None
 
 
@@ -87,12 +87,12 @@ def read_call_opaque(extra: object, call_id: str, issuer: str, model: str) -> Op
     if not isinstance(google, dict) or not google.get("thought_signature"):
         return None
     entry = {CALL_KEY: call_id, "extra_content": extra}
-    return Opaque(issuer, Form.DETAIL, msgspec.json.encode(entry).decode(), model)
+    return Opaque(issuer, OpaqueForm.DETAIL, msgspec.json.encode(entry).decode(), model)
 
 
 def read_field_opaque(value: str, issuer: str, model: str) -> Opaque:
     """Return the opaque value that Copilot writes beside the reasoning text, and wants back there."""
-    return Opaque(issuer, Form.DETAIL, msgspec.json.encode({FIELD_KEY: value}).decode(), model)
+    return Opaque(issuer, OpaqueForm.DETAIL, msgspec.json.encode({FIELD_KEY: value}).decode(), model)
 
 
 def arguments_as_text(value: object) -> str:

@@ -31,7 +31,7 @@ from dragoman.translate.hub.events import (
     UsageReported,
 )
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque, encode_envelope
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, encode_envelope
 from dragoman.translate.hub.ports import ReplyContext, Stage
 from dragoman.translate.hub.request import Citation
 from dragoman.translate.hub.usage import Usage
@@ -105,7 +105,7 @@ def encode_call_signature(opaque: Opaque | None) -> dict[str, object]:
 
 def encode_opaque(index: int, opaque: Opaque, text: str) -> dict[str, object]:
     """Return an entry of reasoning_details: an opaque value with its text, which reasoning_content joins to others."""
-    token = encode_envelope(opaque, text if opaque.form is not Form.REDACTED else "")
+    token = encode_envelope(opaque, text if opaque.form is not OpaqueForm.REDACTED else "")
     return {"type": "reasoning.encrypted", "data": token, "format": "unknown", "index": index}
 
 

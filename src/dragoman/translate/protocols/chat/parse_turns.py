@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from dragoman.translate.framing.fields import BadField, Fields, unread_fields
-from dragoman.translate.hub.opaque import ENVELOPE_PREFIX, Form, Opaque, read_opaque
+from dragoman.translate.hub.opaque import ENVELOPE_PREFIX, Opaque, OpaqueForm, read_opaque
 from dragoman.translate.hub.request import (
     Audio,
     Cache,
@@ -240,19 +240,21 @@ def _read_details(message: Fields) -> Iterator[Thinking]:
         entry = detail.rest()
         data = detail.raw("data")
         if isinstance(data, str) and data.startswith(ENVELOPE_PREFIX):
-            ours = read_opaque(data, Form.DETAIL, "")
+            ours = read_opaque(data, OpaqueForm.DETAIL, "")
             yield Thinking(ours.text, detail.at, ours)
         else:
-            yield Thinking(visible_text(entry), detail.at, Opaque("", Form.DETAIL, msgspec.json.encode(entry).decode()))
+            yield Thinking(
+                visible_text(entry), detail.at, Opaque("", OpaqueForm.DETAIL, msgspec.json.encode(entry).decode())
+            )
 
 
 def _read_blocks(message: Fields) -> Iterator[Thinking]:
     for block in message.objects("thinking_blocks") or ():
         text, signature, data = block.text("thinking", ""), block.text("signature"), block.text("data")
         if data:
-            yield Thinking("", block.at, read_opaque(data, Form.REDACTED, ""))
+            yield Thinking("", block.at, read_opaque(data, OpaqueForm.REDACTED, ""))
         else:
-            yield Thinking(text, block.at, read_opaque(signature, Form.SIGNATURE, "") if signature else None)
+            yield Thinking(text, block.at, read_opaque(signature, OpaqueForm.SIGNATURE, "") if signature else None)
 
 
 def _parse_call_signature(call: Fields) -> Iterator[Thinking]:
@@ -262,4 +264,4 @@ def _parse_call_signature(call: Fields) -> Iterator[Thinking]:
     token = google.get("thought_signature") if isinstance(google, dict) else None
     if isinstance(token, str) and token.startswith(ENVELOPE_PREFIX):
         call.raw("extra_content")
-        yield Thinking("", call.pointer("extra_content"), read_opaque(token, Form.SIGNATURE, ""))
+        yield Thinking("", call.pointer("extra_content"), read_opaque(token, OpaqueForm.SIGNATURE, ""))

@@ -9,7 +9,7 @@ from dragoman.translate.framing.jsonread import parse_or
 from dragoman.translate.hub.ext import restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, can_send_to
+from dragoman.translate.hub.opaque import OpaqueForm, can_send_to
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
     Audio,
@@ -35,7 +35,7 @@ from dragoman.translate.passes.adapt_turns import split_leading_instructions, ta
 from dragoman.translate.passes.pair_results import merge_turns, pair_results
 from dragoman.translate.protocols.gemini.wire import NAME, NO_SIGNATURE, Wire
 
-_OWN_FORMS = (Form.SIGNATURE, Form.DETAIL)
+_OWN_FORMS = (OpaqueForm.SIGNATURE, OpaqueForm.DETAIL)
 _GO_ON = "Continue."
 _BEGIN = "Begin."
 _SEPARATOR = "\n\n"
@@ -189,7 +189,7 @@ class _TurnBuilder:
         if not is_own:
             self._ledger.note_dropped(thought.at, "Gemini takes no reasoning of other models")
             return ""
-        if opaque is not None and opaque.form is Form.DETAIL:
+        if opaque is not None and opaque.form is OpaqueForm.DETAIL:
             wires += self._read_replayed(opaque.payload, thought.at)
             return ""
         if thought.text:

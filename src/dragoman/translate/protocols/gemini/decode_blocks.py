@@ -28,7 +28,7 @@ from dragoman.translate.hub.events import (
     ThinkingBlock,
 )
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.ports import Issuer
 from dragoman.translate.hub.request import Citation, Function
 from dragoman.translate.protocols.gemini.wire import (
@@ -156,7 +156,7 @@ class ReplyBlocks:
         """Keep a part for the next request, in a block of reasoning that shows nothing."""
         self.close_block(events)
         block = self._add_block(_THINKING, events)
-        opaque = Opaque(self._issuer.name, Form.DETAIL, part, self._issuer.model)
+        opaque = Opaque(self._issuer.name, OpaqueForm.DETAIL, part, self._issuer.model)
         events += (OpaqueAdded(block, opaque), Closed(block))
 
     def _read_text(self, text: str, thought: bool, signature: str, events: list[Event]) -> None:
@@ -185,7 +185,7 @@ class ReplyBlocks:
         if signature in PLACEHOLDERS:
             return
         block = self._open_block(_THINKING, events)
-        opaque = Opaque(self._issuer.name, Form.SIGNATURE, signature, self._issuer.model, of_call=of_call)
+        opaque = Opaque(self._issuer.name, OpaqueForm.SIGNATURE, signature, self._issuer.model, of_call=of_call)
         events += (OpaqueAdded(block, opaque), Closed(block))
         self._open_kind = None
 

@@ -8,15 +8,15 @@ from msgspec import Struct
 
 from dragoman.translate.hub.events import CallBlock, HostedBlock
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque, Thought, seal_thoughts
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, Thought, seal_thoughts
 from dragoman.translate.hub.ports import ReplyContext
 from dragoman.translate.hub.request import Citation
 from dragoman.translate.hub.server_tools import (
     MAX_RUNS_BYTES,
-    Page,
     SearchFound,
     ToolFailure,
     ToolOutcome,
+    WebPage,
     is_sealed_use,
 )
 from dragoman.translate.passes.server_tools import seal_outcome
@@ -50,7 +50,7 @@ class StepReasoning(Struct, eq=False):
             why = f"later turns do not have what this tool returned: more than {MAX_RUNS_BYTES} bytes in one reply"
             ledger.note_dropped(at, why)
             return
-        self.add(Thought("", Opaque("", Form.ENCRYPTED, token)))
+        self.add(Thought("", Opaque("", OpaqueForm.ENCRYPTED, token)))
 
     def sign_text(self) -> Wire:
         """Return the field for the next text: the reasoning that no text has carried so far."""
@@ -169,7 +169,7 @@ class Grounding:
             case SearchFound(results=results):
                 for result in results:
                     self._find_source(result.url, result.title or result.url)
-            case Page(url=url, title=title):
+            case WebPage(url=url, title=title):
                 self._find_source(url, title or url)
                 self._add_page(url, "URL_RETRIEVAL_STATUS_SUCCESS")
             case ToolFailure() if hosted.kind == "web_fetch":

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dragoman.translate.framing.fields import BadField
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque, Thought, decode_base64, unseal_thoughts
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, Thought, decode_base64, unseal_thoughts
 from dragoman.translate.hub.request import (
     Audio,
     Document,
@@ -186,7 +186,7 @@ class _ContentReader:
         if thoughts is not None:
             self._add_envelope(thoughts, at, is_of_call=part.has("functionCall"))
             return
-        opaque = Opaque(NAME, Form.SIGNATURE, signature)
+        opaque = Opaque(NAME, OpaqueForm.SIGNATURE, signature)
         self._join_pieces()
         last = self._parts[-1] if self._parts else None
         if isinstance(last, Thinking) and last.opaque is None:

@@ -10,7 +10,7 @@ import msgspec
 from dragoman.translate.framing.jsonread import read_json
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form
+from dragoman.translate.hub.opaque import OpaqueForm
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
     Audio,
@@ -227,9 +227,9 @@ class TurnBuilder:
             self._ledger.note_dropped(part.at, "a Kiro message holds one reasoning block")
             return earlier
         match opaque.form:
-            case Form.SIGNATURE:
+            case OpaqueForm.SIGNATURE:
                 return ReasoningContent(ReasoningText(opaque.text or part.text, opaque.payload))
-            case Form.REDACTED:
+            case OpaqueForm.REDACTED:
                 return ReasoningContent(redacted_content=opaque.payload)
         self._ledger.note_dropped(part.at, "reasoning of this form cannot be returned")
         return earlier

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from dragoman.translate.framing import eventstream, jsonscan
-from dragoman.translate.framing.eventstream import EventStreamFramer, Message
+from dragoman.translate.framing.eventstream import EventStreamFramer, EventStreamMessage
 from dragoman.translate.framing.jsonread import read_json
 from dragoman.translate.framing.jsonscan import ObjectScanner
 from dragoman.translate.framing.sse import Broken
@@ -16,7 +16,7 @@ from dragoman.translate.hub.events import Ended, Event, Failed, Started, Stop, U
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import Issuer, Progress
-from dragoman.translate.hub.usage import Source, Usage, clamp_usage, mark_clamped
+from dragoman.translate.hub.usage import Usage, UsageSource, clamp_usage, mark_clamped
 from dragoman.translate.protocols.kiro.decode_blocks import Blocks, Calls, cite_links, cite_quotation, cite_references
 from dragoman.translate.protocols.kiro.errors import build_failure, read_fault
 from dragoman.translate.protocols.kiro.wire import (
@@ -87,7 +87,7 @@ _BY_KEY = {
     "utteranceId": "messageMetadataEvent",
     "__type": "error",
     "message": "error",
-    "Message": "error",
+    "EventStreamMessage": "error",
     "errorMessage": "error",
 }
 
@@ -99,7 +99,7 @@ class KiroFramer(Struct, eq=False):
     _frames: EventStreamFramer | None = None
     _scan: ObjectScanner | None = None
 
-    def feed(self, chunk: bytes) -> list[Message | Broken]:
+    def feed(self, chunk: bytes) -> list[EventStreamMessage | Broken]:
         if self._frames is not None:
             return self._frames.feed(chunk)
         if self._scan is not None:
@@ -114,7 +114,7 @@ class KiroFramer(Struct, eq=False):
             return []
         return self.feed(first_bytes)
 
-    def finish(self) -> list[Message | Broken]:
+    def finish(self) -> list[EventStreamMessage | Broken]:
         if self._frames is not None:
             return self._frames.finish()
         if self._scan is not None:
@@ -123,8 +123,8 @@ class KiroFramer(Struct, eq=False):
         return _wrap_objects(scan.feed(self._first_bytes) + scan.finish())
 
 
-def _wrap_objects(found: list[bytes | Broken]) -> list[Message | Broken]:
-    return [item if isinstance(item, Broken) else Message(_UNFRAMED, item) for item in found]
+def _wrap_objects(found: list[bytes | Broken]) -> list[EventStreamMessage | Broken]:
+    return [item if isinstance(item, Broken) else EventStreamMessage(_UNFRAMED, item) for item in found]
 
 
 class Decoder:
@@ -166,7 +166,7 @@ class Decoder:
     def feed(self, item: object) -> Sequence[Event]:
         if self._is_over:
             return ()
-        if not isinstance(item, Message):
+        if not isinstance(item, EventStreamMessage):
             return self._read_broken(item)
         headers = item.headers
         kind = headers.get(":message-type")
@@ -314,10 +314,10 @@ class Decoder:
         if share is not None:
             context = round(share / 100 * (self._issuer.window or 0))
             if tokens is None or tokens.output_tokens is None:
-                return Usage(context=context, credits=credits, source=Source.DERIVED)
+                return Usage(context=context, credits=credits, source=UsageSource.DERIVED)
             output = int(tokens.output_tokens)
-            return Usage(max(0, context - output), output, credits=credits, source=Source.DERIVED)
-        return None if credits is None else Usage(credits=credits, source=Source.ESTIMATED)
+            return Usage(max(0, context - output), output, credits=credits, source=UsageSource.DERIVED)
+        return None if credits is None else Usage(credits=credits, source=UsageSource.ESTIMATED)
 
     # Failures
 

@@ -22,7 +22,7 @@ from dragoman.translate.hub.events import (
     TruncatedCall,
 )
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.ports import Issuer
 from dragoman.translate.hub.request import Citation
 from dragoman.translate.protocols.kiro.wire import (
@@ -353,7 +353,7 @@ class Blocks:
 
     def add_redacted(self, content: str) -> Sequence[Event]:
         opened = self._begin(_THINKING)
-        return [*opened, OpaqueAdded(self._next - 1, self._opaque(Form.REDACTED, content)), *self.end_block()]
+        return [*opened, OpaqueAdded(self._next - 1, self._opaque(OpaqueForm.REDACTED, content)), *self.end_block()]
 
     def call(self, call: Call) -> Sequence[Event]:
         closed = self.end_block()
@@ -382,7 +382,7 @@ class Blocks:
             return (Closed(number),)
         signature = "".join(self._signature)
         self._signature.clear()
-        return (OpaqueAdded(number, self._opaque(Form.SIGNATURE, signature)), Closed(number))
+        return (OpaqueAdded(number, self._opaque(OpaqueForm.SIGNATURE, signature)), Closed(number))
 
     def end(self) -> Sequence[Event]:
         if self._pending_citations:
@@ -397,7 +397,7 @@ class Blocks:
     def _place(self, citation: Citation) -> CitationAdded:
         return CitationAdded(self._next - 1, _place_citation(citation, self._base, self._length))
 
-    def _opaque(self, form: Form, payload: str) -> Opaque:
+    def _opaque(self, form: OpaqueForm, payload: str) -> Opaque:
         return Opaque(self._issuer.name, form, payload, self._issuer.model)
 
     def _take_number(self) -> int:

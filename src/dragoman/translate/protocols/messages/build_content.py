@@ -8,7 +8,7 @@ import msgspec
 from dragoman.translate.hub.ext import restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, can_send_to
+from dragoman.translate.hub.opaque import OpaqueForm, can_send_to
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
     Audio,
@@ -174,10 +174,10 @@ class ContentBuilder:
                 self.ledger.note_dropped(part.at, "only thinking that this upstream signed can be returned to it")
             return None
         match opaque.form:
-            case Form.SIGNATURE:
+            case OpaqueForm.SIGNATURE:
                 text = opaque.text or part.text
                 wire: Wire = {"type": "thinking", "thinking": text, "signature": opaque.payload}
-            case Form.REDACTED:
+            case OpaqueForm.REDACTED:
                 wire = {"type": "redacted_thinking", "data": opaque.payload}
             case _:
                 self.ledger.note_dropped(part.at, "reasoning of this form cannot be returned")

@@ -21,7 +21,7 @@ from dragoman.translate.hub.events import (
     ThinkingBlock,
 )
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, Opaque, is_signature
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, is_signature
 from dragoman.translate.hub.ports import Issuer
 from dragoman.translate.hub.request import Citation
 from dragoman.translate.protocols.messages.wire import (
@@ -120,7 +120,7 @@ class _Thinking:
         signature = "".join(self._signature)
         if not is_signature(signature):
             return () if self._number < 0 else (Closed(self._number),)
-        opaque = Opaque(self._issuer.name, Form.SIGNATURE, signature, self._issuer.model)
+        opaque = Opaque(self._issuer.name, OpaqueForm.SIGNATURE, signature, self._issuer.model)
         opened = self._ensure_open()
         return [*opened, OpaqueAdded(self._number, opaque), Closed(self._number)]
 
@@ -138,7 +138,7 @@ class _Redacted:
         self._number = numbers.take()
 
     def begin(self, block: ContentBlock, issuer: Issuer) -> Sequence[Event]:
-        opaque = Opaque(issuer.name, Form.REDACTED, block.data, issuer.model)
+        opaque = Opaque(issuer.name, OpaqueForm.REDACTED, block.data, issuer.model)
         return (Opened(self._number, _THINKING), OpaqueAdded(self._number, opaque))
 
     def change(self, change: Change) -> Sequence[Event]:

@@ -22,13 +22,13 @@ from dragoman.translate.hub.opaque import UNSIGNED, encode_envelope
 from dragoman.translate.hub.ports import ReplyContext
 from dragoman.translate.hub.request import Citation, CitedDocument
 from dragoman.translate.hub.server_tools import (
-    Page,
     SearchFound,
     SearchResult,
     SourceText,
     ToolErrorCode,
     ToolFailure,
     ToolOutcome,
+    WebPage,
     seal_source,
 )
 from dragoman.translate.protocols.messages.wire import MAX_CALL_ID, Wire, encode_call_id, encode_use_id, text_at
@@ -82,7 +82,7 @@ def encode_outcome(kind: str, id: str, outcome: ToolOutcome) -> Wire:
             return {"type": f"{kind}_tool_result", "tool_use_id": id, "content": found}
         case SearchFound(text=prose):
             content, source = [], SourceText(prose=prose)
-        case Page(truncated=truncated):
+        case WebPage(truncated=truncated):
             content, source = _encode_page(outcome), SourceText(truncated=truncated)
         case ToolFailure(code=code, message=message):
             content = {"type": f"{kind}_tool_result_error", "error_code": code.value}
@@ -115,7 +115,7 @@ def _page_age(published: str | None) -> str | None:
     return published
 
 
-def _encode_page(page: Page) -> Wire:
+def _encode_page(page: WebPage) -> Wire:
     source: Wire = {"type": "text", "media_type": "text/plain", "data": page.text}
     if page.pdf is not None:
         source = {"type": "base64", "media_type": "application/pdf", "data": page.pdf}
@@ -161,7 +161,7 @@ def _encode_opened(hosted: HostedBlock, id: str, context: ReplyContext) -> list[
     """Write a page that another vendor opened, of which nothing but the address is known."""
     url = text_at(hosted.input, "url")
     at = datetime.fromtimestamp(context.now(), UTC).isoformat(timespec="seconds")
-    outcome = _FAILED if hosted.failed else Page(url, url, retrieved_at=at)
+    outcome = _FAILED if hosted.failed else WebPage(url, url, retrieved_at=at)
     return [encode_use(replace(hosted, input={"url": url}), id), encode_outcome(hosted.kind, id, outcome)]
 
 

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.translate.framing.fields import Fields, unread_fields
-from dragoman.translate.hub.opaque import Form, is_signature, read_opaque
+from dragoman.translate.hub.opaque import OpaqueForm, is_signature, read_opaque
 from dragoman.translate.hub.request import (
     Cache,
     Citation,
@@ -26,13 +26,13 @@ from dragoman.translate.hub.request import (
     ToolResult,
 )
 from dragoman.translate.hub.server_tools import (
-    Page,
     SearchFound,
     SearchResult,
     ServerToolUse,
     SourceText,
     ToolErrorCode,
     ToolFailure,
+    WebPage,
     is_own_source,
     unseal_source,
 )
@@ -208,12 +208,14 @@ def _parse_tool_result(block: Fields) -> ToolResult:
 
 def _parse_thinking(block: Fields) -> Thinking:
     signature = block.text("signature")
-    opaque = read_opaque(signature, Form.SIGNATURE, VENDOR) if signature and is_signature(signature) else None
+    opaque = read_opaque(signature, OpaqueForm.SIGNATURE, VENDOR) if signature and is_signature(signature) else None
     return Thinking(block.need_text("thinking"), block.at, opaque, ext=unread_fields(block))
 
 
 def _parse_redacted(block: Fields) -> Thinking:
-    return Thinking("", block.at, read_opaque(block.need_text("data"), Form.REDACTED, VENDOR), ext=unread_fields(block))
+    return Thinking(
+        "", block.at, read_opaque(block.need_text("data"), OpaqueForm.REDACTED, VENDOR), ext=unread_fields(block)
+    )
 
 
 _RESULT_PARSERS: dict[str, Callable[[Fields], ResultPart]] = {
@@ -299,7 +301,7 @@ def _read_found(item: dict[str, Json], source: SourceText | None) -> SearchResul
     return SearchResult(str(item.get("url") or ""), str(item.get("title") or ""), text, date)
 
 
-def _read_fetched(content: dict[str, Json], *, truncated: bool) -> Page:
+def _read_fetched(content: dict[str, Json], *, truncated: bool) -> WebPage:
     document = content.get("content")
     source = document.get("source") if isinstance(document, dict) else None
     title = document.get("title") if isinstance(document, dict) else None
@@ -308,4 +310,4 @@ def _read_fetched(content: dict[str, Json], *, truncated: bool) -> Page:
     text = data if isinstance(data, str) else ""
     is_citable = not isinstance(document, dict) or document.get("citations") != {"enabled": False}
     body, pdf = ("", text) if is_pdf else (text, None)
-    return Page(url, str(title or url), body, pdf, truncated, is_citable=is_citable)
+    return WebPage(url, str(title or url), body, pdf, truncated, is_citable=is_citable)

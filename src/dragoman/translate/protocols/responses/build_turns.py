@@ -6,7 +6,7 @@ from itertools import takewhile
 from dragoman.translate.hub.ext import restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import ENVELOPE_PREFIX, Form, can_send_to
+from dragoman.translate.hub.opaque import ENVELOPE_PREFIX, OpaqueForm, can_send_to
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
     Audio,
@@ -214,7 +214,7 @@ class InputBuilder:
         opaque = thought.opaque
         readable = (
             opaque is not None
-            and opaque.form is Form.ENCRYPTED
+            and opaque.form is OpaqueForm.ENCRYPTED
             and can_send_to(opaque, self._target.issuer, self._same_protocol)
             and not opaque.payload.startswith(ENVELOPE_PREFIX)
         )

@@ -22,7 +22,7 @@ from dragoman.translate.hub.events import (
     TextBlock,
     ThinkingBlock,
 )
-from dragoman.translate.hub.opaque import Form, Opaque
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.ports import Issuer
 from dragoman.translate.hub.request import Citation
 from dragoman.translate.protocols.responses.wire import (
@@ -247,7 +247,7 @@ class ReasoningItems(Struct, eq=False):
         if not reasoning.blocks:
             yield self._open_block(reasoning, False)
         number = next(iter(reasoning.blocks.values()))
-        yield OpaqueAdded(number, Opaque(self._issuer.name, Form.ENCRYPTED, payload, self._issuer.model))
+        yield OpaqueAdded(number, Opaque(self._issuer.name, OpaqueForm.ENCRYPTED, payload, self._issuer.model))
 
 
 class Calls:

@@ -7,9 +7,9 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from dragoman.translate.hub.events import Block, CallBlock, HostedBlock, RefusalBlock, TextBlock, ThinkingBlock
-from dragoman.translate.hub.opaque import Form, Opaque, encode_envelope
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm, encode_envelope
 from dragoman.translate.hub.request import Citation, Json
-from dragoman.translate.hub.server_tools import Page, SearchFound, ToolFailure, ToolOutcome
+from dragoman.translate.hub.server_tools import SearchFound, ToolFailure, ToolOutcome, WebPage
 from dragoman.translate.protocols.responses.wire import HOSTED_ITEMS, VENDOR, Item, text_at
 
 _OWN_ANNOTATIONS = frozenset(("url_citation", "file_citation", "container_file_citation", "file_path"))
@@ -147,7 +147,7 @@ class OpenItem:
                 item["content"] = parts
             if self.opaque is not None:
                 # The value for `encrypted_content`: OpenAI's own as it is, others in an envelope with the signed text.
-                is_own = self.opaque.issuer == VENDOR and self.opaque.form is Form.ENCRYPTED
+                is_own = self.opaque.issuer == VENDOR and self.opaque.form is OpaqueForm.ENCRYPTED
                 item["encrypted_content"] = self.opaque.payload if is_own else encode_envelope(self.opaque, text)
             return item
         if type(what) is CallBlock:
@@ -218,7 +218,7 @@ def end_server_item(item: Item, outcome: ToolOutcome, *, sources: bool) -> Item:
     action = item["action"]
     if sources and isinstance(outcome, SearchFound) and isinstance(action, dict):
         action = {**action, "sources": [{"type": "url", "url": found.url} for found in outcome.results]}
-    elif isinstance(outcome, Page):
+    elif isinstance(outcome, WebPage):
         action = {"type": "open_page", "url": outcome.url}
     return {**item, "status": "completed", "action": action}
 

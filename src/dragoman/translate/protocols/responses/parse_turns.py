@@ -11,7 +11,7 @@ import msgspec
 from dragoman.translate.framing.fields import BadField, Fields, unread_fields
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Form, read_opaque
+from dragoman.translate.hub.opaque import OpaqueForm, read_opaque
 from dragoman.translate.hub.request import (
     Audio,
     Cache,
@@ -34,13 +34,13 @@ from dragoman.translate.hub.request import (
     Turn,
 )
 from dragoman.translate.hub.server_tools import (
-    Page,
     SearchFound,
     SearchResult,
     ServerToolUse,
     ToolErrorCode,
     ToolFailure,
     ToolOutcome,
+    WebPage,
     is_sealed_use,
     read_sealed_use,
 )
@@ -195,7 +195,7 @@ def _read_reasoning(item: Fields) -> Thinking:
     summary = _read_texts(item, "summary")
     content = _read_texts(item, "content")
     token = item.text("encrypted_content")
-    opaque = read_opaque(token, Form.ENCRYPTED, VENDOR) if token else None
+    opaque = read_opaque(token, OpaqueForm.ENCRYPTED, VENDOR) if token else None
     raw = not summary and bool(content)
     text = "\n\n".join(content if raw else summary)
     ext = unread_fields(item)
@@ -351,7 +351,7 @@ def _read_use(item: Item, at: str) -> ServerToolUse:
     if url:  # open_page, find_in_page
         pattern = text_at(action, "pattern")
         about = f"[Looked for {pattern!r}.]\n{_NOT_KEPT}" if pattern else _NOT_KEPT
-        outcome = _read_failure(item) or Page(url, url, about)
+        outcome = _read_failure(item) or WebPage(url, url, about)
         return ServerToolUse(id, "web_fetch", {"url": url}, outcome)
     return ServerToolUse(id, "web_search", {"query": _read_query(action)}, _read_failure(item) or _read_found(action))
 
