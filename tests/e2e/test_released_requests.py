@@ -36,8 +36,8 @@ from dragoman.proxy.request_record import RequestRecord
 from dragoman.proxy.turn import UpstreamTurn
 from dragoman.server.websocket import ResponsesSocket
 from dragoman.state.background import ActiveRun
-from dragoman.state.kept_call import KeptCall
 from dragoman.state.parked_run import ParkedRun
+from dragoman.state.stored_call import StoredCall
 from fakes.upstream import Answer, End
 from gateway import KEY
 from raw_http import dial, request_bytes
@@ -57,7 +57,7 @@ RELEASED = (
         UpstreamTurn,
         ParkedRun,
         ActiveRun,
-        KeptCall,
+        StoredCall,
         Recording,
     ),
     *(ResponsesSocket, WebSocket, OutgoingRequest),

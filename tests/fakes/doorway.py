@@ -27,7 +27,7 @@ class Doorway(ThreadedServer):
         inner, outer = await asyncio.open_connection("127.0.0.1", self.port_behind)
         try:
             await asyncio.gather(
-                self._pass(reader, outer, self._note_request), self._pass(inner, writer, self._note_answer)
+                self._pass(reader, outer, self._record_request), self._pass(inner, writer, self._record_answer)
             )
         except ConnectionError:
             return
@@ -42,9 +42,9 @@ class Doorway(ThreadedServer):
             await writer.drain()
         writer.close()
 
-    def _note_request(self, chunk: bytes) -> None:
+    def _record_request(self, chunk: bytes) -> None:
         self.received += chunk
         self.requests += [(method.decode(), path.decode()) for method, path in REQUEST.findall(chunk)]
 
-    def _note_answer(self, chunk: bytes) -> None:
+    def _record_answer(self, chunk: bytes) -> None:
         self.answered += [int(status) for status in STATUS.findall(chunk)]

@@ -51,23 +51,23 @@ class Trial:
         self.waits: list[float] = []
 
     def begin(self) -> Step:
-        return self._note_step(self.policy.begin())
+        return self._record_step(self.policy.begin())
 
     def after(self, end: TurnEnd) -> Step:
-        return self._note_step(self.policy.after(end))
+        return self._record_step(self.policy.after(end))
 
     def after_step(self, then: Then) -> Step:
-        return self._note_step(self.policy.after_step(then))
+        return self._record_step(self.policy.after_step(then))
 
     def expect_ask(self, step: Step) -> Ask:
         return expect(Ask, step)
 
-    def _note_step(self, step: Step) -> Step:
+    def _record_step(self, step: Step) -> Step:
         """Note a step; a wait is over at once, by a clock that shows the time after it."""
         if isinstance(step, Wait):
             self.waits.append(step.seconds)
             self.clock.now += step.seconds
-            return self._note_step(self.policy.after_step(Then.TRY_AGAIN))
+            return self._record_step(self.policy.after_step(Then.TRY_AGAIN))
         if isinstance(step, Ask):
             self.requests.append(step)
         return step

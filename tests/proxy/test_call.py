@@ -68,7 +68,7 @@ def test_each_ledger_starts_with_what_parsing_lost() -> None:
     call = make_call("chat", b'{"model":"m","messages":[{"role":"user","content":"Hi"}],"no_such_field":1}')
     first = call.ledger()
     lost = len(first)
-    first.note_dropped("/seed", "for one target")
+    first.record_dropped("/seed", "for one target")
     assert len(first) == lost + 1
     assert len(call.ledger()) == lost
 

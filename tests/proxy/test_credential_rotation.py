@@ -46,7 +46,7 @@ def list_used_slots(round: CredentialRound, failure: Failure) -> list[int]:
     slots = []
     while (member := round.next()) is not None:
         slots.append(member.account.slot)
-        round.note_refusal(NoReply(failure))
+        round.record_refusal(NoReply(failure))
     return slots
 
 
@@ -69,7 +69,7 @@ def test_the_first_token_binds_the_conversation_and_the_reply_to_the_credential(
     round = round_of(provider)
     member = round.next()
     assert member is not None
-    round.note_answer(NOTHING, "t\0response resp_1")
+    round.record_answer(NOTHING, "t\0response resp_1")
     assert (
         pool_of(provider).last_member(SESSION)
         == pool_of(provider).last_member("t\0response resp_1")
@@ -152,7 +152,7 @@ def test_an_answer_ends_a_cooldown() -> None:
         pool_of(provider).start_cooldown(slot, ALL_MODELS, NOW + 60, "quota", NOW)
     round = round_of(provider)
     member = round.next()
-    round.note_answer(NOTHING, None)
+    round.record_answer(NOTHING, None)
     assert pool_of(provider).free_at(present(member).account.slot, "m", NOW) == NOW
 
 
@@ -161,12 +161,12 @@ def test_an_answer_may_report_that_it_used_up_the_allowance() -> None:
     provider = make_pooled(make_provider(), 2)
     round = round_of(provider)
     member = round.next()
-    round.note_answer(spent, None)
+    round.record_answer(spent, None)
     assert pool_of(provider).free_at(present(member).account.slot, "m", NOW) == NOW + 40
     alone = make_resting(make_provider())
     lonely = round_of(alone, spares=True)
     lonely.next()
-    lonely.note_answer(spent, None)
+    lonely.record_answer(spent, None)
     assert not pool_of(alone).is_cooling_down("m", NOW)
 
 
@@ -177,7 +177,7 @@ def test_the_final_failure_of_a_single_credential_is_its_refusal() -> None:
     round = round_of(make_provider())
     round.next()
     end = NoReply(Failure(Kind.QUOTA, "spent"))
-    round.note_refusal(end)
+    round.record_refusal(end)
     assert round.choose_failure(end) is end
 
 
@@ -187,7 +187,7 @@ def test_the_final_failure_of_several_is_the_one_that_ends_soonest() -> None:
     ends = [NoReply(Failure(Kind.RATE_LIMITED, "slow", retry_after=wait)) for wait in (90.0, 20.0)]
     for end in ends:
         round.next()
-        round.note_refusal(end)
+        round.record_refusal(end)
     assert round.choose_failure(ends[0]) is ends[1]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.proxy.offered_tools import check_domains, note_settings
+from dragoman.proxy.offered_tools import check_domains, record_settings
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import Hosted, Json, Request
@@ -10,7 +10,7 @@ from dragoman.translate.hub.request import Hosted, Json, Request
 
 def list_noted_paths(tool: Hosted, *located_by: str) -> list[str]:
     ledger = Ledger()
-    note_settings(tool, located_by, ledger)
+    record_settings(tool, located_by, ledger)
     return [loss.path for loss in ledger]
 
 

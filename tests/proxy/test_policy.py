@@ -323,7 +323,7 @@ def test_a_credential_that_is_cooling_down_is_not_used() -> None:
     first = trial.expect_ask(trial.begin()).provider.account.slot
     trial.after(NoReply(Failure(Kind.QUOTA, "spent")))
     assert [ask.provider.account.slot for ask in trial.requests] == [first, 1 - first]
-    trial.policy.note_first_token(Headers([]), None)
+    trial.policy.record_first_token(Headers([]), None)
     trial.after(Completed())
     assert trial.expect_ask(trial.begin()).provider.account.slot == 1 - first
 
@@ -332,7 +332,7 @@ def test_a_failure_at_the_end_of_a_reply_starts_a_cooldown() -> None:
     """Codex says inside a good stream that the allowance is used up."""
     trial = Trial(credentials=2)
     first = trial.expect_ask(trial.begin()).provider.account.slot
-    trial.policy.note_first_token(Headers([]), None)
+    trial.policy.record_first_token(Headers([]), None)
     assert trial.after(Completed(Failure(Kind.QUOTA, "spent", retry_after=LONG_S))) == Finish()
     assert trial.expect_ask(trial.begin()).provider.account.slot == 1 - first
 

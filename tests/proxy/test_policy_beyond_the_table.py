@@ -130,7 +130,7 @@ CONTINUED = (Kind.LOST, Kind.TIMEOUT, Kind.OVERLOADED, Kind.UPSTREAM, Kind.TRUNC
 
 
 def interrupt_reply(trial: Trial, failure: Failure = BROKEN, text: str | None = TEXT) -> Step:
-    trial.policy.note_first_token(Headers([]), None)
+    trial.policy.record_first_token(Headers([]), None)
     return trial.after(Interrupted(failure, text))
 
 

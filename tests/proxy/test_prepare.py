@@ -152,7 +152,7 @@ def test_strict_mode_refuses_what_would_be_lost() -> None:
 def test_a_refusal_lists_what_it_can_and_counts_the_rest() -> None:
     ledger = Ledger()
     for number in range(LISTED + 5):
-        ledger.note_dropped(f"/messages/{number}", "too many")
+        ledger.record_dropped(f"/messages/{number}", "too many")
     failure = strict_refusal(ledger)
     assert "and 5 more" in failure.message
     assert failure.detail is not None

@@ -56,7 +56,7 @@ class Reply:
 def make_record(events: Sequence[Event], usage: Usage | None = None, ledger: Ledger | None = None) -> RequestRecord:
     record = RequestRecord("req_1", "chat", NONE)
     record.body = b"x" * 400
-    record.note_reply(ROUTE, "messages", ledger, Reply(events, usage))
+    record.record_reply(ROUTE, "messages", ledger, Reply(events, usage))
     return record
 
 
@@ -69,8 +69,8 @@ def test_a_request_that_came_nowhere_names_what_is_known() -> None:
     headers = Headers([(b"user-agent", b"OpenAI/Python 3.49"), (b"traceparent", b"00-ab-cd-01")])
     record = RequestRecord("req_1", "chat", headers, "key_1", "t")
     record.requested_model, record.stream = "gpt", True
-    record.note_failure(ROUTE, RequestError(Failure(Kind.OVERLOADED, "busy")))
-    record.note_fault(RequestError(Failure(Kind.OVERLOADED, "busy", code="busy_now")))
+    record.record_failure(ROUTE, RequestError(Failure(Kind.OVERLOADED, "busy")))
+    record.record_fault(RequestError(Failure(Kind.OVERLOADED, "busy", code="busy_now")))
     outcome = end(record)
     assert (outcome.request_id, outcome.key, outcome.client) == ("req_1", "key_1", "OpenAI/Python")
     assert (outcome.requested_model, outcome.stream, outcome.traceparent) == ("gpt", True, "00-ab-cd-01")
@@ -81,7 +81,7 @@ def test_a_request_that_came_nowhere_names_what_is_known() -> None:
 
 def test_a_reply_names_who_answered_and_what_was_used() -> None:
     ledger = Ledger()
-    ledger.note_dropped("/seed", "it has none")
+    ledger.record_dropped("/seed", "it has none")
     used = Usage(input=7, output=2)
     record = make_record([START, *text(0, "Hel", "lo"), END], used, ledger)
     outcome = end(record)
@@ -106,7 +106,7 @@ def test_a_reply_names_who_answered_and_what_was_used() -> None:
 )
 def test_what_was_raised_is_how_a_request_ends(fault: BaseException, result: str) -> None:
     record = RequestRecord("req_1", "chat", NONE)
-    record.note_fault(fault)
+    record.record_fault(fault)
     assert end(record).outcome == result
 
 
@@ -120,7 +120,7 @@ def test_a_failure_inside_the_reply_is_its_outcome() -> None:
 def test_a_client_that_left_after_the_end_had_its_reply() -> None:
     for events, result in (([START, *text(0, "Hi"), END], OK), ([START, *text(0, "Hi")], CLIENT_GONE)):
         record = make_record(events)
-        record.note_fault(ClientDisconnected())
+        record.record_fault(ClientDisconnected())
         assert end(record).outcome == result
 
 
@@ -128,9 +128,9 @@ def test_a_client_that_left_while_its_reply_was_to_go_on_is_gone() -> None:
     failed = Failed(Failure(Kind.LOST, "reset", code="gone"))
     for events in ([START, *text(0, "Hi"), END], [START, *text(0, "Hi"), failed]):
         for interrupt, result in (
-            (lambda record: record.note_fault(ClientDisconnected()), CLIENT_GONE),
-            (RequestRecord.note_shutdown, "shutdown"),
-            (lambda record: record.note_fault(RequestError(Failure(Kind.LOST, "reset", code="gone"))), "lost"),
+            (lambda record: record.record_fault(ClientDisconnected()), CLIENT_GONE),
+            (RequestRecord.record_shutdown, "shutdown"),
+            (lambda record: record.record_fault(RequestError(Failure(Kind.LOST, "reset", code="gone"))), "lost"),
         ):
             record = make_record(events)
             record.awaits = Awaited.MORE
@@ -142,18 +142,18 @@ def test_a_client_that_left_while_its_reply_was_to_go_on_is_gone() -> None:
 def test_the_last_upstream_request_was_answered_or_is_the_last_failed_attempt() -> None:
     record = make_record([START, *text(0, "Hi"), END])
     assert end(record).is_answered
-    record.note_failure(ROUTE, RequestError(Failure(Kind.LOST, "reset")))
+    record.record_failure(ROUTE, RequestError(Failure(Kind.LOST, "reset")))
     assert not record.outcome().is_answered
-    record.note_reply(ROUTE, "messages", None, Reply([START]))
+    record.record_reply(ROUTE, "messages", None, Reply([START]))
     assert record.outcome().is_answered
-    record.note_client_gone(ROUTE)
+    record.record_client_gone(ROUTE)
     assert not record.outcome().is_answered
 
 
 def test_a_gateway_that_stops_is_not_a_client_that_left() -> None:
     record = RequestRecord("req_1", "chat", NONE)
-    record.note_client_gone(ROUTE)
-    record.note_shutdown()
+    record.record_client_gone(ROUTE)
+    record.record_shutdown()
     assert end(record).outcome == "shutdown"
     assert record.outcome().failed_attempts == (FailedAttempt("up/m", "shutdown"),)
 
@@ -201,7 +201,7 @@ def test_a_client_is_named_without_its_version(agent: bytes, name: str) -> None:
 
 # The log, the console and captures are made from the record; a reply is not.
 READERS = ("proxy/request_record.py", "proxy/steps/observe.py", "server/console/")
-WRITTEN_WITH = re.compile(r"record\.(?:note_\w+\(|recording\b|tool_runs\.append\()")
+WRITTEN_WITH = re.compile(r"record\.(?:record_\w+\(|recording\b|tool_runs\.append\()")
 
 
 def find_reads(source: str) -> list[str]:
@@ -233,7 +233,7 @@ def test_nothing_that_is_sent_is_computed_from_the_record() -> None:
     [
         ("created = int(call.record.started_at)", ["1: call.record.started_at"]),
         ("if record.tenant != owner:\n    pass", ["1: record.tenant"]),
-        ("call.record.note_fault(fault)\ncall.record.stream = True\ncall.record.rounds += 1", []),
+        ("call.record.record_fault(fault)\ncall.record.stream = True\ncall.record.rounds += 1", []),
         ("self._call.record.tool_runs.append(run)\nif record.recording is None:\n    pass", []),
     ],
 )

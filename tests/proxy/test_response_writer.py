@@ -60,7 +60,7 @@ async def test_a_translated_stream_counts_the_losses_of_its_request() -> None:
     prepared = expect(Translated, await rig.begin_translation())
     losses = len(prepared.ledger)
     assert losses
-    prepared.ledger.note_dropped("/reply", "which comes too late for the head of a stream")
+    prepared.ledger.record_dropped("/reply", "which comes too late for the head of a stream")
     await rig.commit(prepared, None, b"")
     assert rig.wire.reply.headers.get(b"x-dragoman-loss") == str(losses).encode()
 
@@ -107,9 +107,9 @@ async def test_the_head_is_sent_once_and_a_trailer_names_whoever_else_answered(
 async def test_what_is_kept_for_the_end_goes_out_with_the_next_bytes_or_with_the_end() -> None:
     rig = WriterRig()
     await rig.commit(await rig.begin_passthrough(), NONE, b"data: 1\n\n")
-    rig.writer.keep_for_end(b"data: 2\n\n")
+    rig.writer.hold_for_end(b"data: 2\n\n")
     assert rig.writer.write(b"data: 3\n\n")
-    rig.writer.keep_for_end(b"data: 4\n\n")
+    rig.writer.hold_for_end(b"data: 4\n\n")
     await rig.writer.finish(NOTHING)
     assert len(rig.wire.writes) == 3
     reply = rig.wire.reply
@@ -171,7 +171,7 @@ async def test_a_failure_after_a_part_of_the_reply_ends_it() -> None:
 async def test_the_error_of_a_reply_that_passes_is_already_written() -> None:
     rig = WriterRig()
     await rig.commit(await rig.begin_passthrough(), NONE, b"data: 1\n\n")
-    rig.writer.keep_for_end(b'data: {"error":{}}\n\n')
+    rig.writer.hold_for_end(b'data: {"error":{}}\n\n')
     await rig.writer.fail(BROKEN)
     assert rig.wire.reply.body == b'data: 1\n\ndata: {"error":{}}\n\n'
 
@@ -206,7 +206,7 @@ async def test_a_translated_body_is_the_fold_of_its_events_and_counts_all_losses
     prepared = expect(Translated, await prepare_for(call, make_provider()))
     writer.encoding.begin_turn(prepared.ledger, None, ReplyMonitor(lambda: 0.0))
     encode_events(writer, START, *text(0, "Hel", "lo"), END)
-    prepared.ledger.note_dropped("/reply", "something of the reply")
+    prepared.ledger.record_dropped("/reply", "something of the reply")
     await writer.send_folded(prepared, prepared.ledger, prepared.why)
     reply = wire.reply
     assert msgspec.json.decode(reply.body)["content"] == [{"type": "text", "text": "Hello"}]

@@ -8,8 +8,8 @@ import msgspec
 
 from dragoman.config.settings import ResponsesSettings
 from dragoman.state.background import ActiveRun, BackgroundRuns, RunRequest
-from dragoman.state.kept_call import KeptCall
 from dragoman.state.service import ResponseService
+from dragoman.state.stored_call import StoredCall
 from dragoman.store import Store, open_store
 from dragoman.store.response_rows import QueuedRun
 from store.test_runs import make_queued_row
@@ -30,7 +30,7 @@ class Requests:
         self.may_begin = False
         self.may_end = asyncio.Event()
 
-    async def execute(self, run: ActiveRun, state: KeptCall) -> None:
+    async def execute(self, run: ActiveRun, state: StoredCall) -> None:
         self.begun += 1
         self.room -= 1
         self.least_room = min(self.least_room, self.room)

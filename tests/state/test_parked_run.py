@@ -49,14 +49,14 @@ def fill(index: RunIndex, run: ParkedRun, size: int) -> None:
     before = run.size
     run.begin(200, [])
     run.add(b"x" * size)
-    index.note_growth(run, run.size - before)
+    index.record_growth(run, run.size - before)
 
 
 def end(index: RunIndex, run: ParkedRun) -> None:
     """End a run whose client has got it."""
     run.clients = 0
     run.end(whole=True)
-    index.note_end(run)
+    index.record_end(run)
 
 
 def test_the_oldest_ended_runs_of_a_key_make_room_for_its_new_ones() -> None:
@@ -77,8 +77,8 @@ def test_a_run_that_outgrows_its_room_is_forgotten_and_its_memory_released() -> 
     index.add(run)
     index.add(other)
     fill(index, run, 20 * EMPTY_RUN_BYTES)
-    assert (run.is_kept, run.blocks, index.find(run.id)) == (False, [], None)
-    assert (other.is_kept, index.size) == (True, EMPTY_RUN_BYTES)
+    assert (run.is_resumable, run.blocks, index.find(run.id)) == (False, [], None)
+    assert (other.is_resumable, index.size) == (True, EMPTY_RUN_BYTES)
 
 
 def test_a_run_that_a_client_still_gets_counts_until_it_has_left() -> None:
@@ -91,11 +91,11 @@ def test_a_run_that_a_client_still_gets_counts_until_it_has_left() -> None:
     followed.clients = 1
     index.add(late)
     fill(index, late, 5 * EMPTY_RUN_BYTES)
-    assert (late.is_kept, followed.is_kept) == (False, True)  # there is no room while the older one is read
+    assert (late.is_resumable, followed.is_resumable) == (False, True)  # there is no room while the older one is read
     index.remove(followed)  # its time is over
     assert (index.find(followed.id), index.size) == (None, followed.size)
     followed.clients = 0
-    index.note_left(followed)
+    index.record_left(followed)
     assert (len(index), index.size) == (0, 0)
 
 
@@ -122,7 +122,7 @@ def test_no_run_is_larger_than_one_may_be(monkeypatch: pytest.MonkeyPatch) -> No
     index, run = RunIndex(), make_run()
     index.add(run)
     fill(index, run, 10_000)
-    assert (run.is_kept, len(index), index.size) == (False, 0, 0)
+    assert (run.is_resumable, len(index), index.size) == (False, 0, 0)
 
 
 def test_a_retry_finds_the_oldest_lost_run_of_its_own_request() -> None:

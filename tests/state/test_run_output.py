@@ -26,7 +26,7 @@ def test_the_same_events_are_returned_until_they_are_stored() -> None:
     first = output.begin_storing()
     output.add(b"data: 2\n\n")
     assert output.begin_storing() == first == EventChunk(2, 2, b"data: 1\n\n")
-    output.note_stored()
+    output.record_stored()
     assert output.begin_storing() == EventChunk(3, 3, b"data: 2\n\n")
     output.add(b"data: 3\n\n")
     assert output.take_rest() == [EventChunk(3, 3, b"data: 2\n\n"), EventChunk(4, 4, b"data: 3\n\n")]
@@ -60,7 +60,7 @@ def test_too_many_events_are_not_kept_but_the_last_one_is() -> None:
     for _ in range(3):
         output.add(large)
         chunk = output.begin_storing()
-        output.note_stored()
+        output.record_stored()
     assert chunk == EventChunk(4, 4, b"")
     output.add(b"data: 5\n\ndata: last\n\n")
     assert output.take_rest() == [EventChunk(5, 6, b""), EventChunk(6, 6, b"data: last\n\n")]

@@ -17,8 +17,8 @@ from dragoman.net.sink import CollectorSink
 from dragoman.proxy.call import Call
 from dragoman.proxy.steps.restore_state import RestoredState
 from dragoman.state.conversations import Conversations
-from dragoman.state.kept_call import KeptCall
 from dragoman.state.service import ResponseService
+from dragoman.state.stored_call import StoredCall
 from dragoman.store import open_store
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from fakes.upstream import Gate
@@ -159,16 +159,16 @@ def test_a_conversation_is_free_however_a_request_ends(fault: BaseException | No
 class FoundState:
     """A state that was opened already."""
 
-    def __init__(self, state: KeptCall) -> None:
+    def __init__(self, state: StoredCall) -> None:
         self._state = state
 
     def concerns(self, call: Call) -> bool:
         return True
 
-    async def open(self, call: Call) -> KeptCall:
+    async def open(self, call: Call) -> StoredCall:
         return self._state
 
-    def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
+    def close(self, call: Call, state: StoredCall, *, is_answered: bool) -> None:
         return
 
 
@@ -191,7 +191,7 @@ async def end_with(fault: BaseException | None, directory: Path) -> None:
     await store.close()
 
 
-async def open_later(service: ResponseService, raw: dict[str, object]) -> KeptCall:
+async def open_later(service: ResponseService, raw: dict[str, object]) -> StoredCall:
     """Open a call on a conversation that is released in the background."""
     while True:
         try:

@@ -5,7 +5,7 @@ from dragoman.state.context import ContextItem
 from dragoman.state.service import ResponseService
 from dragoman.store import Store
 from dragoman.store.response_rows import ConversationRow
-from dragoman.translate.hub.ports import KeptItem, KeptReply
+from dragoman.translate.hub.ports import KeptItem, StoredReply
 from dragoman.translate.hub.request import Json
 from store.stories import on_both_stores
 from store.test_stored_responses import FAR, NOW
@@ -30,7 +30,7 @@ class Lane:
         if self._remembers:
             state.memory = self._memory.__setitem__
         body = b'{"id":"msg_%d","type":"message","role":"assistant","content":[]}' % self._turns
-        state.reply.take(KeptReply("completed", b"{}", b"{}", (KeptItem(f"msg_{self._turns}", body),)))
+        state.reply.take(StoredReply("completed", b"{}", b"{}", (KeptItem(f"msg_{self._turns}", body),)))
         assert await state.commit()
         return state.id
 

@@ -15,8 +15,8 @@ from dragoman.net.websocket import SocketMessage, WebSocket
 from dragoman.proxy.call import Call
 from dragoman.server.routes import RoutedRequest
 from dragoman.server.websocket import LaneSink, QueuedRequest, ResponsesSocket
-from dragoman.state.kept_call import KeptCall
 from dragoman.state.socket_memory import HeldRequest, Remembered, SocketMemory
+from dragoman.state.stored_call import StoredCall
 from fakes.upstream import Answer, End
 from rig import ONCE
 from state.socket_rig import ASK, error, events, receive, response, run, socket
@@ -118,7 +118,7 @@ def test_a_post_is_refused_while_a_connection_holds_the_budget(small: StateRig) 
 
 
 KINDS: tuple[type, ...] = (
-    *(Call, HeldRequest, HttpRequest, KeptCall, LaneSink, SocketMessage, QueuedRequest, Remembered, SocketSink),
+    *(Call, HeldRequest, HttpRequest, StoredCall, LaneSink, SocketMessage, QueuedRequest, Remembered, SocketSink),
     *(ResponsesSocket, RoutedRequest, SocketMemory, WebSocket),
 )
 

@@ -203,7 +203,7 @@ class ClientConnection(asyncio.Protocol):
             if waiting is not None:
                 waiting.wake()
         elif waiting is not None and waiting.is_waiting:
-            waiting.note_arrival(incoming.received_bytes)
+            waiting.record_arrival(incoming.received_bytes)
             self._body_in_turn += taken
             if self._body_in_turn > _BODY_AT_ONCE:
                 self._body_in_turn = 0

@@ -154,7 +154,7 @@ class BodyWait:
         self._timer.resume(self._loop.time())
         self._takes_pieces = not whole
         self._waiter = self._loop.create_future()
-        self.note_arrival(received, wakes=False)
+        self.record_arrival(received, wakes=False)
         try:
             await self._waiter
         finally:
@@ -163,7 +163,7 @@ class BodyWait:
                 self._deadline.clear()
                 self._timer.pause(self._loop.time())
 
-    def note_arrival(self, received: int, *, wakes: bool = True) -> None:
+    def record_arrival(self, received: int, *, wakes: bool = True) -> None:
         """Note how much of the body has come by now."""
         self._deadline.set(self._timer.seconds_left(received, self._loop.time()), self._expire)
         if self._takes_pieces and wakes:

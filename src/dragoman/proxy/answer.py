@@ -40,7 +40,7 @@ class ActiveCall:
         self._call = call
         self._policy = policy
         self._writer = writer
-        self._around = CallContext(call, memory, replies, self._note_first_token, clock)
+        self._context = CallContext(call, memory, replies, self._record_first_token, clock)
         self._scope: CallScope | None = None  # of the steps between two turns, from the first one on
         self._turn: UpstreamTurn | None = None
         self._current_route: Route | None = None  # the target of the turn that runs now
@@ -65,11 +65,11 @@ class ActiveCall:
                     await self._give_up(step)
                     break
                 else:
-                    self._scope = self._scope or CallScope(self._call, self._around.memory, [])
+                    self._scope = self._scope or CallScope(self._call, self._context.memory, [])
                     step = self._policy.after_step(await step.run(self._scope))
         except asyncio.CancelledError as cancelled:
             if self._current_route is not None and not self._accepted:
-                self._call.record.note_client_gone(self._current_route)
+                self._call.record.record_client_gone(self._current_route)
             if not sink.reader_gone:  # the client is still there, and must not wait for more
                 await self._break_off(_reason_of(cancelled))
             raise
@@ -91,12 +91,12 @@ class ActiveCall:
         self._writer.close()
         if self._turn is not None:
             self._turn.close()
-        del self._around, self._turn  # which refer back to this, and hold the request's body
+        del self._context, self._turn  # which refer back to this, and hold the request's body
 
     def _begin_turn(self, ask: Ask) -> UpstreamTurn:
         if self._turn is not None:
             self._turn.close()
-        self._turn = turn = UpstreamTurn(ask, self._around)
+        self._turn = turn = UpstreamTurn(ask, self._context)
         self._current_route, self._accepted = ask.route, False
         return turn
 
@@ -105,37 +105,37 @@ class ActiveCall:
         if type(end) is NoReply:
             self._call.release_reply()
             if end.failure is not ask.renew_after:
-                self._call.record.note_failure(ask.route, RequestError(end.failure))
+                self._call.record.record_failure(ask.route, RequestError(end.failure))
         step = self._policy.after(end)
         if type(end) is Interrupted and type(step) is not GiveUp:
             record_continuation(self._call.record, ask.route, end.failure)
         return step
 
-    def _note_first_token(self, turn: UpstreamTurn) -> None:
+    def _record_first_token(self, turn: UpstreamTurn) -> None:
         prepared, reply, call = turn.prepared, turn.reply, self._call
         assert prepared is not None
         assert reply is not None
         self._accepted = True
-        watches_credentials, kept_id = self._policy.watches_credentials, None
+        watches_credentials, stored_id = self._policy.watches_credentials, None
         if watches_credentials or call.state is not None:
-            kept_id = prepared.find_kept_id(reply.watch.started)
+            stored_id = prepared.find_stored_id(reply.watch.started)
         if watches_credentials:
-            name = None if kept_id is None else response_name(kept_id)
-            self._policy.note_first_token(turn.headers, tenant_session(call.tenant, name))
+            name = None if stored_id is None else response_name(stored_id)
+            self._policy.record_first_token(turn.headers, tenant_session(call.tenant, name))
         if call.state is not None:
             call.state.route = str(prepared.route)
-            if kept_id is not None:
-                call.state.note_keeper(prepared.provider.name, prepared.provider.account.label, kept_id)
+            if stored_id is not None:
+                call.state.record_keeper(prepared.provider.name, prepared.provider.account.label, stored_id)
         if call.record.recording is not None:
             call.record.recording.why = reply.why
         ledger = None if turn.built is None else turn.built.ledger
-        call.record.note_reply(prepared.route, prepared.protocol.name, ledger, reply)
+        call.record.record_reply(prepared.route, prepared.protocol.name, ledger, reply)
 
     async def _give_up(self, step: GiveUp) -> None:
         stream = self._writer.open_stream
         if stream is None:
             raise AllTargetsFailed(step.failure, step.error_reply)
-        self._call.record.note_fault(RequestError(step.failure))
+        self._call.record.record_fault(RequestError(step.failure))
         await stream.finish_failed(step.failure)
 
     async def _break_off(self, failure: Failure) -> None:
@@ -145,7 +145,7 @@ class ActiveCall:
             return
         if self._accepted and self._turn is not None and self._turn.reply is not None:
             self._turn.reply.interrupt(failure)
-        self._call.record.note_fault(RequestError(failure))
+        self._call.record.record_fault(RequestError(failure))
         await stream.fail(failure)
 
 

@@ -139,9 +139,9 @@ class Call:
         assert self.client.counting is not None
         self._parse = self.client.counting.parse
 
-    def leaves_state_to(self, keeps_replies: bool) -> bool:
-        """Return whether an upstream may get the request as it is; `keeps_replies`: it keeps what is to be kept."""
-        return self.state is None or (not self.state.is_rebuilt and (keeps_replies or not self.state.keeps))
+    def leaves_state_to(self, stores_replies: bool) -> bool:
+        """Return whether an upstream may get the request as it is; `stores_replies`: it keeps what is to be kept."""
+        return self.state is None or (not self.state.is_rebuilt and (stores_replies or not self.state.keeps))
 
     def hold_context(self, size: int) -> None:
         """Count bytes that the request refers to, until it ends; raises RequestError if there is no room for them."""

@@ -43,6 +43,6 @@ class Continuation(Struct, frozen=True):
 
 def record_continuation(record: RequestRecord, route: Route, failure: Failure) -> None:
     """Record that the reply of this target broke off, and that another one is to continue it."""
-    record.note_failure(route, RequestError(failure))
+    record.record_failure(route, RequestError(failure))
     record.awaits = Awaited.MORE
     log.warning("%s broke off (%s), another upstream continues", route, failure.kind.value)

@@ -99,7 +99,7 @@ class CredentialRound:
         self._member = None if self._choice is None else self._provider.members[self._choice.member]
         return self._member
 
-    def note_answer(self, headers: Headers, response: str | None) -> None:
+    def record_answer(self, headers: Headers, response: str | None) -> None:
         """Note the first token of a reply; `response` is its id where the upstream keeps it."""
         if self._pool is not None and self._choice is not None:
             self._pool.record_success(self._choice.member, self._model, self._session, response)
@@ -111,7 +111,7 @@ class CredentialRound:
                     self._pool.start_cooldown(self.member.account.slot, self._model, until, SPENT, now)
         self.release()
 
-    def note_refusal(self, end: NoReply) -> None:
+    def record_refusal(self, end: NoReply) -> None:
         """Note that the current credential failed."""
         self._refusals[self.member.account.slot] = end
         self.learn(end.failure)

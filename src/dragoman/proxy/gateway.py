@@ -60,7 +60,7 @@ class Gateway:
         """Answer a call at its targets. Raises RequestError if every one failed and nothing was sent to the client."""
         runtime, routes, memory, recording = call.runtime, call.routes, self._memory, call.record.recording
         make_watch: Callable[[], ReplyMonitor] = _make_watch
-        on_guard_trip: Callable[[str], None] = self._note_guard_trip
+        on_guard_trip: Callable[[str], None] = self._record_guard_trip
         if len(routes) > 1:
             routes = available_targets(routes, runtime.providers)
         if recording is not None:
@@ -68,9 +68,9 @@ class Gateway:
 
             lookups = RecordingLookups(recording)
             if call.state is not None:
-                lookups.note_state(call.state)
+                lookups.record_state(call.state)
             recording.routes, memory = routes, LookedUpMemory(memory, lookups)
-            make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._note_guard_trip)
+            make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._record_guard_trip)
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
         sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
         limits = RetryLimits(runtime.config.retry, call.continues, _jitter)
@@ -148,7 +148,7 @@ class Gateway:
         new_id, now = self.new_id, self.now
         return ReplyContext(request, call.model, started, new_id, now, done, kind, state, call.input_tokens)
 
-    def _note_guard_trip(self, what: str) -> None:
+    def _record_guard_trip(self, what: str) -> None:
         self.guard_trips += 1
         log.error("the grammar guard stepped in: %s", what)
 

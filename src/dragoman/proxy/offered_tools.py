@@ -84,9 +84,9 @@ async def offer_tools(
     if plan is not None:
         request, tools = offer_server_tools(request, plan.kinds, await _describe_tools(request, plan, rounds is None))
         for declared in () if tools is None else tools.declared.values():
-            note_settings(declared, plan.located_by, ledger)
+            record_settings(declared, plan.located_by, ledger)
     if tools is None and protocol.name == request.protocol:
-        if TOKEN in call.body or _has_kept_uses(request):
+        if TOKEN in call.body or _has_stored_uses(request):
             request = write_own_uses_as_text(request, read_uses, ledger)
     elif _has_foreign_parts(request):
         names = {} if tools is None else tools.names
@@ -114,7 +114,7 @@ def _has_foreign_parts(request: Request) -> bool:
     return Foreign in map(type, chain.from_iterable(map(_get_parts, request.turns)))
 
 
-def _has_kept_uses(request: Request) -> bool:
+def _has_stored_uses(request: Request) -> bool:
     """Whether a turn has parts that stand for a use which only the gateway can read."""
     parts = chain.from_iterable(map(_get_parts, request.turns))
     return any(type(part) is Foreign and part.use is not None for part in parts)
@@ -130,16 +130,16 @@ def check_domains(request: Request) -> None:
             )
 
 
-def note_settings(tool: Hosted, located_by: Collection[str], ledger: Ledger) -> None:
+def record_settings(tool: Hosted, located_by: Collection[str], ledger: Ledger) -> None:
     """Note the settings that are not followed exactly; `located_by` are the fields of a location that are used."""
     for key, value in tool.ext.items():
         harmless = _WITHOUT_EFFECT.get(key, ())
         if value is not None and harmless is not None and value not in harmless:
-            ledger.note_approximated(f"{tool.at}/{key}", f"the gateway's own {tool.kind} has no such setting")
+            ledger.record_approximated(f"{tool.at}/{key}", f"the gateway's own {tool.kind} has no such setting")
     if tool.filters_results:
-        ledger.note_approximated(f"{tool.at}/type", "the model reads results whole and does not filter them by code")
+        ledger.record_approximated(f"{tool.at}/type", "the model reads results whole and does not filter them by code")
     if tool.max_content_tokens is not None:
-        ledger.note_approximated(f"{tool.at}/max_content_tokens", "a token is taken for four characters")
+        ledger.record_approximated(f"{tool.at}/max_content_tokens", "a token is taken for four characters")
     if isinstance(tool.location, dict) and not tool.location.keys() - {"type"} <= set(located_by):
         used = " and ".join(located_by) or "nothing"
-        ledger.note_approximated(f"{tool.at}/user_location", f"of a location, the search service uses {used}")
+        ledger.record_approximated(f"{tool.at}/user_location", f"of a location, the search service uses {used}")

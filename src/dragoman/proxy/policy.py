@@ -149,13 +149,13 @@ class Policy:
 
     @property
     def watches_credentials(self) -> bool:
-        """Whether it matters which credential is used now; else `note_first_token` has nothing to note."""
+        """Whether it matters which credential is used now; else `record_first_token` has nothing to note."""
         return self._round is not None
 
-    def note_first_token(self, headers: Headers, response: str | None) -> None:
+    def record_first_token(self, headers: Headers, response: str | None) -> None:
         """Note that the credential which is used now is accepted; `response` names a reply that its upstream keeps."""
         if self._round is not None:
-            self._round.note_answer(headers, response)
+            self._round.record_answer(headers, response)
 
     def release(self) -> None:
         """Note that the call is over, perhaps because its client disconnected."""
@@ -203,7 +203,7 @@ class Policy:
                 pass
         if self._round is None:
             return self._after_target_failed(end)
-        self._round.note_refusal(end)
+        self._round.record_refusal(end)
         if not AFTER[end.failure.kind].next_credential:
             return self._after_target_failed(end)
         another = self._round.next()

@@ -8,8 +8,8 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from dragoman.state.kept_call import RecordedState
 from dragoman.state.lost_calls import LostCall
+from dragoman.state.stored_call import RecordedState
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import ReplyState
 from dragoman.translate.hub.request import Inline, Request
@@ -94,7 +94,7 @@ class CallState(Protocol):
     def locate(self, path: str) -> str:
         """Return where something of the whole request stands in the client's body, as JSON pointers."""
 
-    def note_keeper(self, provider: str, account: str, id: str) -> None:
+    def record_keeper(self, provider: str, account: str, id: str) -> None:
         """Note that the provider keeps the reply itself, under this id."""
 
     def observe(self, data: bytes, *, whole: bool) -> None:

@@ -32,7 +32,7 @@ from dragoman.translate.passes.adapt_turns import find_links, inline_links
 from dragoman.translate.passes.default_thinking import add_default_thinking
 from dragoman.translate.passes.server_tools import ServerTools
 from dragoman.translate.protocols import ACCOUNT_CHOICES, KEY_PLACES
-from dragoman.upstreams.provider import Attempt, Pass, Provider, UnsignedRequest, keep_body, no_options
+from dragoman.upstreams.provider import Attempt, Pass, Provider, UnsignedRequest, no_options, pass_body
 from dragoman.upstreams.routing import Route
 
 IDENTITY = (b"accept-encoding", b"identity")
@@ -79,7 +79,7 @@ class Outbound(Struct, frozen=True, kw_only=True):
         """Return which headers of the upstream's answer belong to its reply; None: they are not the client's."""
         return None
 
-    def find_kept_id(self, started: Started | None) -> str | None:
+    def find_stored_id(self, started: Started | None) -> str | None:
         """Return the id under which the upstream keeps its reply for the client; None if it does not."""
         return None
 
@@ -117,7 +117,7 @@ class Passthrough(Unchanged, frozen=True, kw_only=True):
     def select_headers(self, headers: Headers) -> Headers | None:
         return headers
 
-    def find_kept_id(self, started: Started | None) -> str | None:
+    def find_stored_id(self, started: Started | None) -> str | None:
         return None if started is None else started.id
 
 
@@ -193,9 +193,9 @@ async def prepare(
     """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
     endpoint, rules, name = provider.endpoint, provider.requests, call.protocol.name
     speaks = endpoint.protocols if endpoint.find_protocols is None else await endpoint.find_protocols(route.model)
-    keeps_state = call.state is None or call.leaves_state_to(endpoint.keeps_replies)
+    keeps_state = call.state is None or call.leaves_state_to(endpoint.stores_replies)
     passing = call.body if keeps_state and name in speaks else None
-    if passing is not None and rules.passthrough_body is not keep_body:
+    if passing is not None and rules.passthrough_body is not pass_body:
         passing = await run_off_loop(len(passing), partial(rules.passthrough_body, name, passing))
     choosing = (name, speaks, fitting.protocols, fitting.profile, call.body)
     choice = choose_protocol(*choosing) if len(call.body) <= LARGE_BYTES else await _choose_off_loop(*choosing)
@@ -269,7 +269,7 @@ async def _pass_unchanged(
     upstream = protocol.upstream
     assert upstream is not None
     if call.record.recording is not None:
-        call.record.recording.note_built(None)
+        call.record.recording.record_built(None)
     body = passing
     if route.model != call.model:
         if len(passing) <= LARGE_BYTES:
@@ -311,7 +311,7 @@ def _explain(
         client=own,
         chosen=choice.protocol.name,
         continues_stored=call.state is not None and call.state.is_rebuilt,
-        is_stored=not call.leaves_state_to(provider.endpoint.keeps_replies),
+        is_stored=not call.leaves_state_to(provider.endpoint.stores_replies),
         is_converted=call.is_from_other_protocol,
         has_envelope=choice.protocol.name == own and not choice.unchanged,
         tools=tools,
@@ -431,27 +431,27 @@ def client_headers(headers: Headers, is_owner: bool, provider: Provider, upstrea
     """Return the client's headers for an upstream of the same protocol, without duplicates: vendors join them."""
     # Only the owner may choose which organisation of the upstream account pays. Another client's choice would be
     # refused, and the refusal would count against the gateway's credential.
-    kept_back = NOTHING if is_owner else ACCOUNT_CHOICES
+    withheld = NOTHING if is_owner else ACCOUNT_CHOICES
     if headers.lasting is None:
         forwards, required = provider.requests.forwards_header, upstream.required_headers
-        return _select_fields(headers.fields, kept_back, forwards, required)
-    return _select_lasting(headers.lasting, kept_back, provider.requests.forwards_header, upstream.required_headers)
+        return _select_fields(headers.fields, withheld, forwards, required)
+    return _select_lasting(headers.lasting, withheld, provider.requests.forwards_header, upstream.required_headers)
 
 
 @lru_cache(maxsize=256)
 def _select_lasting(
     sent: LastingFields,
-    kept_back: frozenset[bytes],
+    withheld: frozenset[bytes],
     forwards: Callable[[bytes], bool],
     required: tuple[Header, ...],
 ) -> tuple[Header, ...]:
     """Do the same for fields that a client sends again and again."""
-    return _select_fields(sent.fields, kept_back, forwards, required)
+    return _select_fields(sent.fields, withheld, forwards, required)
 
 
 def _select_fields(
     sent: Sequence[Header],
-    kept_back: frozenset[bytes],
+    withheld: frozenset[bytes],
     forwards: Callable[[bytes], bool],
     required: tuple[Header, ...],
 ) -> tuple[Header, ...]:
@@ -461,7 +461,7 @@ def _select_fields(
         field
         for field in sent
         if field[0] not in KEPT_BACK
-        and field[0] not in kept_back
+        and field[0] not in withheld
         and field[0] not in of_connection
         and not field[0].startswith(KEPT_BACK_PREFIXES)
         and forwards(field[0])

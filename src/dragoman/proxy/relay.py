@@ -41,7 +41,7 @@ class RelayedCall(Call):
         recording = self.record.recording
         whole = None if recording is None else self.form.read_all(MAX_BYTES)
         if recording is not None and whole is not None:
-            recording.note_body(whole)
+            recording.record_body(whole)
         self.form.close()
 
     def take_json(self, body: bytes) -> None:

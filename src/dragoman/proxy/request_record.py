@@ -126,10 +126,10 @@ class RequestRecord:
         self.started_at = received_at or time.time()  # seconds since the epoch
         self._started = time.monotonic()
 
-    def note_failure(self, route: Route, refused: RequestError) -> None:
+    def record_failure(self, route: Route, refused: RequestError) -> None:
         self._add_failure(route, refused.failure.kind.value)
 
-    def note_client_gone(self, route: Route) -> None:
+    def record_client_gone(self, route: Route) -> None:
         """Note that the client disconnected before this target answered."""
         self._add_failure(route, CLIENT_GONE)
 
@@ -137,16 +137,16 @@ class RequestRecord:
         self.failed_attempts.append(FailedAttempt(str(route), why))
         self.is_answered = False
 
-    def note_reply(self, route: Route, upstream_protocol: str, ledger: Ledger | None, reply: ReplyProgress) -> None:
+    def record_reply(self, route: Route, upstream_protocol: str, ledger: Ledger | None, reply: ReplyProgress) -> None:
         """Note the first token, from this target."""
         self.route, self.upstream_protocol, self.ledger, self._reply = route, upstream_protocol, ledger, reply
         self.is_answered, self.awaits = True, None
 
-    def note_joined(self, run: str, model: str) -> None:
+    def record_joined(self, run: str, model: str) -> None:
         """Note that the client gets the reply of an earlier request, which alone has used tokens."""
         self.run, self.requested_model, self._reported_usage = run, model, Usage()
 
-    def note_fault(self, fault: BaseException) -> None:
+    def record_fault(self, fault: BaseException) -> None:
         """Note the failure that ends the request."""
         match fault:
             case RequestError(failure=failure):
@@ -158,7 +158,7 @@ class RequestRecord:
             case _:
                 self._result = Kind.BUG.value
 
-    def note_shutdown(self) -> None:
+    def record_shutdown(self) -> None:
         """Note that the gateway stopped before the reply was complete."""
         self._result = SHUTDOWN
         if self.failed_attempts and self.failed_attempts[-1].why == CLIENT_GONE:

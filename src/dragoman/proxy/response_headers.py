@@ -49,7 +49,7 @@ def _find_forwarded(names: tuple[bytes, ...], dropped: frozenset[bytes], shows_a
     return tuple(
         place
         for place, name in enumerate(names)
-        if not _is_kept_back(name) and name not in dropped and (shows_account or not _describes_account(name))
+        if not _is_withheld(name) and name not in dropped and (shows_account or not _describes_account(name))
     )
 
 
@@ -66,7 +66,7 @@ def _describes_account(name: bytes) -> bool:
     return marked or name in ACCOUNT_NAMES or name.startswith(ACCOUNT_PREFIXES) or name.endswith(ACCOUNT_ENDS)
 
 
-def _is_kept_back(name: bytes) -> bool:
+def _is_withheld(name: bytes) -> bool:
     return name in HOP_BY_HOP or name.startswith(b"access-control-")
 
 

@@ -128,11 +128,11 @@ class StreamWriter:
     async def send(self, data: bytes) -> None:
         await self._sink.send(self._take_pending(data))
 
-    def keep_for_end(self, data: bytes) -> None:
+    def hold_for_end(self, data: bytes) -> None:
         """Send this with the next bytes, or with the end."""
         self._last += data
 
-    def keep_apart(self, data: bytes) -> None:
+    def hold_apart(self, data: bytes) -> None:
         """Send this last, in a write of its own."""
         self._apart = data
 

@@ -277,7 +277,7 @@ class _Runner:
         assert plan.search is not None
         settings = plan.search_settings
         query = SearchQuery(text, settings.results, _domains(declared), _country(declared))
-        return await self._note_run(SEARCH, plan.search.name, search(plan.search, query, settings.timeout_s))
+        return await self._record_run(SEARCH, plan.search.name, search(plan.search, query, settings.timeout_s))
 
     async def _fetch(self, url: str) -> ToolOutcome:
         plan, declared = self._plan, self._tools.declared[FETCH]
@@ -286,7 +286,7 @@ class _Runner:
         if named is None:
             message = "The address has not appeared in the conversation. Search for it, or ask the user."
             return ToolFailure(ToolErrorCode.URL_NOT_IN_PRIOR_CONTEXT, message)
-        outcome = await self._note_run(FETCH, plan.fetch.name, fetch(plan.fetch, named, _domains(declared)))
+        outcome = await self._record_run(FETCH, plan.fetch.name, fetch(plan.fetch, named, _domains(declared)))
         if not isinstance(outcome, WebPage):
             return outcome
         return replace(_shorten(outcome, declared.max_content_tokens), is_citable=declared.cites_pages)
@@ -301,7 +301,7 @@ class _Runner:
 
         return await run_off_loop(call.size + sum(len(text.text) for text in returned), find)
 
-    async def _note_run(self, tool: str, backend: str, running: Awaitable[T]) -> T:
+    async def _record_run(self, tool: str, backend: str, running: Awaitable[T]) -> T:
         """Wait for a tool, and note how it ended and how long it took."""
         clock = asyncio.get_running_loop().time
         began, result = clock(), CANCELLED

@@ -21,10 +21,10 @@ from dragoman.proxy.steps.hooks import run_hooks
 from dragoman.proxy.steps.observe import LiveView, observe, observe_without_row
 from dragoman.proxy.steps.parked_runs import ParkedRuns
 from dragoman.proxy.steps.read_body import read_body, read_relayed_body
-from dragoman.proxy.steps.restore_state import StateSource, note_state, restore_state
+from dragoman.proxy.steps.restore_state import StateSource, record_state, restore_state
 from dragoman.proxy.steps.room import check_room
 from dragoman.state.background import BackgroundRuns
-from dragoman.state.kept_call import KeptCall
+from dragoman.state.stored_call import StoredCall
 
 if TYPE_CHECKING:  # imported when such a request comes
     from dragoman.proxy.relay import RelayedCall
@@ -100,7 +100,7 @@ async def serve_without_model(services: Services, call: Call, sink: ReplySink, s
         await answer_without_model(source, call, state, sink)
 
 
-async def run_in_background(services: Services, call: Call, sink: ReplySink, state: KeptCall) -> None:
+async def run_in_background(services: Services, call: Call, sink: ReplySink, state: StoredCall) -> None:
     """Run a response that was queued, with the state that was stored with it; whoever runs it stores its end."""
     gateway = services.gateway
     with observe(gateway, call, sink, services.live):
@@ -122,7 +122,7 @@ async def count(services: Services, call: Call, sink: ReplySink) -> None:
         async with restore_state(services.counted_state, call, sink) as state:
             if state is not None:
                 call.state = state  # even of one that would be compacted
-                note_state(call, state)
+                record_state(call, state)
             await find_routes(call, gateway.runtime)
             await count_tokens(call, sink)
 

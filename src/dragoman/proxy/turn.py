@@ -36,19 +36,19 @@ class CallContext(Struct, frozen=True):
     call: Call
     memory: LostCallMemory
     replies: Replies
-    note_first_token: Callable[["UpstreamTurn"], None]
+    record_first_token: Callable[["UpstreamTurn"], None]
     clock: Callable[[], float]  # of the event loop
 
 
 class UpstreamTurn:
     """One upstream request and its reply."""
 
-    def __init__(self, ask: Ask, around: CallContext) -> None:
+    def __init__(self, ask: Ask, context: CallContext) -> None:
         self._ask = ask
-        self._around = around
-        self._replies = around.replies
-        self._server = around.call.runtime.config.server
-        self._clock = around.clock
+        self._context = context
+        self._replies = context.replies
+        self._server = context.call.runtime.config.server
+        self._clock = context.clock
         self._answer: IncomingResponse | None = None
         self.ended = False  # the upstream's body has been read to its end
         self.prepared: Prepared | None = None
@@ -61,7 +61,7 @@ class UpstreamTurn:
             assert ask.provider.auth.renew is not None
             if not await ask.provider.auth.renew():
                 return NoReply(ask.renew_after)
-        call, changes = self._around.call, ask.changes
+        call, changes = self._context.call, ask.changes
         try:
             if ask.provider.replies.withholds_cut_calls:
                 changes = (*changes, *await self._notices())
@@ -110,10 +110,10 @@ class UpstreamTurn:
 
     async def _notices(self) -> tuple[Change, ...]:
         """Return the changes that tell the model which calls its last reply in this conversation lost."""
-        call = self._around.call
+        call = self._context.call
         await call.read()
         conversations = await run_off_loop(len(call.body), lambda: digest_conversation(call.request()))
-        lost_calls = await self._around.memory.recall(call.tenant, conversations)
+        lost_calls = await self._context.memory.recall(call.tenant, conversations)
         return (lambda request, ledger: add_notice(request, lost_calls),) if lost_calls else ()
 
     async def _begin_with_tools(self, prepared: Translated) -> ToolsCalled:
@@ -134,7 +134,7 @@ class UpstreamTurn:
         failure = await self._until_first_token(prepared, answer, reply, begun)
         if failure is not None:
             return NoReply(failure)
-        self._around.note_first_token(self)
+        self._context.record_first_token(self)
         await reply.commit()
         if not reply.is_over:
             await self._pump(prepared, answer, reply)
@@ -152,7 +152,7 @@ class UpstreamTurn:
                 self._wait.extend(self._clock(), has_token=True)
                 return None
             failure = None if has_room else await reply.wait_for_room()
-            failure = failure or self._note_sign_of_life(prepared, reply)
+            failure = failure or self._record_sign_of_life(prepared, reply)
             if failure is not None:
                 return failure
             read = await self._next_chunk(prepared, answer, reply)
@@ -176,7 +176,7 @@ class UpstreamTurn:
             is_complete = reply is not None and reply.progress is Progress.COMPLETE
             return b"" if is_complete else connection_failure(prepared, fault)
 
-    def _note_sign_of_life(self, prepared: Prepared, reply: StreamedReply) -> Failure | None:
+    def _record_sign_of_life(self, prepared: Prepared, reply: StreamedReply) -> Failure | None:
         """Extend the wait for bytes without a token, up to a limit; return the failure beyond it."""
         now = self._clock()
         self._wait.extend(now, is_answering(prepared, reply))
@@ -216,7 +216,7 @@ class UpstreamTurn:
             rest = await self._receive_document(prepared, answer)
         else:
             size = len(whole)
-            rest = count_held(self._around.call.buffered, prepared.provider, size, size) or whole
+            rest = count_held(self._context.call.buffered, prepared.provider, size, size) or whole
         if type(rest) is Failure:
             return NoReply(rest)
         self.ended = True
@@ -227,7 +227,7 @@ class UpstreamTurn:
         reply.take(reply.read() if size <= LARGE_BYTES else await run_off_loop(size, reply.read))
         if reply.watch.failure is not None:
             return NoReply(attribute_failure(prepared, reply.watch.failure))
-        self._around.note_first_token(self)
+        self._context.record_first_token(self)
         await reply.commit()
         return reply.conclude()
 
@@ -235,5 +235,5 @@ class UpstreamTurn:
         timeouts, provider = self._wait.timeouts, prepared.provider
         silence_s = min(timeouts.first_token_s, timeouts.idle_s)  # what has come of a body may hold tokens or none
         total_s = timeouts.first_token_s + timeouts.token_s
-        reading = read_reply(self._around.call, answer, silence_s, total_s, provider.name)
+        reading = read_reply(self._context.call, answer, silence_s, total_s, provider.name)
         return await receive(prepared, reading, partial(stalled_failure, provider, silence_s, total_s))

@@ -143,7 +143,7 @@ async def relay_resource(
     sink: ReplySink,
     path: str,
     request_id: str,
-    note_status: NoteStatus | None = None,
+    record_status: NoteStatus | None = None,
 ) -> None:
     """Send the client's request to the provider that keeps the resource, and its answer to the client.
 
@@ -165,8 +165,8 @@ async def relay_resource(
         if answer.status == 401:
             message = f"Provider {name!r} rejected its credential (HTTP 401). Run: dragoman doctor"
             raise RequestError(Failure(Kind.CREDENTIAL, message))
-        if note_status is not None:
-            await note_status(answer.status)
+        if record_status is not None:
+            await record_status(answer.status)
         forwarded = headers_to_forward(answer.headers, shows_account=False)
         sink.begin(answer.status, [*forwarded, *request_id_headers(request_id)])
         while chunk := await answer.chunk(runtime.config.server.idle_timeout_s):

@@ -19,9 +19,9 @@ from dragoman.proxy.steps.parked_runs import PARK
 from dragoman.server.routes import RoutedRequest, make_call
 from dragoman.server.unknown_models import HoldBack
 from dragoman.state.background import ActiveRun, BackgroundRuns
-from dragoman.state.kept_call import KeptCall
 from dragoman.state.run_output import RunSink
 from dragoman.state.service import ResponseService
+from dragoman.state.stored_call import StoredCall
 from dragoman.store import StoreError
 from dragoman.store.response_rows import BACKGROUND_STREAM, ResponseRow
 from dragoman.tenancy.keys import KeyId, Keyring
@@ -70,7 +70,7 @@ class BackgroundApi:
             raise RequestError(Failure(Kind.BAD_REQUEST, f"Cannot cancel a {row.status} response."))
         return await self._service.render(row)
 
-    async def _execute(self, services: Services, hold_back: HoldBack, run: ActiveRun, state: KeptCall) -> None:
+    async def _execute(self, services: Services, hold_back: HoldBack, run: ActiveRun, state: StoredCall) -> None:
         """Run a response as if its client had sent the request now and waited for it.
 
         Raises RequestError, or BufferBudgetExceeded if there is no memory for it now.

@@ -125,7 +125,7 @@ class ResponsesApi:
             if status < 300 or status == 404:  # else the provider still has it, and the client may try again
                 await self.service.ask(self.service.store.delete_response(row.owner, row.id))
 
-        if await self._relay_to_keeper(request, row, note_status=forget):
+        if await self._relay_to_keeper(request, row, record_status=forget):
             return
         deleted = await self.service.delete(row.owner, row.id)
         self.background.runs.stop_running(row)
@@ -143,7 +143,7 @@ class ResponsesApi:
         return await self.service.find(self._tenant(request.key), id)
 
     async def _relay_to_keeper(
-        self, request: RoutedRequest, row: ResponseRow, below: str = "", note_status: NoteStatus | None = None
+        self, request: RoutedRequest, row: ResponseRow, below: str = "", record_status: NoteStatus | None = None
     ) -> bool:
         """Pass the request on to the provider that keeps the response itself; return whether there is one."""
         if not row.keeper:
@@ -151,7 +151,7 @@ class ResponsesApi:
         path = f"{PATH}/{quote_name(row.id, '/response_id')}{below}"
         keeper = Keeper(row.keeper, row.account, NAME)
         await relay_resource(
-            self._gateway.runtime, keeper, request.http, request.sink, path, request.request_id, note_status
+            self._gateway.runtime, keeper, request.http, request.sink, path, request.request_id, record_status
         )
         return True
 

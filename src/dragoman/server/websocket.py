@@ -27,9 +27,9 @@ from dragoman.proxy.steps.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.server.rejections import key_failure
 from dragoman.server.routes import RoutedRequest, make_call
 from dragoman.server.unknown_models import HoldBack
-from dragoman.state.kept_call import KeptCall
 from dragoman.state.service import ResponseService
 from dragoman.state.socket_memory import HeldRequest, SocketMemory
+from dragoman.state.stored_call import StoredCall
 from dragoman.translate.framing.jsonread import JSON_ERRORS
 from dragoman.translate.framing.sse import Frame, SseFramer
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
@@ -364,7 +364,7 @@ class ResponsesSocket:
         await asyncio.sleep(0)
         await self._socket.wait_writable()
 
-    async def open_state(self, lane: str, raw: dict[str, Json], size: int, held: HeldRequest) -> KeptCall:
+    async def open_state(self, lane: str, raw: dict[str, Json], size: int, held: HeldRequest) -> StoredCall:
         """Return the state of a request, which may be what the connection remembers. Raises RequestError."""
         self._memory.use_parent(held, raw.get("previous_response_id"))
         state = await self._services.service.open_call(self._request.tenant, raw, size, self._memory.responses)
@@ -377,11 +377,11 @@ class ResponsesSocket:
         state.memory = partial(self._memory.remember, lane, held)
         return state
 
-    def remembers(self, state: KeptCall) -> bool:
+    def remembers(self, state: StoredCall) -> bool:
         return self._memory.has(state.id)
 
-    def note_end(self, state: KeptCall) -> None:
-        self._services.service.note_end(state)
+    def record_end(self, state: StoredCall) -> None:
+        self._services.service.record_end(state)
 
     # What is sent
 
@@ -421,17 +421,17 @@ class LaneState:
     def concerns(self, call: Call) -> bool:
         return True
 
-    async def open(self, call: Call) -> KeptCall:
+    async def open(self, call: Call) -> StoredCall:
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
         return await self._socket.open_state(self._lane, raw, len(call.body), self._held)
 
-    def remembers(self, state: KeptCall) -> bool:
+    def remembers(self, state: StoredCall) -> bool:
         return self._socket.remembers(state)
 
-    def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
+    def close(self, call: Call, state: StoredCall, *, is_answered: bool) -> None:
         state.memory = None  # others may refer to the state for longer than the connection lasts
         if is_answered:
-            self._socket.note_end(state)
+            self._socket.record_end(state)
 
 
 def _read_fields(message: SocketMessage) -> dict[str, Json]:

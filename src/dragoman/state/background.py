@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from dragoman.config.settings import ResponsesSettings
 from dragoman.net.errors import BufferBudgetExceeded
 from dragoman.net.tasks import describe_fault, spawn
-from dragoman.state.kept_call import KeptCall
 from dragoman.state.run_output import RunOutput, RunSink
 from dragoman.state.service import ResponseService, now
+from dragoman.state.stored_call import StoredCall
 from dragoman.store import StoreError
 from dragoman.store.response_rows import (
     BACKGROUND,
@@ -33,7 +33,7 @@ from dragoman.store.response_rows import (
 )
 from dragoman.store.runs import Runs
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
-from dragoman.translate.hub.ports import KeptReply
+from dragoman.translate.hub.ports import StoredReply
 from dragoman.translate.hub.request import Json
 from dragoman.translate.protocols.responses.encode_response import (
     QUEUED_EVENTS,
@@ -80,7 +80,7 @@ class ActiveRun:
         self.row = run.row
         self.token = run.token
         self.request = msgspec.msgpack.decode(run.request, type=RunRequest)
-        self.state: KeptCall | None = None  # None until it is read from the store
+        self.state: StoredCall | None = None  # None until it is read from the store
         self.output = output
         self.sink: RunSink | None = None  # of the attempt to run it that is under way
         self.task: asyncio.Task[None] | None = None
@@ -104,7 +104,7 @@ class ActiveRun:
             self.task.cancel()
 
 
-Execute = Callable[[ActiveRun, KeptCall], Awaitable[None]]
+Execute = Callable[[ActiveRun, StoredCall], Awaitable[None]]
 
 
 class BackgroundRuns:
@@ -133,10 +133,10 @@ class BackgroundRuns:
 
     # Requests of clients
 
-    async def queue(self, state: KeptCall, request: RunRequest, *, stream: bool) -> ResponseRow:
+    async def queue(self, state: StoredCall, request: RunRequest, *, stream: bool) -> ResponseRow:
         """Queue a response; raises RequestError if its owner has too many, or the store cannot be reached."""
         snapshot, most = state.snapshot, self._settings().max_unfinished_per_key
-        reply = KeptReply("queued", snapshot.stored_head("queued"), snapshot.settings, ())
+        reply = StoredReply("queued", snapshot.stored_head("queued"), snapshot.settings, ())
         row, items, _ = state.describe(reply)
         row = replace(row, mode=BACKGROUND_STREAM if stream else BACKGROUND)
         run = QueuedRun(msgspec.msgpack.encode(request))
@@ -225,9 +225,9 @@ class BackgroundRuns:
         try:
             async with self._taking:
                 await self._take_all()
-            self._note_store(None)
+            self._record_store(None)
         except StoreError as error:
-            self._note_store(error)
+            self._record_store(error)
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):
                 await self._wake.wait()
@@ -254,7 +254,7 @@ class BackgroundRuns:
         active = self._active[run.row.owner, run.row.id] = ActiveRun(run, output)
         active.task = spawn(self._run(active), name="background response")
 
-    def _note_store(self, error: StoreError | None) -> None:
+    def _record_store(self, error: StoreError | None) -> None:
         if error is not None and not self._is_failing:
             log.warning("background responses wait, because the store cannot be reached: %s", error)
         self._is_failing = error is not None
@@ -334,7 +334,7 @@ class BackgroundRuns:
             await asyncio.sleep(FINISH_RETRY_S)
             return
         for active, _ in batch:
-            active.output.note_stored()
+            active.output.record_stored()
             active.wake_followers()
         await asyncio.sleep(STORE_EVENTS_S)
 

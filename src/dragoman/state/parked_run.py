@@ -116,7 +116,7 @@ class ParkedRun:
         self.is_stream = False
         self.is_done = False
         self.is_whole = False  # it ended as its protocol wants it, not in the middle
-        self.is_kept = True  # False: it became too large
+        self.is_resumable = True  # False: it became too large
         self.is_delivered = False  # a client has got its end
         self.is_taken = False  # by a retry
         self.failure: Failure | None = None  # why there is no reply
@@ -129,7 +129,7 @@ class ParkedRun:
     @property
     def is_lost(self) -> bool:
         """Whether its client left before the end, and no other has it."""
-        return self.is_kept and not (self.clients or self.is_delivered or self.is_taken)
+        return self.is_resumable and not (self.clients or self.is_delivered or self.is_taken)
 
     def headers_for(self, request_id: str) -> list[Header]:
         """Return the headers for another request that gets this reply: with its own id."""
@@ -148,7 +148,7 @@ class ParkedRun:
         self._wake()
 
     def add(self, data: bytes) -> None:
-        if not self.is_kept:
+        if not self.is_resumable:
             return
         self.size += len(data)
         if self._splitter is None:
@@ -159,7 +159,7 @@ class ParkedRun:
         self._wake()
 
     def end(self, *, whole: bool) -> None:
-        if self.is_kept and self._splitter is not None:
+        if self.is_resumable and self._splitter is not None:
             self.rest = self._splitter.rest
         self._splitter = None
         self.is_done, self.is_whole = True, whole
@@ -167,7 +167,7 @@ class ParkedRun:
 
     def forget(self) -> None:
         """Give up what is kept; the client that is connected still gets everything."""
-        self.is_kept = False
+        self.is_resumable = False
         self.blocks.clear()
         self.sign, self._splitter = b"", None
         self._wake()
@@ -228,11 +228,11 @@ class ParkedSink(DetachedSink):
     in any case.
     """
 
-    def __init__(self, run: ParkedRun, client: ReplySink, note_growth: Callable[[ParkedRun, int], None]) -> None:
+    def __init__(self, run: ParkedRun, client: ReplySink, record_growth: Callable[[ParkedRun, int], None]) -> None:
         super().__init__()
         self._run = run
         self._client = client
-        self._note_growth = note_growth
+        self._record_growth = record_growth
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         if self._is_over:
@@ -297,12 +297,12 @@ class ParkedSink(DetachedSink):
     def _keep_head(self, status: int, headers: Sequence[Header]) -> None:
         before = self._run.size
         self._run.begin(status, headers)
-        self._note_growth(self._run, self._run.size - before)
+        self._record_growth(self._run, self._run.size - before)
 
     def _keep(self, data: bytes) -> None:
         before = self._run.size
         self._run.add(data)
-        self._note_growth(self._run, self._run.size - before)
+        self._record_growth(self._run, self._run.size - before)
 
 
 class RunMemory(Protocol):
@@ -326,13 +326,13 @@ class RunMemory(Protocol):
     def add(self, run: ParkedRun) -> None:
         """Let requests find a run from now on."""
 
-    def note_growth(self, run: ParkedRun, size: int) -> None:
+    def record_growth(self, run: ParkedRun, size: int) -> None:
         """Count what was added to a run; forget it if there is no room."""
 
-    def note_end(self, run: ParkedRun) -> None:
+    def record_end(self, run: ParkedRun) -> None:
         """Let a run that has ended make room for others."""
 
-    def note_left(self, run: ParkedRun) -> None:
+    def record_left(self, run: ParkedRun) -> None:
         """Stop counting a run that was removed, once no client gets it any more."""
 
     def remove(self, run: ParkedRun) -> None:
@@ -378,13 +378,13 @@ class RunIndex:
         else:
             self._by_request.setdefault((run.owner, run.digest), []).append(run)
         run.size += EMPTY_RUN_BYTES
-        self.note_growth(run, EMPTY_RUN_BYTES)
+        self.record_growth(run, EMPTY_RUN_BYTES)
 
-    def note_end(self, run: ParkedRun) -> None:
+    def record_end(self, run: ParkedRun) -> None:
         if run.id in self._runs:
             self._ended[run.id] = run
 
-    def note_growth(self, run: ParkedRun, size: int) -> None:
+    def record_growth(self, run: ParkedRun, size: int) -> None:
         """Count what was added to a run; forget it if there is no room."""
         if not size or (run.id not in self._runs and run.id not in self._removed):
             return
@@ -392,7 +392,7 @@ class RunIndex:
         if run.size > MAX_RUN_BYTES or not self._has_room(run.owner):
             run.forget()
             self.remove(run)
-            self.note_left(run)
+            self.record_left(run)
 
     def remove(self, run: ParkedRun) -> None:
         """Remove a run; whoever gets it now gets the rest, and it counts until then."""
@@ -401,7 +401,7 @@ class RunIndex:
         self._ended.pop(run.id, None)
         run.clear_timer()
         self._removed[run.id] = run
-        self.note_left(run)
+        self.record_left(run)
         if run.key is not None:
             self._by_key.pop((run.owner, run.path, run.key), None)
             return
@@ -410,9 +410,9 @@ class RunIndex:
         if not same:
             del self._by_request[run.owner, run.digest]
 
-    def note_left(self, run: ParkedRun) -> None:
+    def record_left(self, run: ParkedRun) -> None:
         """Stop counting a run that was removed, once no client gets it any more."""
-        if (not run.clients or not run.is_kept) and self._removed.pop(run.id, None) is not None:
+        if (not run.clients or not run.is_resumable) and self._removed.pop(run.id, None) is not None:
             self._count(run.owner, -run.size)
 
     def _has_room(self, owner: str) -> bool:

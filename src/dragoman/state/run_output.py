@@ -58,7 +58,7 @@ class RunOutput:
             self._being_stored = self._take_chunk()
         return self._being_stored
 
-    def note_stored(self) -> None:
+    def record_stored(self) -> None:
         self._being_stored = None
 
     def take_rest(self) -> list[EventChunk]:

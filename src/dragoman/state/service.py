@@ -20,7 +20,7 @@ from dragoman.state.context import (
     response_not_found,
     restore,
 )
-from dragoman.state.kept_call import ConversationLease, KeptCall, Terms
+from dragoman.state.stored_call import ConversationLease, StoredCall, Terms
 from dragoman.store import Store, StoreError
 from dragoman.store.response_rows import ItemRow, ResponseRow, Room, StorageBounds, split_digests
 from dragoman.store.responses import Responses
@@ -66,7 +66,7 @@ class ResponseService:
         """Return whether a request reads or changes what is kept."""
         return uses_state(body, stores=self._settings().store)
 
-    async def open_call(self, owner: str, raw: dict[str, Json], size: int, memory: Memory = NO_MEMORY) -> KeptCall:
+    async def open_call(self, owner: str, raw: dict[str, Json], size: int, memory: Memory = NO_MEMORY) -> StoredCall:
         """Return the state of a call; raises RequestError if it refers to something that its owner does not have."""
         wants = raw.get("store")
         if wants is not None and not isinstance(wants, bool):
@@ -80,15 +80,15 @@ class ResponseService:
             if lease is not None:
                 await lease.release()
             raise
-        return KeptCall(self.store, terms, raw, context, size, lease)
+        return StoredCall(self.store, terms, raw, context, size, lease)
 
-    async def restore_call(self, row: ResponseRow, fields: dict[str, Json]) -> KeptCall:
+    async def restore_call(self, row: ResponseRow, fields: dict[str, Json]) -> StoredCall:
         """Return the state of a call whose response is queued, from what was stored of it and the request's fields."""
         items = tuple(restore(item) for item in await self.store.load_context(row) if item is not None)
         previous = read_id(fields, "previous_response_id")
         context = Context(items[: row.input_start], items[row.input_start :], previous, row.conversation or None)
         size = sum(one.row.size for one in context.items if one.row is not None)
-        state = KeptCall(self.store, Terms(row.owner, True, row.expires_at - row.created_at), fields, context, size)
+        state = StoredCall(self.store, Terms(row.owner, True, row.expires_at - row.created_at), fields, context, size)
         state.id, state.created, state.in_background = row.id, row.created_at, True
         return state
 
@@ -142,7 +142,7 @@ class ResponseService:
                 )
         raise BadRequest(at, f"{reached} Delete conversations or items that are not needed.", code=STORAGE_LIMIT)
 
-    def note_end(self, call: KeptCall) -> None:
+    def record_end(self, call: StoredCall) -> None:
         """Note how the storing of a reply went; after a failure the store is left alone for a while."""
         if call.committed is None:
             return

@@ -104,7 +104,7 @@ class SqliteDatabase:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._writer = _Worker(partial(connect_writer, path, self._note_commit), path, "store")
+        self._writer = _Worker(partial(connect_writer, path, self._record_commit), path, "store")
         self._reader = _Worker(partial(connect, path), path, "store reader")
         self._checkpointer = _Worker(partial(connect_checkpointer, path), path, "store checkpoints")
         self._is_checkpointing = False
@@ -153,7 +153,7 @@ class SqliteDatabase:
                 return
             await asyncio.sleep(EMPTY_LOG_PAUSE_S)  # a reader needs the log
 
-    def _note_commit(self, connection: apsw.Connection, _: str, pages: int) -> int:
+    def _record_commit(self, connection: apsw.Connection, _: str, pages: int) -> int:
         """Begin a checkpoint on its thread when the log has grown. This is called on the thread that writes."""
         if pages >= CHECKPOINT_PAGES and not self._is_checkpointing:
             self._is_checkpointing = True
@@ -279,12 +279,12 @@ def connect(path: Path) -> apsw.Connection:
     return connection
 
 
-def connect_writer(path: Path, note_commit: NoteCommit) -> apsw.Connection:
+def connect_writer(path: Path, record_commit: NoteCommit) -> apsw.Connection:
     """Open the connection that writes. A file of an older version, which never became smaller, is rewritten once."""
     connection = connect(path)
     if int(connection.pragma("auto_vacuum")) != INCREMENTAL:
         _rewrite(connection, path)
-    connection.set_wal_hook(note_commit)
+    connection.set_wal_hook(record_commit)
     return connection
 
 

@@ -237,7 +237,7 @@ class Keyring:
         live = await self._store.list_live_keys()
         for digest in self._fixed:
             row = await self._store.find_key(digest)
-            self._note_revocation(row is not None and row.revoked_at is not None)
+            self._record_revocation(row is not None and row.revoked_at is not None)
         self._publish(live)
 
     async def watch(self, poll_s: float = POLL_S) -> None:
@@ -271,7 +271,7 @@ class Keyring:
         if used and self._store is not None:
             await self._store.touch_keys(used, int(self._clock()))
 
-    def _note_revocation(self, revoked: bool) -> None:
+    def _record_revocation(self, revoked: bool) -> None:
         if revoked and not self.environment_key_revoked:
             log.warning("the client key in the environment is revoked, so it is not valid; unset it, or set another")
         self.environment_key_revoked = revoked

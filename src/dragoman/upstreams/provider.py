@@ -115,7 +115,7 @@ async def no_options(model: str) -> object:
     return None
 
 
-def keep_body(protocol: str, body: bytes) -> bytes | None:
+def pass_body(protocol: str, body: bytes) -> bytes | None:
     return body
 
 
@@ -123,7 +123,7 @@ def forward_every_header(name: bytes) -> bool:
     return True
 
 
-def keep_response(out: OutgoingRequest, response: IncomingResponse) -> IncomingResponse:
+def pass_response(out: OutgoingRequest, response: IncomingResponse) -> IncomingResponse:
     return response
 
 
@@ -156,7 +156,7 @@ class Endpoint(Struct, frozen=True):
     # Path -> the address of the request that is made now, where the account in use decides it; None: `url` and path.
     find_address: Callable[[str], Awaitable[Address]] | None = None
     relays: frozenset[str] = frozenset()  # the other paths of OpenAI's API that it serves
-    keeps_replies: bool = False  # it stores replies that later requests refer to, where its protocol has that
+    stores_replies: bool = False  # it stores replies that later requests refer to, where its protocol has that
     counts_tokens: bool = False  # it has an endpoint that counts the tokens of a request
     first_token: FirstTokenWait = FirstTokenWait()
 
@@ -195,7 +195,7 @@ class RequestRules(Struct, frozen=True):
 
     quirks: frozenset[str] = frozenset()
     passes: tuple[Pass, ...] = ()  # run before a request is built
-    passthrough_body: Callable[[str, bytes], bytes | None] = keep_body  # None: build it anew
+    passthrough_body: Callable[[str, bytes], bytes | None] = pass_body  # None: build it anew
     forwards_header: Callable[[bytes], bool] = forward_every_header  # whether a client's header is passed on
     headers: RequestHeaders | None = None  # of one request
     options: Callable[[str], Awaitable[object]] = no_options  # model -> what its protocol needs to build a request
@@ -210,7 +210,7 @@ class ReplyRules(Struct, frozen=True):
 
     stages: Callable[[Request], list[Stage[Event, Event]]] | None = None  # None: bytes may pass unchanged
     interpret_failure: Callable[[Failure], Failure] = lambda failure: failure
-    fix_response: Callable[[OutgoingRequest, IncomingResponse], IncomingResponse] = keep_response
+    fix_response: Callable[[OutgoingRequest, IncomingResponse], IncomingResponse] = pass_response
     withholds_cut_calls: bool = False  # the decoder emits a tool call only once it is complete
     completes_cut_calls: bool = False  # request the rest of a tool call that was cut off
 
@@ -252,7 +252,7 @@ class Provider(Struct, frozen=True):
     def send(self, out: OutgoingRequest, head_timeout_s: float) -> Coroutine[object, object, IncomingResponse]:
         """Send a request; return the response, with this upstream's known mistakes corrected."""
         sending = self.endpoint.send(out, self.endpoint.dial, head_timeout_s=head_timeout_s)
-        return sending if self.replies.fix_response is keep_response else self._send_and_fix(out, sending)
+        return sending if self.replies.fix_response is pass_response else self._send_and_fix(out, sending)
 
     async def list_secrets(self) -> SecretForms:
         """Return all forms of the secrets in its requests. Raises as `authorize` does."""

@@ -16,8 +16,8 @@ from dragoman.operate.gateway.gateway_process import (
     find_process,
     forget_gateway,
     list_gateways,
-    note_gateway,
     read_beginning,
+    record_gateway,
     stop_process,
 )
 
@@ -70,7 +70,7 @@ def describe(process: "subprocess.Popen[bytes]", root: str = ROOT) -> GatewayPro
 def test_a_running_process_is_listed_and_notes_of_ended_ones_are_removed(
     tmp_path: Path, environ: dict[str, str], other: "subprocess.Popen[bytes]"
 ) -> None:
-    own = note_gateway(tmp_path, ROOT)
+    own = record_gateway(tmp_path, ROOT)
     reused = write_note(tmp_path, GatewayProcess(ROOT, other.pid, "long ago"), "reused")
     ended = write_note(tmp_path, GatewayProcess(ROOT, 2_147_483_646, "long ago"), "ended")
     broken = own.with_name("broken.json")
@@ -85,7 +85,7 @@ def test_a_running_process_is_listed_and_notes_of_ended_ones_are_removed(
 def test_the_newest_gateway_comes_first(
     tmp_path: Path, environ: dict[str, str], other: "subprocess.Popen[bytes]"
 ) -> None:
-    older = note_gateway(tmp_path, ROOT)
+    older = record_gateway(tmp_path, ROOT)
     os.utime(older, (1, 1))
     write_note(tmp_path, describe(other), "newer")
     assert [noted.pid for noted in list_gateways(environ)] == [other.pid, os.getpid()]
@@ -107,7 +107,7 @@ def test_the_newest_gateway_comes_first(
 def test_a_process_is_found_by_the_address_of_its_gateway(
     tmp_path: Path, environ: dict[str, str], url: str, is_found: bool
 ) -> None:
-    note_gateway(tmp_path, ROOT)
+    record_gateway(tmp_path, ROOT)
     assert (find_process(environ, url) is not None) == is_found
 
 

@@ -10,7 +10,7 @@ from dragoman.config.load import load
 from dragoman.config.settings import Config
 from dragoman.net.client import HttpClient
 from dragoman.operate import AdminError, InvalidArgument
-from dragoman.operate.gateway.gateway_process import forget_gateway, note_gateway
+from dragoman.operate.gateway.gateway_process import forget_gateway, record_gateway
 from dragoman.operate.gateway.running_gateway import (
     GatewayClient,
     accepts_key,
@@ -77,7 +77,7 @@ def test_a_gateway_is_found_by_its_note_and_by_a_given_address(tmp_path: Path) -
     environ, elsewhere = {"HOME": str(tmp_path)}, config_in(tmp_path, 1)
     with running(ECHO, tmp_path) as gateway:
         assert asyncio.run(find_gateway(elsewhere, environ)) is None
-        note = note_gateway(tmp_path / ".local" / "share" / "dragoman", gateway.url)
+        note = record_gateway(tmp_path / ".local" / "share" / "dragoman", gateway.url)
         assert asyncio.run(find_gateway(elsewhere, environ)) == gateway.url
         assert asyncio.run(require_gateway(elsewhere, environ)) == gateway.url
         assert asyncio.run(find_gateway(elsewhere, {}, f"{gateway.url}/v1/")) == gateway.url

@@ -229,7 +229,7 @@ class Bill:
         self.on_change(number)
         return story.moves[place], counts
 
-    def note_search(self, number: int) -> None:
+    def record_search(self, number: int) -> None:
         with self._lock:
             self.searches[number] += 1
         self.on_change(number)
@@ -254,7 +254,7 @@ class StoryUpstream(FakeUpstream):
         if "/search" not in request.path:
             return None
         number = number_of(unquote(request.path).encode())
-        self._bill.note_search(number)
+        self._bill.record_search(number)
         hangs = StoryRequest(number).story.leaves is Leaves.SEARCHED
         return Answer(headless=True, end=End.HANG) if hangs else FOUND
 

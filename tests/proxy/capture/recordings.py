@@ -9,7 +9,7 @@ from dragoman.proxy.capture.format import NO_PROVIDER, Lookup, LookupName
 from dragoman.proxy.capture.lookups import ReplayingLookups
 from dragoman.proxy.capture.memory_bounds import MemoryBudget
 from dragoman.proxy.capture.recording import Recording
-from dragoman.state.kept_call import RecordedState
+from dragoman.state.stored_call import RecordedState
 from dragoman.translate.hub.request import Json
 from proxy.in_memory import make_request
 

@@ -32,8 +32,8 @@ from dragoman.server_tools.addresses import DomainRules
 from dragoman.server_tools.backends import McpServers, ToolPlan, make_plan
 from dragoman.server_tools.web_search import SearchQuery
 from dragoman.state.context import Context, ContextItem
-from dragoman.state.kept_call import KeptCall, Terms
 from dragoman.state.lost_calls import LostCall, LostCalls
+from dragoman.state.stored_call import StoredCall, Terms
 from dragoman.store.response_rows import ItemRow
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Inline, Json
@@ -272,11 +272,11 @@ async def test_the_state_of_a_call_is_the_same_in_a_replay(stored: bool) -> None
     item: dict[str, Json] = {"type": "message", "role": "user", "content": "Hi"}
     row = ItemRow(b"", "", b"")
     context = Context((ContextItem(item, row),), (ContextItem(item, None), ContextItem(item, row)), "resp_1", None)
-    state = KeptCall(None, Terms("t", keeps=True, retention_s=9, why_not="full"), {}, context, len(body))
+    state = StoredCall(None, Terms("t", keeps=True, retention_s=9, why_not="full"), {}, context, len(body))
     recording = make_recording()
-    RecordingLookups(recording).note_state(state)
+    RecordingLookups(recording).record_state(state)
     if not stored:
-        recording.note_lookup(NO_PROVIDER, LookupName.NOT_STORED, lambda: {"value": True})
+        recording.record_lookup(NO_PROVIDER, LookupName.NOT_STORED, lambda: {"value": True})
     restored = present(await ReplayedState(replay(recording)).open(make_call("responses", body)))
     assert restored.record() == state.record()
     assert restored.committed is (None if stored else False)
@@ -285,7 +285,7 @@ async def test_the_state_of_a_call_is_the_same_in_a_replay(stored: bool) -> None
 async def test_a_capture_without_state_has_none_and_a_refusal_is_repeated() -> None:
     call, recording = make_call("responses", b'{"model":"m","input":"Hi"}'), make_recording()
     assert await ReplayedState(replay(recording)).open(call) is None
-    RecordingLookups(recording).note_refusal(NO_PROVIDER, STATE, Failure(Kind.NOT_FOUND, "there is no such response"))
+    RecordingLookups(recording).record_refusal(NO_PROVIDER, STATE, Failure(Kind.NOT_FOUND, "there is no such response"))
     with pytest.raises(RequestError, match="no such response"):
         await ReplayedState(replay(recording)).open(call)
 

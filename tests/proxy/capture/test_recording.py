@@ -29,7 +29,7 @@ def list_sent(capture: Capture) -> tuple[bytes, ...]:
 def test_the_clients_request_and_response_are_noted() -> None:
     recording = make_recording()
     assert recording.make_capture().truncated == (BODY_NOT_READ,)
-    recording.note_body(b'{"model":"m"}')
+    recording.record_body(b'{"model":"m"}')
     recording.on_head(200, [(b"content-type", b"text/plain")])
     recording.on_body(b"one")
     recording.on_body(b"")
@@ -61,7 +61,7 @@ def test_of_a_response_beyond_the_bounds_the_beginning_and_the_end_are_kept(monk
 
 def test_a_recording_takes_no_more_than_the_budget_of_all() -> None:
     recording = make_recording(room=3)
-    recording.note_body(b"four")
+    recording.record_body(b"four")
     recording.on_head(200, [])
     recording.on_body(b"four")
     capture = recording.make_capture()
@@ -82,9 +82,9 @@ def test_the_memory_of_a_tail_is_reserved_once(monkeypatch: pytest.MonkeyPatch) 
 def test_upstream_requests_and_events_are_noted_in_order() -> None:
     recording, provider = make_recording(), make_provider()
     first, second = (UpstreamExchange("up/m", provider, "chat", OUT) for _ in range(2))
-    recording.note_upstream_request(first)
-    recording.note_upstream_end(first, "Lost: reset")
-    recording.note_upstream_request(second)
+    recording.record_upstream_request(first)
+    recording.record_upstream_end(first, "Lost: reset")
+    recording.record_upstream_request(second)
     watch = recording.make_monitor()
     for event in (Started("id", "m"), Delta(0, "Hi")):
         watch.observe(event)
@@ -96,9 +96,9 @@ def test_upstream_requests_and_events_are_noted_in_order() -> None:
 
 def test_settings_are_noted_with_the_providers_that_were_used() -> None:
     runtime, recording = make_world(make_provider("one"), make_provider("two")), make_recording()
-    recording.note_settings(runtime.config, {"one": ("quirk",), "two": ()}, lambda: {"one": ("m",)})
-    recording.note_provider(runtime.providers["one"])
-    recording.note_outcome(make_outcome("not_found"), None)
+    recording.record_settings(runtime.config, {"one": ("quirk",), "two": ()}, lambda: {"one": ("m",)})
+    recording.record_provider(runtime.providers["one"])
+    recording.record_outcome(make_outcome("not_found"), None)
     settings = recording.make_capture().settings
     assert list(settings.providers) == ["one"]
     assert settings.quirks == {"one": ("quirk",)}
@@ -110,8 +110,8 @@ def test_a_note_that_fails_is_logged_once_and_spoils_only_the_capture(caplog: py
         raise RuntimeError("a bug")
 
     recording = make_recording()
-    recording.note_lookup("up", LookupName.OPTIONS, fail)
-    recording.note_lookup("up", LookupName.OPTIONS, fail)
+    recording.record_lookup("up", LookupName.OPTIONS, fail)
+    recording.record_lookup("up", LookupName.OPTIONS, fail)
     assert len(caplog.records) == 1
     assert AFTER_ERROR in recording.make_capture().truncated
 
@@ -119,7 +119,7 @@ def test_a_note_that_fails_is_logged_once_and_spoils_only_the_capture(caplog: py
 @pytest.mark.parametrize(("client_left", "expected"), [(True, CLIENT_LEFT), (False, STOPPED)])
 def test_an_interruption_is_noted(client_left: bool, expected: str) -> None:
     recording = make_recording()
-    recording.note_interruption(client_left)
+    recording.record_interruption(client_left)
     assert recording.make_capture().interrupted_by == expected
 
 
@@ -134,7 +134,7 @@ def test_failures_are_distinguished_from_successes() -> None:
     def has_failed(outcome: str, status: int = 200) -> bool:
         recording = make_recording()
         recording.on_head(status, [])
-        recording.note_outcome(make_outcome(outcome), Ledger())
+        recording.record_outcome(make_outcome(outcome), Ledger())
         return recording.failed
 
     assert not has_failed(OK)
@@ -143,6 +143,6 @@ def test_failures_are_distinguished_from_successes() -> None:
     assert has_failed(OK, 400)
     assert make_recording().failed
     cut = make_recording()
-    cut.note_outcome(make_outcome(), None)
-    cut.note_event(0, Ended(Stop.LENGTH, cut=(TruncatedCall("c", "search", "{"),)))
+    cut.record_outcome(make_outcome(), None)
+    cut.record_event(0, Ended(Stop.LENGTH, cut=(TruncatedCall("c", "search", "{"),)))
     assert cut.failed

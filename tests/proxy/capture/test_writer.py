@@ -34,7 +34,7 @@ def serve(captures: RequestCapture, debug: Debug, status: int) -> None:
     recording = captures.begin(request, sink, 0.0, debug)
     assert recording is not None
     sink.respond(status, [], b"{}")
-    recording.note_outcome(Outcome(request_id="req_1", started_at=0.0, client_protocol="chat", outcome="ok"), None)
+    recording.record_outcome(Outcome(request_id="req_1", started_at=0.0, client_protocol="chat", outcome="ok"), None)
     recording.on_end()
 
 

@@ -8,15 +8,15 @@ from msgspec.structs import replace
 from dragoman.proxy.call import Call
 from dragoman.proxy.steps.accept_background import is_queued, skip_events
 from dragoman.state.context import Context
-from dragoman.state.kept_call import KeptCall, Terms
+from dragoman.state.stored_call import StoredCall, Terms
 from dragoman.upstreams.routing import Route
 from proxy.in_memory import make_provider, make_world
 from proxy.steps.story_rig import new_call
 
 
-def make_state(*, background: bool = True, keeper: str = "", conversation: str | None = None) -> KeptCall:
+def make_state(*, background: bool = True, keeper: str = "", conversation: str | None = None) -> StoredCall:
     terms, context = Terms("t", keeps=True, retention_s=0), Context((), (), None, conversation, keeper)
-    return KeptCall(None, terms, {"background": background}, context, 0)
+    return StoredCall(None, terms, {"background": background}, context, 0)
 
 
 def make_call_to(*keeping: bool) -> Call:
@@ -24,7 +24,7 @@ def make_call_to(*keeping: bool) -> Call:
     call, providers = new_call("responses"), []
     for number, keeps in enumerate(keeping):
         provider = make_provider(f"p{number}", ("responses",))
-        providers.append(replace(provider, endpoint=replace(provider.endpoint, keeps_replies=keeps)))
+        providers.append(replace(provider, endpoint=replace(provider.endpoint, stores_replies=keeps)))
     call.runtime = make_world(*providers)
     call.routes = tuple(Route(provider.name, "m") for provider in providers)
     return call
@@ -42,7 +42,9 @@ def make_call_to(*keeping: bool) -> Call:
         (make_state(conversation="conv_1"), [True], True),
     ],
 )
-async def test_who_runs_a_background_response(state: KeptCall | None, keeping: Sequence[bool], expected: bool) -> None:
+async def test_who_runs_a_background_response(
+    state: StoredCall | None, keeping: Sequence[bool], expected: bool
+) -> None:
     assert is_queued(make_call_to(*keeping), state) is expected
 
 

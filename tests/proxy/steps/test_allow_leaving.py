@@ -6,17 +6,17 @@ from dragoman.net.errors import ClientDisconnected
 from dragoman.net.sink import CollectorSink
 from dragoman.proxy.steps.allow_leaving import allow_leaving
 from dragoman.state.context import Context
-from dragoman.state.kept_call import KeptCall, Terms
+from dragoman.state.stored_call import StoredCall, Terms
 from proxy.in_memory import MemoryWire, make_sink
 
 
-def make_state(*, background: bool) -> KeptCall:
+def make_state(*, background: bool) -> StoredCall:
     terms = Terms("t", keeps=True, retention_s=0)
-    return KeptCall(None, terms, {"background": background}, Context((), (), None, None), 0)
+    return StoredCall(None, terms, {"background": background}, Context((), (), None, None), 0)
 
 
 @pytest.mark.parametrize("state", [None, make_state(background=False)])
-def test_a_client_that_has_left_by_now_ends_its_call(state: KeptCall | None) -> None:
+def test_a_client_that_has_left_by_now_ends_its_call(state: StoredCall | None) -> None:
     sink = CollectorSink()
     sink.reader_gone = True
     with pytest.raises(ClientDisconnected):

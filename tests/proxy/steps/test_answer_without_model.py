@@ -8,7 +8,7 @@ from dragoman.net.sink import CollectorSink, SinkPhase
 from dragoman.proxy.call import Call
 from dragoman.proxy.serve import serve_without_model
 from dragoman.state.context import Context
-from dragoman.state.kept_call import KeptCall, Terms
+from dragoman.state.stored_call import StoredCall, Terms
 from dragoman.translate.hub.failure import Kind, RequestError
 from proxy.steps.story_rig import StoryRig, new_call
 
@@ -21,21 +21,21 @@ class Lane:
     def __init__(self, *, keeps: bool = False, has_room: bool = True) -> None:
         self._terms = Terms("t", keeps=keeps, retention_s=0)
         self._has_room = has_room
-        self.state: KeptCall | None = None
+        self.state: StoredCall | None = None
         self.is_answered: bool | None = None
 
     def concerns(self, call: Call) -> bool:
         return True
 
-    async def open(self, call: Call) -> KeptCall:
+    async def open(self, call: Call) -> StoredCall:
         context = Context((), (), None, None)
-        self.state = KeptCall(None, self._terms, json.loads(call.body), context, len(call.body))
+        self.state = StoredCall(None, self._terms, json.loads(call.body), context, len(call.body))
         return self.state
 
-    def remembers(self, state: KeptCall) -> bool:
+    def remembers(self, state: StoredCall) -> bool:
         return self._has_room
 
-    def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
+    def close(self, call: Call, state: StoredCall, *, is_answered: bool) -> None:
         self.is_answered = is_answered
 
 

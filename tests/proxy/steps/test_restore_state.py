@@ -10,7 +10,7 @@ from dragoman.net.sink import CollectorSink
 from dragoman.proxy.call import Call, Compacts
 from dragoman.proxy.steps.read_body import read_body
 from dragoman.proxy.steps.restore_state import ReplayedState, restore_state
-from dragoman.state.kept_call import KeptCall
+from dragoman.state.stored_call import StoredCall
 from proxy.capture.recordings import replay_state
 from proxy.in_memory import make_world
 from proxy.steps.story_rig import new_call
@@ -39,7 +39,7 @@ async def test_a_call_has_its_state_until_it_ends(fault: Exception | None) -> No
     closed: list[bool] = []
 
     class Source(ReplayedState):
-        def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
+        def close(self, call: Call, state: StoredCall, *, is_answered: bool) -> None:
             closed.append(is_answered)
 
     with nullcontext() if fault is None else pytest.raises(type(fault)):

@@ -114,7 +114,7 @@ def _serve(options: ServeOptions, workers: int) -> int:
     def announce() -> None:
         options.bound.release_predecessor()
         startup.show_banner()
-        startup.note_gateway()
+        startup.record_gateway()
 
     try:
         if workers == 1:

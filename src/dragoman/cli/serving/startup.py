@@ -23,7 +23,7 @@ from dragoman.operate.configuration.effective import (
     client_key_variable,
     find_short_key,
 )
-from dragoman.operate.gateway.gateway_process import forget_gateway, note_gateway
+from dragoman.operate.gateway.gateway_process import forget_gateway, record_gateway
 from dragoman.store import Store, StoreError, make_store
 from dragoman.tenancy.console_sessions import ConsoleSessions, console_address
 from dragoman.tenancy.keys import Keyring
@@ -92,13 +92,13 @@ class Startup:
             with suppress(OSError):
                 _write_stdout(f"A client key was created, shown only this once:\n  {_export_line(self._keys.created)}")
 
-    def note_gateway(self) -> None:
+    def record_gateway(self) -> None:
         """Write down where the gateway listens, so that commands find it on any port."""
         home = home_directory(os.environ)
         if home is None:
             return
         with suppress(OSError):  # on a read-only disk, commands need --url
-            self._note = note_gateway(data_directory(os.environ, home), self._target.root)
+            self._note = record_gateway(data_directory(os.environ, home), self._target.root)
 
     def forget_gateway(self) -> None:
         if self._note is not None:

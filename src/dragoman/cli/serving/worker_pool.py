@@ -99,7 +99,7 @@ class WorkerPool:
         if number == signal.SIGCHLD:
             self._reap()
         elif number == READY:
-            self._note_ready()
+            self._record_ready()
             if not self._ready and not self._stopping:
                 self._ready = True
                 self._hooks.on_ready()
@@ -122,7 +122,7 @@ class WorkerPool:
         os.close(self._accepting_writer)
         self._hooks.on_stopping(self._accepting_reader, lambda: os.close(self._replaced_writer))
 
-    def _note_ready(self) -> None:
+    def _record_ready(self) -> None:
         for pid in self._read_ready():
             self._ready_at[pid] = time.monotonic()
 
@@ -133,7 +133,7 @@ class WorkerPool:
                     yield pid
 
     def _reap(self) -> None:
-        self._note_ready()
+        self._record_ready()
         while self._alive:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:

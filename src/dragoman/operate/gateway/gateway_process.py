@@ -37,7 +37,7 @@ class GatewayProcess(Struct, frozen=True):
         return read_beginning(self.pid) == self.began
 
 
-def note_gateway(directory: Path, root: str) -> Path:
+def record_gateway(directory: Path, root: str) -> Path:
     """Write down where this process's gateway listens, for commands on this machine; raises OSError."""
     pid = os.getpid()
     path = directory / NOTES / f"{pid}.json"

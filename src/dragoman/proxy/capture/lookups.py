@@ -30,8 +30,8 @@ from dragoman.server_tools.backends import ToolPlan
 from dragoman.server_tools.tool_results import redact_outcome
 from dragoman.server_tools.web_fetch import FetchBackend, fetch
 from dragoman.server_tools.web_search import SearchBackend, SearchQuery
-from dragoman.state.kept_call import RecordedState
 from dragoman.state.lost_calls import LostCall
+from dragoman.state.stored_call import RecordedState
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Inline, Json
 from dragoman.translate.hub.server_tools import (
@@ -168,14 +168,14 @@ class RecordingLookups:
 
     def wrap(self, source: Source, kind: LookupKind[T], ask: Callable[P, T]) -> Callable[P, T]:
         def ask_and_note(*args: P.args, **kwargs: P.kwargs) -> T:
-            with self._note_refusals(source, kind):
+            with self._record_refusals(source, kind):
                 return self.note(source, kind, ask(*args, **kwargs))
 
         return ask_and_note
 
     def wrap_async(self, source: Source, kind: LookupKind[T], ask: Callable[P, Awaitable[T]]) -> AsyncFunction[P, T]:
         async def ask_and_note(*args: P.args, **kwargs: P.kwargs) -> T:
-            with self._note_refusals(source, kind):
+            with self._record_refusals(source, kind):
                 return self.note(source, kind, await ask(*args, **kwargs))
 
         return ask_and_note
@@ -187,12 +187,12 @@ class RecordingLookups:
         try:
             outcome = await ask()
         except asyncio.CancelledError:
-            self._note_run(provider, run, began)
+            self._record_run(provider, run, began)
             raise
-        self._note_run(provider, replace(run, outcome=redact_outcome(outcome, tuple(self._recording.secrets))), began)
+        self._record_run(provider, replace(run, outcome=redact_outcome(outcome, tuple(self._recording.secrets))), began)
         return outcome
 
-    def _note_run(self, provider: str, run: CapturedToolRun, began: float) -> None:
+    def _record_run(self, provider: str, run: CapturedToolRun, began: float) -> None:
         took = round(self._recording.elapsed_s() - began, 6)
         self.note(provider, TOOL_RUN, replace(run, at=began, duration_s=took))
 
@@ -203,20 +203,20 @@ class RecordingLookups:
             self._note(source, kind, lambda: {"value": kind.write(answer)})
         return answer
 
-    def note_refusal(self, source: Source, kind: LookupKind[T], failure: Failure) -> None:
+    def record_refusal(self, source: Source, kind: LookupKind[T], failure: Failure) -> None:
         self._note(source, kind, lambda: {"refused": msgspec.to_builtins(failure)})
 
-    def note_state(self, state: CallState) -> None:
+    def record_state(self, state: CallState) -> None:
         """Note what a call refers to in the server's state."""
         if self._recording.reserve(state.size, "stored items"):
             self.note(NO_PROVIDER, STATE, state.record())
 
     @contextmanager
-    def _note_refusals(self, source: Source, kind: LookupKind[T]) -> Iterator[None]:
+    def _record_refusals(self, source: Source, kind: LookupKind[T]) -> Iterator[None]:
         try:
             yield
         except RequestError as error:
-            self.note_refusal(source, kind, error.failure)
+            self.record_refusal(source, kind, error.failure)
             raise
         except ConfigError as error:
             problems = [problem.message for problem in error.problems]
@@ -225,8 +225,8 @@ class RecordingLookups:
 
     def _note(self, source: Source, kind: LookupKind[T], value: Callable[[], Json]) -> None:
         if isinstance(source, Provider):
-            self._recording.note_provider(source)
-        self._recording.note_lookup(name_source(source), kind.name, value)
+            self._recording.record_provider(source)
+        self._recording.record_lookup(name_source(source), kind.name, value)
 
 
 class ReplayingLookups:

@@ -55,13 +55,13 @@ def contain_errors(note: Note[P]) -> Note[P]:
     """Let an error in a note spoil the capture, never the request."""
 
     @wraps(note)
-    def note_or_give_up(recording: "Recording", /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def record_or_give_up(recording: "Recording", /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             note(recording, *args, **kwargs)
         except Exception as bug:
             recording.give_up(bug)
 
-    return note_or_give_up
+    return record_or_give_up
 
 
 class UpstreamExchange:
@@ -170,7 +170,7 @@ class Recording:
     # Calls of the handler and the gateway
 
     @contain_errors
-    def note_body(self, body: bytes) -> None:
+    def record_body(self, body: bytes) -> None:
         """Note the client's body, decompressed."""
         self._truncated.pop(BODY_NOT_READ, None)
         headers = tuple(field for field in self._request.headers if field[0] != "content-encoding")
@@ -178,19 +178,19 @@ class Recording:
         self._request = replace(self._request, headers=headers, body=body if fits else b"")
 
     @contain_errors
-    def note_settings(self, config: Config, quirks: dict[str, tuple[str, ...]], list_models: ListModels) -> None:
+    def record_settings(self, config: Config, quirks: dict[str, tuple[str, ...]], list_models: ListModels) -> None:
         """Note the configuration; `list_models` is called if no model of that name exists."""
         self._config = config
         self._quirks = quirks
         self._list_models = list_models
 
     @contain_errors
-    def note_tools(self, settings: dict[str, Json], backends: dict[str, dict[str, str]]) -> None:
+    def record_tools(self, settings: dict[str, Json], backends: dict[str, dict[str, str]]) -> None:
         """Note which tools the gateway runs, by provider, and their settings."""
         self._tools, self._tool_backends = settings, backends
 
     @contain_errors
-    def note_built(self, ledger: Ledger | None) -> None:
+    def record_built(self, ledger: Ledger | None) -> None:
         """Note that a request for an upstream was built, with the losses so far; None: the client's bytes pass."""
         self._ledger, self._request_losses = ledger, 0 if ledger is None else len(ledger)
 
@@ -200,18 +200,18 @@ class Recording:
     def record_guard_trips(self, on_guard_trip: Callable[[str], None]) -> Callable[[str], None]:
         """Return a callback that notes what the grammar guard objects to and then calls this one."""
 
-        def note_and_call(message: str) -> None:
+        def record_and_call(message: str) -> None:
             self._guard_trips.append(message)
             on_guard_trip(message)
 
-        return note_and_call
+        return record_and_call
 
     @contain_errors
-    def note_interruption(self, client_left: bool) -> None:
+    def record_interruption(self, client_left: bool) -> None:
         self._interrupted_by = capture_format.CLIENT_LEFT if client_left else capture_format.STOPPED
 
     @contain_errors
-    def note_outcome(self, outcome: Outcome, ledger: Ledger | None) -> None:
+    def record_outcome(self, outcome: Outcome, ledger: Ledger | None) -> None:
         self._outcome = outcome
         self._ledger = ledger if ledger is not None else self._ledger
         if self._ledger is not None:
@@ -254,7 +254,7 @@ class Recording:
         return True
 
     @contain_errors
-    def note_event(self, index: int, event: Event) -> None:
+    def record_event(self, index: int, event: Event) -> None:
         """Note a hub event of the reply to the upstream request with this index."""
         size = len(event.text) if type(event) is Delta else 0
         if isinstance(event, Ended) and event.cut:
@@ -266,7 +266,7 @@ class Recording:
             self.events.add_to_tail(timed, EVENT_BYTES + size)
 
     @contain_errors
-    def note_provider(self, provider: Provider) -> None:
+    def record_provider(self, provider: Provider) -> None:
         """Note that the request uses this provider."""
         if provider.name in self._providers or self._config is None:
             return
@@ -279,12 +279,12 @@ class Recording:
         self.secrets.update(list_secrets((), provider.auth.secrets))
 
     @contain_errors
-    def note_lookup(self, provider: str, name: LookupName, value: Callable[[], Json]) -> None:
+    def record_lookup(self, provider: str, name: LookupName, value: Callable[[], Json]) -> None:
         """Note a value that a replay could not look up again."""
         self.lookups.append(capture_format.Lookup(provider, name.value, value()))
 
     @contain_errors
-    def note_upstream_request(self, exchange: UpstreamExchange) -> None:
+    def record_upstream_request(self, exchange: UpstreamExchange) -> None:
         exchange.at = self.elapsed_s()
         self.upstream_exchanges.append(exchange)
         if self._hidden_headers:
@@ -294,15 +294,15 @@ class Recording:
             exchange.out = replace(exchange.out, body=b"")
 
     @contain_errors
-    def note_upstream_response(self, exchange: UpstreamExchange, response: IncomingResponse) -> None:
+    def record_upstream_response(self, exchange: UpstreamExchange, response: IncomingResponse) -> None:
         exchange.response, exchange.head_at = response, self.elapsed_s()
 
     @contain_errors
-    def note_upstream_chunk(self, exchange: UpstreamExchange, data: bytes) -> None:
+    def record_upstream_chunk(self, exchange: UpstreamExchange, data: bytes) -> None:
         self._keep_chunk(exchange.chunks, data, "upstream reply")
 
     @contain_errors
-    def note_upstream_end(self, exchange: UpstreamExchange, how: str) -> None:
+    def record_upstream_end(self, exchange: UpstreamExchange, how: str) -> None:
         """Note how a response ended, or why there was none."""
         if exchange.response is None:
             exchange.error = how
@@ -407,4 +407,4 @@ class RecordingMonitor(ReplyMonitor):
     def _record(self, event: Event) -> None:
         if self._index is None:
             self._index = len(self._recording.upstream_exchanges) - 1
-        self._recording.note_event(self._index, event)
+        self._recording.record_event(self._index, event)

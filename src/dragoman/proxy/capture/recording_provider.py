@@ -61,16 +61,16 @@ class ProviderRecorder:
     async def send(self, out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
         recording, provider = self._recording, self._provider
         exchange = UpstreamExchange(f"{provider.name}/{self._model}", provider, self._protocol, out)
-        recording.note_upstream_request(exchange)
+        recording.record_upstream_request(exchange)
         try:
             response = await provider.endpoint.send(out, dial, head_timeout_s=head_timeout_s)
         except (ConnectionLost, UpstreamTimeout) as error:
-            recording.note_upstream_end(exchange, describe_error(error))
+            recording.record_upstream_end(exchange, describe_error(error))
             raise
         except asyncio.CancelledError:
-            recording.note_upstream_end(exchange, CANCELLED)
+            recording.record_upstream_end(exchange, CANCELLED)
             raise
-        recording.note_upstream_response(exchange, response)
+        recording.record_upstream_response(exchange, response)
         return RecordingResponse(response, exchange, recording)
 
 
@@ -95,34 +95,34 @@ class RecordingResponse(ResponseInChunks):
         try:
             data = await self._response.chunk(timeout_s)
         except ConnectionLost as error:
-            self._note_end(describe_error(error))
+            self._record_end(describe_error(error))
             raise
         if data:
-            self._recording.note_upstream_chunk(self._exchange, data)
+            self._recording.record_upstream_chunk(self._exchange, data)
         else:
-            self._note_end(WHOLE)
+            self._record_end(WHOLE)
         return data
 
     async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
-        def note_and_pass_on(data: bytes) -> float | None:
-            self._recording.note_upstream_chunk(self._exchange, data)
+        def record_and_pass_on(data: bytes) -> float | None:
+            self._recording.record_upstream_chunk(self._exchange, data)
             return sink(data)
 
         try:
-            complete = await self._response.stream_to(note_and_pass_on, timeout_s)
+            complete = await self._response.stream_to(record_and_pass_on, timeout_s)
         except ConnectionLost as error:
-            self._note_end(describe_error(error))
+            self._record_end(describe_error(error))
             raise
         if complete:
-            self._note_end(WHOLE)
+            self._record_end(WHOLE)
         return complete
 
     def close(self) -> None:
-        self._note_end(CLOSED)
+        self._record_end(CLOSED)
         self._response.close()
 
-    def _note_end(self, how: str) -> None:
-        self._recording.note_upstream_end(self._exchange, how)
+    def _record_end(self, how: str) -> None:
+        self._recording.record_upstream_end(self._exchange, how)
 
 
 def describe_error(error: Exception) -> str:

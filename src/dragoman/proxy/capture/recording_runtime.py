@@ -25,12 +25,12 @@ PRIVATE_SETTINGS = ("api_key", "command", "endpoint")
 def record_runtime(runtime: Runtime, recording: Recording, call: Call) -> Runtime:
     """Return a runtime that behaves the same and notes in the recording what the call learns from it."""
     recording.owner = call.is_owner
-    recording.note_settings(
+    recording.record_settings(
         runtime.config, runtime.learned_quirks.list_known_to(call.tenant), lambda: _list_names(runtime)
     )
     if runtime.tool_plans:
         backends = {name: describe_backends(plan) for name, plan in runtime.tool_plans.items()}
-        recording.note_tools(describe_tools(runtime.config.tools), backends)
+        recording.record_tools(describe_tools(runtime.config.tools), backends)
         for plan in runtime.tool_plans.values():
             recording.secrets.update(list_secrets((), plan.secrets))
     recorded = look_up_through(runtime, RecordingLookups(recording))
@@ -54,7 +54,7 @@ def _record_protocol(protocol: Protocol, recording: Recording) -> Protocol:
 def _record_upstream(upstream: Upstream, recording: Recording) -> Upstream:
     def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         body = upstream.build(request, target, ledger)
-        recording.note_built(ledger)
+        recording.record_built(ledger)
         return body
 
     return replace(upstream, build=build)

@@ -94,7 +94,7 @@ class PassedStream:
             await writer.follow_keeper(origin.call.state)
         held, has_room = self._held.take(), True
         if self.is_over:
-            writer.keep_for_end(held)
+            writer.hold_for_end(held)
         else:
             has_room = writer.write(held)
         self._write = writer.write
@@ -132,8 +132,8 @@ class PassedStream:
         if self._write is None:
             self._held.add(data)
         else:
-            self._writer.keep_for_end(data)
-            self._writer.keep_apart(self._last_write)
+            self._writer.hold_for_end(data)
+            self._writer.hold_apart(self._last_write)
 
     def _hold(self, data: bytes) -> bool:
         """Hold bytes until the first token, but for the upstream's keep-alives once the client must be kept alive."""

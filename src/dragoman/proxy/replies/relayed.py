@@ -124,7 +124,7 @@ class RelayedReply:
             return
         self._observer.finish()
         if self._observer.is_complete:
-            self._note_end(self._observer.seen)
+            self._record_end(self._observer.seen)
         else:
             self.interrupt(self._observer.seen.failure or EMPTY)
 
@@ -132,10 +132,10 @@ class RelayedReply:
         is_empty = not self._held and self._status != NO_CONTENT
         self.early_failure = EMPTY if is_empty else seen.failure
         if self.early_failure is None:
-            self._note_end(seen)
+            self._record_end(seen)
 
     def interrupt(self, failure: Failure) -> None:
-        self._note_end(self._observer.seen)
+        self._record_end(self._observer.seen)
         self.watch.fail(failure)
         self._is_cut = not self._is_stream
         self._last = b"\n\n" + self._origin.call.client.render_stream_error(failure, None, 0, EVENT_STREAM)
@@ -164,7 +164,7 @@ class RelayedReply:
         fields = headers_to_forward(origin.headers, prepared.secrets, shows_account=prepared.owner)
         return fields + own_headers(origin.call, prepared, origin.why, fields, whole=False)
 
-    def _note_end(self, seen: Observed) -> None:
+    def _record_end(self, seen: Observed) -> None:
         self.watch.observe(Started("", seen.model))
         if seen.usage is not None:
             self.watch.observe(UsageReported(seen.usage))

@@ -235,7 +235,7 @@ class TranslatedStream(TranslatedReply):
             await writer.follow_keeper(origin.call.state)
         held, self._held, has_room = self._held, b"", True
         if self.is_over:
-            writer.keep_for_end(held)
+            writer.hold_for_end(held)
         else:
             has_room = writer.write(held)
         self._write = writer.write
@@ -261,20 +261,20 @@ class TranslatedStream(TranslatedReply):
         await self._writer.send(self.encoding.feed(events))
 
     def end_with(self, end: Event) -> None:
-        self._writer.keep_for_end(self.encoding.feed([end]))
+        self._writer.hold_for_end(self.encoding.feed([end]))
 
     def keep_waiting(self) -> None:
         self._writer.resume_keep_alives()
 
     async def finish(self) -> None:
-        self._writer.keep_for_end(self.finish_stages())
+        self._writer.hold_for_end(self.finish_stages())
         await self._writer.finish(self.encoding.finish())
 
     def _append(self, data: bytes) -> None:
         if self._write is None:
             self._held += data
         else:
-            self._writer.keep_for_end(data)
+            self._writer.hold_for_end(data)
 
 
 @final

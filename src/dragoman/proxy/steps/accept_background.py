@@ -15,8 +15,8 @@ from dragoman.proxy.response_writer import UNBUFFERED
 from dragoman.proxy.runtime import target_settings
 from dragoman.proxy.steps.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.state.background import BackgroundRuns, RunRequest
-from dragoman.state.kept_call import KeptCall
 from dragoman.state.service import check_trigger
+from dragoman.state.stored_call import StoredCall
 from dragoman.store.response_rows import ResponseRow
 from dragoman.translate.framing.sse import KEEP_ALIVE
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
@@ -29,7 +29,7 @@ DONE = b"data: [DONE]\n\n"
 _NOT_REPEATED = frozenset((KEY, LAST_EVENT, PARK, RESUME)) | KEPT_BACK - {b"user-agent"}
 
 
-def is_queued(call: Call, state: KeptCall | None) -> bool:
+def is_queued(call: Call, state: StoredCall | None) -> bool:
     """Return whether a call asks for a background response that is run here, not by the upstream that keeps it."""
     if state is None or not state.raw.get("background"):
         return False
@@ -37,11 +37,11 @@ def is_queued(call: Call, state: KeptCall | None) -> bool:
         return False
     providers = (call.runtime.providers.get(route.provider) for route in call.routes)
     endpoints = [provider.endpoint for provider in providers if provider is not None]
-    keeps = [endpoint.keeps_replies and NAME in endpoint.protocols for endpoint in endpoints]
+    keeps = [endpoint.stores_replies and NAME in endpoint.protocols for endpoint in endpoints]
     return state.is_rebuilt or not keeps or not all(keeps)
 
 
-async def accept_background(runs: BackgroundRuns, call: Call, state: KeptCall, sink: ReplySink) -> None:
+async def accept_background(runs: BackgroundRuns, call: Call, state: StoredCall, sink: ReplySink) -> None:
     """Queue a response; nothing is taken of any limit before it runs. Raises RequestError."""
     try:
         await _check(call, state)
@@ -57,14 +57,14 @@ async def accept_background(runs: BackgroundRuns, call: Call, state: KeptCall, s
         sink.respond(200, [JSON, *headers], bytes(state.snapshot.response("queued")))
 
 
-async def _check(call: Call, state: KeptCall) -> None:
+async def _check(call: Call, state: StoredCall) -> None:
     """Raise RequestError for what is wrong with a request, rather than queue a response that fails."""
     if state.raw.get("background") is not True:
         raise BadRequest("/background", "background must be true or false.")
     if check_trigger(state.raw):
         raise BadRequest("/background", f"background must be false in a request with a {TRIGGER}.")
-    if not state.keeps and state.why_not_kept:
-        raise RequestError(Failure(Kind.OVERLOADED, f"background needs the store: {state.why_not_kept}."))
+    if not state.keeps and state.why_not_stored:
+        raise RequestError(Failure(Kind.OVERLOADED, f"background needs the store: {state.why_not_stored}."))
     if not state.keeps:
         message = "background needs a stored response: store must be true, in the request and in [responses]."
         raise BadRequest("/background", message, code="unsupported_parameter")
@@ -78,7 +78,7 @@ async def _check(call: Call, state: KeptCall) -> None:
             await prepare(call, route, provider, target_settings(call.runtime, route, call.tenant), 1)
 
 
-def _describe(call: Call, state: KeptCall) -> RunRequest:
+def _describe(call: Call, state: StoredCall) -> RunRequest:
     return RunRequest(
         call.caller.key,
         call.id,

@@ -1,10 +1,10 @@
 """Decide from when on a client that leaves cancels its call."""
 
 from dragoman.net.sink import ReplySink
-from dragoman.state.kept_call import KeptCall
+from dragoman.state.stored_call import StoredCall
 
 
-def allow_leaving(state: KeptCall | None, sink: ReplySink) -> None:
+def allow_leaving(state: StoredCall | None, sink: ReplySink) -> None:
     """Let a client that leaves cancel its call from now on; raises ClientDisconnected if it has left.
 
     One that its upstream runs in the background is sent whether its client waits or not.

@@ -6,7 +6,7 @@ from dragoman.net.sink import ReplySink
 from dragoman.proxy.call import Call
 from dragoman.proxy.reply_bounds import charge_bytes, no_room_failure
 from dragoman.proxy.steps.restore_state import StateSource
-from dragoman.state.kept_call import KeptCall
+from dragoman.state.stored_call import StoredCall
 from dragoman.translate.hub.failure import RequestError
 from dragoman.translate.hub.usage import Usage
 
@@ -14,11 +14,11 @@ from dragoman.translate.hub.usage import Usage
 class LaneSource(StateSource, Protocol):
     """The store, and what a connection remembers of its lanes."""
 
-    def remembers(self, state: KeptCall) -> bool:
+    def remembers(self, state: StoredCall) -> bool:
         """Return whether the next request of the connection can continue this response."""
 
 
-async def answer_without_model(source: LaneSource, call: Call, state: KeptCall, sink: ReplySink) -> None:
+async def answer_without_model(source: LaneSource, call: Call, state: StoredCall, sink: ReplySink) -> None:
     """Store a response without output, and send its events. Raises RequestError if there is no room for it."""
     events = state.make_events((), Usage(), done=False)
     if not state.keeps and not source.remembers(state):

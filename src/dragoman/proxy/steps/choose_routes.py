@@ -77,6 +77,6 @@ def _pin(call: Call, provider: str) -> None:
     if call.state is not None and call.record.recording is not None:  # a replay must fail likewise
         from dragoman.proxy.capture.lookups import RecordingLookups
 
-        RecordingLookups(call.record.recording).note_state(call.state)
+        RecordingLookups(call.record.recording).record_state(call.state)
     message = f"Provider {provider!r} keeps what this request refers to, and {call.model!r} is not a model of it here."
     raise BadRequest("/model", f"{message} Use a model of that provider, or send the whole input.")

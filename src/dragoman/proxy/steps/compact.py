@@ -10,9 +10,9 @@ from dragoman.proxy.call import Call, Compacts
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.reply_bounds import charge_bytes
 from dragoman.proxy.response_headers import id_headers
-from dragoman.proxy.steps.restore_state import note_state
+from dragoman.proxy.steps.restore_state import record_state
 from dragoman.state.context import mint, owner_digest
-from dragoman.state.kept_call import KeptCall
+from dragoman.state.stored_call import StoredCall
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.translate.protocols.responses.state_items import (
     TRIGGER,
@@ -48,7 +48,7 @@ class ContextSummary(Struct, frozen=True):
     headers: list[Header]  # who wrote it, and what was lost on the way
 
 
-async def compact(gateway: Gateway, call: Call, state: KeptCall | None, sink: ReplySink) -> None:
+async def compact(gateway: Gateway, call: Call, state: StoredCall | None, sink: ReplySink) -> None:
     """Compact the context of a call, and answer as it asks. Raises RequestError."""
     if state is None:
         message = "The capture does not have the context of this request: it was made by an older version."
@@ -59,7 +59,7 @@ async def compact(gateway: Gateway, call: Call, state: KeptCall | None, sink: Re
         await _answer_trigger(gateway, call, state, sink)
 
 
-async def _answer_trigger(gateway: Gateway, call: Call, state: KeptCall, sink: ReplySink) -> None:
+async def _answer_trigger(gateway: Gateway, call: Call, state: StoredCall, sink: ReplySink) -> None:
     """Answer a request that ends with a trigger: its response is one compaction."""
     state.context = state.context.without_type(TRIGGER)
     summary = await _summarise(gateway, call, state)
@@ -79,7 +79,7 @@ async def _answer_trigger(gateway: Gateway, call: Call, state: KeptCall, sink: R
         sink.respond(200, [JSON, *headers], data)
 
 
-async def _answer_path(gateway: Gateway, call: Call, state: KeptCall, sink: ReplySink) -> None:
+async def _answer_path(gateway: Gateway, call: Call, state: StoredCall, sink: ReplySink) -> None:
     """Answer POST /responses/compact: the next input, which is the user's messages and one compaction."""
     summary = await _summarise(gateway, call, state)
     user_messages = [
@@ -98,10 +98,10 @@ async def _answer_path(gateway: Gateway, call: Call, state: KeptCall, sink: Repl
     sink.respond(200, head, msgspec.json.encode(body))
 
 
-async def _summarise(gateway: Gateway, call: Call, state: KeptCall) -> ContextSummary:
+async def _summarise(gateway: Gateway, call: Call, state: StoredCall) -> ContextSummary:
     """Have the model of the request summarise its context. Raises RequestError if it does not."""
     context = state.context
-    note_state(call, state)
+    record_state(call, state)
     if context.keeper:
         message = f"Provider {context.keeper!r} keeps this response, so its context cannot be compacted here."
         raise BadRequest("/previous_response_id", f"{message} Send the whole input instead.")

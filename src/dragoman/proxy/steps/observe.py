@@ -58,16 +58,16 @@ class Observation(Struct, eq=False):
             if fault is not None:
                 cause = self._live.find_cause(fault, self._sink)
         if cause is not None:
-            cause = self._note_fault(cause)
+            cause = self._record_fault(cause)
         if recording is not None and isinstance(cause, asyncio.CancelledError | ClientDisconnected):
-            recording.note_interruption(self._sink.reader_gone)
+            recording.record_interruption(self._sink.reader_gone)
         if self._observers is None:
             record.end()
         else:
             self._observers.under_way -= 1
             self._observers.add(record)
         if recording is not None:
-            recording.note_outcome(record.outcome(), record.ledger)
+            recording.record_outcome(record.outcome(), record.ledger)
         if cause is not None and cause is not fault:
             try:
                 raise cause from None
@@ -75,11 +75,11 @@ class Observation(Struct, eq=False):
                 del cause, fault  # its traceback refers to this frame: a cycle would keep the request's body
         return cause is None
 
-    def _note_fault(self, fault: BaseException) -> BaseException:
+    def _record_fault(self, fault: BaseException) -> BaseException:
         """Return what to raise instead: a failure that the observers have is not logged again."""
         record = self._call.record
         if isinstance(fault, asyncio.CancelledError) and not self._sink.reader_gone:
-            record.note_shutdown()
+            record.record_shutdown()
             return fault
-        record.note_fault(fault)
+        record.record_fault(fault)
         return fault.as_observed() if self._observers is not None and isinstance(fault, RequestError) else fault

@@ -210,7 +210,7 @@ class ParkedRuns:
         run.model, run.wants_array = call.model, call.stream and call.stream_type != EVENT_STREAM
         task = asyncio.current_task()
         assert task is not None
-        tee = ParkedSink(run, client, self._note_growth)
+        tee = ParkedSink(run, client, self._record_growth)
         run.stop = partial(tee.lose_reader, task.cancel)  # no client reads it, so that it ends without an error event
         call.record.run = run.id
         self._index.add(run)
@@ -227,24 +227,24 @@ class ParkedRuns:
         run.is_delivered = run.is_delivered or not client.reader_gone
         run.end(whole=tee.phase is SinkPhase.ENDED)  # perhaps with an error event
         run.release()
-        self._index.note_left(run)
+        self._index.record_left(run)
         run.clear_timer()
-        if run.is_kept and run.failure is None:
-            self._index.note_end(run)
+        if run.is_resumable and run.failure is None:
+            self._index.record_end(run)
             run.set_timer(self._settings().park_s, partial(self._index.remove, run))
 
-    def _note_growth(self, run: ParkedRun, size: int) -> None:
-        self._index.note_growth(run, size)
-        if not run.is_kept and not run.clients and run.policy != "drain":
+    def _record_growth(self, run: ParkedRun, size: int) -> None:
+        self._index.record_growth(run, size)
+        if not run.is_resumable and not run.clients and run.policy != "drain":
             run.stop()
 
     def _leave(self, run: ParkedRun) -> None:
         """Note that a client has left; stop the run, at once or later, if it was the last one."""
         run.clients -= 1
-        self._index.note_left(run)
+        self._index.record_left(run)
         if run.clients or run.is_done or run.policy == "drain":
             return
-        if run.policy == "cancel" or not run.is_kept:
+        if run.policy == "cancel" or not run.is_resumable:
             run.stop()
         else:
             run.set_timer(self._settings().park_s, run.stop)
@@ -254,7 +254,7 @@ class ParkedRuns:
         run, share = joined.run, call.buffered
         sink.allow_leaving()
         self.joined[joined.how] += 1
-        call.record.note_joined(run.id, run.model)
+        call.record.record_joined(run.id, run.model)
         run.clients += 1
         if not run.is_done:
             run.clear_timer()
@@ -297,7 +297,7 @@ async def _send_events(joined: JoinedRun, share: BudgetShare, sink: ReplySink, r
     sink.begin(200, run.headers_for(request_id))
     await sink.send(b"")
     place, signs = 0, run.signs
-    while run.is_kept:
+    while run.is_resumable:
         pending = _take_events(run.blocks, place)
         if pending:
             place += len(pending)
@@ -315,7 +315,7 @@ async def _send_events(joined: JoinedRun, share: BudgetShare, sink: ReplySink, r
             await sink.send(b"" if cursor.with_ids else run.sign)
         else:
             await run.wait()
-    if not run.is_kept or not run.is_whole:
+    if not run.is_resumable or not run.is_whole:
         sink.abort()
         return
     if run.rest and not run.wants_array:  # it is not an event: some clients must read it by itself
@@ -329,7 +329,7 @@ async def _send_whole(joined: JoinedRun, share: BudgetShare, sink: ReplySink, re
         await run.wait()
     if run.failure is not None:
         raise RequestError(run.failure)
-    if not run.is_kept:
+    if not run.is_resumable:
         message = f"The reply to this request is larger than {MAX_RUN_BYTES} bytes, and was not kept."
         raise RequestError(Failure(Kind.BAD_REQUEST, message, should_retry=False))
     if joined.cursor.after != -1:

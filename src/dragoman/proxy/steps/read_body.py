@@ -58,7 +58,7 @@ async def _read_whole(call: Call, server: ServerSettings) -> bytes:
         body = await run_off_loop(limit, partial(_unpack, encoding, body, limit))
         request.buffered.hold(len(body))
     if recording is not None:
-        recording.note_body(body)
+        recording.record_body(body)
     return body
 
 

@@ -10,8 +10,8 @@ from dragoman.net.sink import ReplySink, SinkPhase
 from dragoman.net.tasks import run_off_loop, spawn
 from dragoman.proxy.call import Call, Compacts
 from dragoman.proxy.capture.format import NO_PROVIDER
-from dragoman.state.kept_call import KeptCall, restore_call
 from dragoman.state.service import ResponseService, check_trigger
+from dragoman.state.stored_call import StoredCall, restore_call
 from dragoman.translate.hub.failure import RequestError
 from dragoman.translate.protocols.responses.state_items import read_request
 from dragoman.translate.protocols.responses.wire import NAME
@@ -26,16 +26,16 @@ class StateSource(Protocol):
     def concerns(self, call: Call) -> bool:
         """Return whether a call may refer to this state."""
 
-    async def open(self, call: Call) -> KeptCall | None:
+    async def open(self, call: Call) -> StoredCall | None:
         """Return the state of a call, whose bytes count from now on; None if it has none. Raises RequestError."""
 
-    def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
+    def close(self, call: Call, state: StoredCall, *, is_answered: bool) -> None:
         """Note that a call has ended, perhaps with a reply."""
 
 
 def restore_state(
     source: StateSource | None, call: Call, sink: ReplySink
-) -> AbstractAsyncContextManager[KeptCall | None]:
+) -> AbstractAsyncContextManager[StoredCall | None]:
     """Return a context with the state of a call; None where it has none, or where nothing is kept at all."""
     return _NO_STATE if source is None or not source.concerns(call) else RestoredState(source, call, sink)
 
@@ -63,9 +63,9 @@ class RestoredState:
         self._source = source
         self._call = call
         self._sink = sink
-        self._state: KeptCall | None = None
+        self._state: StoredCall | None = None
 
-    async def __aenter__(self) -> KeptCall | None:
+    async def __aenter__(self) -> StoredCall | None:
         call = self._call
         self._state = state = await self._source.open(call)
         if state is not None:
@@ -96,7 +96,7 @@ class StoredState:
     def concerns(self, call: Call) -> bool:
         return call.protocol.name == NAME and (call.compacts is not None or self._service.uses_state(call.body))
 
-    async def open(self, call: Call) -> KeptCall:
+    async def open(self, call: Call) -> StoredCall:
         raw = await run_off_loop(len(call.body), partial(read_request, call.body))
         if call.compacts is not None or not self._keeps:
             raw["store"] = False
@@ -112,9 +112,9 @@ class StoredState:
             raise
         return state
 
-    def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
+    def close(self, call: Call, state: StoredCall, *, is_answered: bool) -> None:
         if is_answered:
-            self._service.note_end(state)
+            self._service.record_end(state)
         if is_answered and call.record.recording is not None and state.committed is False:
             from dragoman.proxy.capture.lookups import NOT_STORED, RecordingLookups
 
@@ -130,7 +130,7 @@ class ReplayedState:
     def concerns(self, call: Call) -> bool:
         return call.protocol.name == NAME
 
-    async def open(self, call: Call) -> KeptCall | None:
+    async def open(self, call: Call) -> StoredCall | None:
         from dragoman.proxy.capture.lookups import NOT_STORED, STATE
 
         recorded = self._lookups.wrap(NO_PROVIDER, STATE, lambda: None)()
@@ -141,20 +141,20 @@ class ReplayedState:
             state.committed = False
         return state
 
-    def close(self, call: Call, state: KeptCall, *, is_answered: bool) -> None:
+    def close(self, call: Call, state: StoredCall, *, is_answered: bool) -> None:
         return
 
 
-def note_state(call: Call, state: KeptCall) -> None:
+def record_state(call: Call, state: StoredCall) -> None:
     """Note in the capture of a call what it refers to, where the gateway does not see it."""
     if call.record.recording is not None:
         from dragoman.proxy.capture.lookups import RecordingLookups
 
-        RecordingLookups(call.record.recording).note_state(state)
+        RecordingLookups(call.record.recording).record_state(state)
 
 
 def _record_refusal(call: Call, refused: RequestError) -> None:
     if call.record.recording is not None:
         from dragoman.proxy.capture.lookups import STATE, RecordingLookups
 
-        RecordingLookups(call.record.recording).note_refusal(NO_PROVIDER, STATE, refused.failure)
+        RecordingLookups(call.record.recording).record_refusal(NO_PROVIDER, STATE, refused.failure)

@@ -183,7 +183,7 @@ class GatewayRows:
             yield watcher
         finally:
             self._watchers.discard(watcher)
-            self._note_unwatched()
+            self._record_unwatched()
 
     def begin_stop(self) -> None:
         """End all feeds, so that their tabs connect to another worker, or to the gateway that replaces this one."""
@@ -191,7 +191,7 @@ class GatewayRows:
         for watcher in self._watchers:
             watcher.woken.set()
 
-    def _note_unwatched(self) -> None:
+    def _record_unwatched(self) -> None:
         if not self._watchers and time.monotonic() >= self._polled_until:
             self._live.set_watched(False)
 
@@ -266,7 +266,7 @@ class GatewayRows:
         """Stop recording for other workers that ask no more."""
         left = self._polled_until - time.monotonic()
         self._expiry = asyncio.get_running_loop().call_later(left, self._expire) if left > 0 else None
-        self._note_unwatched()
+        self._record_unwatched()
 
 
 def _add(one: object, other: object) -> object:

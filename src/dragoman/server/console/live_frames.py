@@ -230,9 +230,9 @@ class FrameRing:
         reply = None if self._record is None else self._record.reply
         if reply is not None and reply is not self._tapped:
             self._tapped = reply
-            self._secrets.update(reply.tap(partial(TappedSource, self._note_read)))
+            self._secrets.update(reply.tap(partial(TappedSource, self._record_read)))
 
-    def _note_read(self, frames: Sequence[object], events: Sequence[Event]) -> None:
+    def _record_read(self, frames: Sequence[object], events: Sequence[Event]) -> None:
         if self.is_closed:
             return
         at = self._elapsed()

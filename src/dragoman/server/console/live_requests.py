@@ -191,7 +191,7 @@ class LiveRequests:
             self._allow_recordings()
             record.recording = None
 
-    def note_outcome(self, record: RequestRecord, outcome: Outcome) -> None:
+    def record_outcome(self, record: RequestRecord, outcome: Outcome) -> None:
         """Keep the outcome of a request that has ended, in place of its record."""
         live = self._ending.pop(record, None)
         if live is not None:

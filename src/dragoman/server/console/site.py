@@ -364,6 +364,6 @@ def make_console(
     """Make the console of a gateway, which sees every request from now on."""
     number, count = (0, 1) if group is None else (group.number, group.count)
     live = LiveRequests(gateway.captures, cost_of, count + number, count)
-    gateway.observers.on_end = live.note_outcome
+    gateway.observers.on_end = live.record_outcome
     sessions = ConsoleSessions(MemorySessions() if store is None else store, keyring)
     return Console(sessions, keyring, backoff, live, group, audit, gateway, store)

@@ -31,7 +31,7 @@ def restore(wire: dict[str, object], ext: Ext) -> None:
             holder.setdefault(last, value)
 
 
-def note_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: Ext | None = None) -> None:
+def record_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: Ext | None = None) -> None:
     """Note every field as dropped that only the client's protocol has, when a request of another protocol is built.
 
     `kept` are fields of the request itself that the other protocol has as well.
@@ -42,27 +42,27 @@ def note_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: E
         field, what = request.not_a_reply
         raise BadRequest(f"/{field}", f"{field} requests {what}, which only this API's own vendor can make")
     if request.search_sources:
-        ledger.note_approximated(request.pointer("search_sources"), "the upstream's own sources are listed")
+        ledger.record_approximated(request.pointer("search_sources"), "the upstream's own sources are listed")
     why = f"{protocol} has no such field"
     for pointer in request.ext:
         if kept is None or pointer not in kept:
-            ledger.note_dropped(f"/{pointer}", _WHY.get(pointer, why))
+            ledger.record_dropped(f"/{pointer}", _WHY.get(pointer, why))
     foreign: list[Foreign] = []
     for holder in (*request.turns, *_parts(request), *request.tools):
         if type(holder) is Foreign:  # `isinstance` of a struct that does not fit is slow
             foreign.append(holder)
         elif type(holder) is not Hosted and holder.ext:
             for pointer in holder.ext:
-                ledger.note_dropped(f"{holder.at}/{pointer}", why)
+                ledger.record_dropped(f"{holder.at}/{pointer}", why)
     for part in foreign:
         if not part.is_upstreams:
-            ledger.note_dropped(part.at, f"{protocol} has nothing like {part.what!r}")
+            ledger.record_dropped(part.at, f"{protocol} has nothing like {part.what!r}")
 
 
-def note_unread_fields(tool: Hosted, protocol: str, ledger: Ledger) -> None:
+def record_unread_fields(tool: Hosted, protocol: str, ledger: Ledger) -> None:
     """Note the fields of a hosted tool as dropped that its equivalent in another protocol does not have."""
     for pointer in tool.ext:
-        ledger.note_dropped(f"{tool.at}/{pointer}", f"{protocol} has no such field")
+        ledger.record_dropped(f"{tool.at}/{pointer}", f"{protocol} has no such field")
 
 
 def is_indispensable(tool: Hosted, choice: ToolChoice | None, others: Iterable[Tool]) -> bool:

@@ -36,23 +36,23 @@ class Ledger:
         self._locate = locate
         self._losses: dict[tuple[str, LossKind], Loss] = {}
         self._counted: dict[LossKind, set[int]] = {}  # hashes of the paths beyond those that are listed
-        self._default: str | None = None  # path of the value that `note_default` has noted
+        self._default: str | None = None  # path of the value that `record_default` has noted
 
-    def note_dropped(self, path: str, why: str) -> None:
+    def record_dropped(self, path: str, why: str) -> None:
         self._add(path, LossKind.DROPPED, why)
 
-    def note_approximated(self, path: str, why: str) -> None:
+    def record_approximated(self, path: str, why: str) -> None:
         self._add(path, LossKind.APPROXIMATED, why)
 
-    def note_invented(self, path: str, why: str) -> None:
+    def record_invented(self, path: str, why: str) -> None:
         self._add(path, LossKind.INVENTED, why)
 
-    def note_default(self, path: str, why: str) -> None:
+    def record_default(self, path: str, why: str) -> None:
         """Note a value of the configuration as invented.
 
         What becomes of it later is no loss of the client's: if it is dropped, nothing was invented.
         """
-        self.note_invented(path, why)
+        self.record_invented(path, why)
         self._default = path if self._locate is None else self._locate(path)
 
     def _add(self, path: str, how: LossKind, why: str) -> None:

@@ -195,7 +195,7 @@ class KeptItem(Struct, frozen=True):
     hidden: str | None = None
 
 
-class KeptReply(Struct, frozen=True):
+class StoredReply(Struct, frozen=True):
     """What is kept of a complete reply."""
 
     status: str
@@ -211,7 +211,7 @@ class ReplyState(Struct, frozen=True):
     fields: dict[str, Json]  # what the reply says about the state, `store` last
     created: int  # seconds since the epoch
     hides_opaque: bool  # the client did not ask for opaque reasoning, because it is kept for it
-    take: Callable[[KeptReply], None]  # called with the complete reply, before its last event is returned
+    take: Callable[[StoredReply], None]  # called with the complete reply, before its last event is returned
     holds: bool = False  # later turns get the reply from here
     announced: int = 0  # events that were sent when the reply was queued: it is created, and goes on after them
 

@@ -89,7 +89,7 @@ def clamp_usage(usage: Usage, ledger: Ledger) -> Usage:
 
 def mark_clamped(usage: Usage, ledger: Ledger) -> Usage:
     """Return the usage as derived instead of reported, and note this in the ledger."""
-    ledger.note_approximated("/usage", f"impossible counts are clamped to the range from 0 to {MAX_COUNT}")
+    ledger.record_approximated("/usage", f"impossible counts are clamped to the range from 0 to {MAX_COUNT}")
     return replace(usage, source=UsageSource.DERIVED) if usage.source is UsageSource.REPORTED else usage
 
 

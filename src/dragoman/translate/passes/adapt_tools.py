@@ -133,7 +133,7 @@ def adapt_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[R
     kinds = _kinds_sent(offered, changed, limits)
     if not changed:
         return request, ToolMap(kinds=kinds)
-    _note_losses(request, limits, ledger)
+    _record_losses(request, limits, ledger)
     renaming = _Renaming(names, limits)
     adapted = replace(
         request,
@@ -196,15 +196,15 @@ def _differs(tool: ToolId, name: str, limits: ToolLimits) -> bool:
     return name != tool.name or not unwrapped or not in_place
 
 
-def _note_losses(request: Request, limits: ToolLimits, ledger: Ledger) -> None:
+def _record_losses(request: Request, limits: ToolLimits, ledger: Ledger) -> None:
     if limits.custom:
         return
     for tool in request.tools:
         if isinstance(tool, Custom) and tool.grammar is not None:
             at = f"{tool.fields_at or tool.at}/format"
-            ledger.note_approximated(at, "the upstream cannot enforce the grammar; it is part of the description")
+            ledger.record_approximated(at, "the upstream cannot enforce the grammar; it is part of the description")
         elif isinstance(tool, Custom):
-            ledger.note_approximated(tool.at, "a custom tool is sent as a function with one string")
+            ledger.record_approximated(tool.at, "a custom tool is sent as a function with one string")
 
 
 class _Renaming:

@@ -51,7 +51,7 @@ def tag_later_instructions(request: Request, ledger: Ledger) -> Request:
 def _tag_turn(turn: Turn, ledger: Ledger) -> Turn:
     if turn.role not in INSTRUCTION_ROLES:
         return turn
-    ledger.note_approximated(turn.at, "later instructions are sent as tagged text of the user")
+    ledger.record_approximated(turn.at, "later instructions are sent as tagged text of the user")
     return replace(turn, role=Role.USER, parts=tuple(_tag_part(part) for part in turn.parts))
 
 
@@ -78,14 +78,14 @@ def allow_unbound(request: Request, ledger: Ledger) -> Request:
     reasoning = request.reasoning
     if reasoning is not None and (reasoning.switch is Switch.DISABLED or reasoning.effort == "none"):
         return drop_reasoning(request, ledger)
-    ledger.note_approximated(request.pointer("turns"), "the upstream leaves out reasoning of another conversation")
+    ledger.record_approximated(request.pointer("turns"), "the upstream leaves out reasoning of another conversation")
     return replace(request, drops_unbound=True)
 
 
 def _drop_from_turn(turn: Turn, ledger: Ledger) -> Turn:
     for part in turn.parts:
         if isinstance(part, Thinking):
-            ledger.note_dropped(part.at, _REASONING_REJECTED)
+            ledger.record_dropped(part.at, _REASONING_REJECTED)
     parts = tuple(part for part in turn.parts if not isinstance(part, Thinking))
     return turn if len(parts) == len(turn.parts) else replace(turn, parts=parts)
 
@@ -102,10 +102,10 @@ def place_cache_breakpoint(request: Request, ledger: Ledger) -> Request:
     for index in reversed(range(len(turns))):
         parts = _mark_last(turns[index].parts, cache) if turns[index].role is Role.USER else None
         if parts is not None:
-            ledger.note_approximated(cache.at, _BREAKPOINT_MOVED)
+            ledger.record_approximated(cache.at, _BREAKPOINT_MOVED)
             turns[index] = replace(turns[index], parts=parts)
             return replace(request, turns=tuple(turns), cache=None)
-    ledger.note_dropped(cache.at, _NO_BREAKPOINT)
+    ledger.record_dropped(cache.at, _NO_BREAKPOINT)
     return replace(request, cache=None)
 
 

@@ -26,7 +26,7 @@ def add_default_thinking(request: Request, default: str | int, profile: Profile,
     if _forces_call(request) and not profile.forced_choice_while_thinking:
         return request
     at = request.pointer("reasoning")
-    ledger.note_default(at, f"default_thinking is {default!r}, and the client asks for nothing")
+    ledger.record_default(at, f"default_thinking is {default!r}, and the client asks for nothing")
     return replace(request, reasoning=_make_reasoning(default, at))
 
 

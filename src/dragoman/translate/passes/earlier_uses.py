@@ -158,11 +158,13 @@ class _SplitTurn:
         if use.outcome is None:
             return ToolResult(use.call_id, (Text("This tool has not run."),), at, is_error=True)
         if not use.is_ours:
-            _note_foreign(use.outcome, at, ledger)
+            _record_foreign(use.outcome, at, ledger)
         elif not use.is_whole:
-            ledger.note_approximated(at, "not all that this tool returned has come back, so the model reads less of it")
+            ledger.record_approximated(
+                at, "not all that this tool returned has come back, so the model reads less of it"
+            )
         if isinstance(use.outcome, WebPage) and use.outcome.pdf is not None and not documents:
-            ledger.note_dropped(at, "this upstream cannot read a PDF that a tool returned")
+            ledger.record_dropped(at, "this upstream cannot read a PDF that a tool returned")
         result = write_result(use.call_id, use.outcome, documents=documents)
         return replace(result, at=at, content=tuple(replace(part, at=at) for part in result.content))
 
@@ -171,12 +173,12 @@ def _round_of(place: CallPlace | None) -> int | None:
     return None if place is None else place.round
 
 
-def _note_foreign(outcome: ToolOutcome, at: str, ledger: Ledger) -> None:
+def _record_foreign(outcome: ToolOutcome, at: str, ledger: Ledger) -> None:
     match outcome:
         case SearchFound():
-            ledger.note_approximated(at, "only the titles and URLs of another vendor's search results can be read")
+            ledger.record_approximated(at, "only the titles and URLs of another vendor's search results can be read")
         case WebPage():
-            ledger.note_approximated(at, "only the address of a page that was opened can be read")
+            ledger.record_approximated(at, "only the address of a page that was opened can be read")
         case ToolFailure():
             pass
 
@@ -252,11 +254,11 @@ def _is_text_for_vendor(part: Part, use: ServerToolUse) -> bool:
 
 def _write_as_text(use: ServerToolUse, at: str, ledger: Ledger) -> Text:
     if isinstance(use.outcome, SearchFound):
-        ledger.note_approximated(at, "a search that the gateway ran is sent to its vendor's model as text")
+        ledger.record_approximated(at, "a search that the gateway ran is sent to its vendor's model as text")
         found = use.outcome.text or list_results(use.outcome.read)
         return Text(f"Web search for {use.input.get('query', '')!r}:\n\n{found}", at)
     assert use.outcome is not None
-    ledger.note_approximated(at, "what a tool of the gateway returned is sent to its vendor's model as text")
+    ledger.record_approximated(at, "what a tool of the gateway returned is sent to its vendor's model as text")
     texts = (part.text for part in write_result(use.id, use.outcome, documents=False).content if isinstance(part, Text))
     return Text("".join(texts), at)
 
@@ -265,7 +267,7 @@ def _without_tokens(part: Text, ledger: Ledger) -> Text:
     kept = tuple(citation for citation in part.citations if not _is_ours(citation))
     if len(kept) == len(part.citations):
         return part
-    ledger.note_dropped(f"{part.at}/citations", "a citation that the gateway wrote cannot be returned to a vendor")
+    ledger.record_dropped(f"{part.at}/citations", "a citation that the gateway wrote cannot be returned to a vendor")
     return replace(part, citations=kept)
 
 

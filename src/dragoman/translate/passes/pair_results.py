@@ -94,9 +94,9 @@ class _CallIndex:
             return _result_to_text(result, None, self._ledger)
         slot = same.find_unanswered()
         if slot.result is not None:
-            self._ledger.note_dropped(slot.result.at, "a call has several results: only the last one is sent")
+            self._ledger.record_dropped(slot.result.at, "a call has several results: only the last one is sent")
         if index != slot.turn + 1:
-            self._ledger.note_approximated(result.at, "a result is sent right after its call")
+            self._ledger.record_approximated(result.at, "a result is sent right after its call")
         slot.result = replace(result, call_id=slot.call.id)
         return []
 
@@ -130,7 +130,7 @@ def _insert_results(turns: list[Turn], slots: list[list[_Slot]], ledger: Ledger)
 def _require_result(slot: _Slot, ledger: Ledger) -> ToolResult:
     if slot.result is not None:
         return slot.result
-    ledger.note_invented(slot.call.at, "every call must have a result")
+    ledger.record_invented(slot.call.at, "every call must have a result")
     return ToolResult(slot.call.id, (Text(UNANSWERED),), slot.call.at, is_error=True)
 
 
@@ -148,7 +148,7 @@ def merge_turns(turns: Iterable[Turn], ledger: Ledger) -> tuple[Turn, ...]:
 def _merge_run(run: list[Turn], ledger: Ledger) -> Turn:
     for turn in run[1:]:
         for pointer in turn.ext:
-            ledger.note_dropped(f"{turn.at}/{pointer}", "the turn was merged with the one before it")
+            ledger.record_dropped(f"{turn.at}/{pointer}", "the turn was merged with the one before it")
     return replace(run[0], parts=tuple(part for turn in run for part in turn.parts))
 
 
@@ -178,17 +178,17 @@ def _flatten_turn(turn: Turn, names: dict[str, str], ledger: Ledger) -> Turn:
 
 def _call_to_text(call: ToolCall, ledger: Ledger) -> Text:
     """Return a call as text that cannot be confused with a call."""
-    ledger.note_approximated(call.at, "a call that cannot be sent as one is sent as text")
+    ledger.record_approximated(call.at, "a call that cannot be sent as one is sent as text")
     if call.cache is not None:
-        ledger.note_dropped(call.cache.at, "a call sent as text cannot be a cache breakpoint")
+        ledger.record_dropped(call.cache.at, "a call sent as text cannot be a cache breakpoint")
     return Text(f"(The tool {call.name} was called with these arguments: {call.arguments or '{}'})", call.at)
 
 
 def _result_to_text(result: ToolResult, name: str | None, ledger: Ledger) -> list[Part]:
     """Return the content of a result, after a line that names its call."""
-    ledger.note_approximated(result.at, "a result that cannot be sent as one is sent as text")
+    ledger.record_approximated(result.at, "a result that cannot be sent as one is sent as text")
     if result.cache is not None:
-        ledger.note_dropped(result.cache.at, "a result sent as text cannot be a cache breakpoint")
+        ledger.record_dropped(result.cache.at, "a result sent as text cannot be a cache breakpoint")
     source = f"the tool {name}" if name else f"the tool call {result.call_id}"
     return [Text(f"({'Error' if result.is_error else 'Result'} of {source}:)", result.at), *result.content]
 
@@ -234,7 +234,7 @@ def _match_results(turns: Sequence[Turn], calls: _Pairs, results: _Pairs, ledger
         elif isinstance(part, ToolResult) and part.call_id in known:
             pair = results[id(part)] = known[part.call_id]
             if pair.result is not None:
-                ledger.note_dropped(pair.result.at, "a call has one result: the last one counts")
+                ledger.record_dropped(pair.result.at, "a call has one result: the last one counts")
             pair.result = part
 
 
@@ -245,7 +245,7 @@ def _fit_part(part: Part, calls: _Pairs, results: _Pairs, ledger: Ledger) -> Seq
     if not isinstance(part, ToolResult):
         return [part]
     if id(part) not in results:
-        ledger.note_approximated(part.at, "a result without a call is sent as text")
+        ledger.record_approximated(part.at, "a result without a call is sent as text")
         label = "error" if part.is_error else "result"
         return [Text(f"[{label} of tool call {part.call_id}]", part.at), *part.content]
     pair = results[id(part)]
@@ -257,5 +257,5 @@ def _lacks_result(part: Part, calls: _Pairs) -> bool:
 
 
 def _invent_result(call: Part, pair: _PairedCall, ledger: Ledger) -> ToolResult:
-    ledger.note_invented(call.at, "every call must have a result")
+    ledger.record_invented(call.at, "every call must have a result")
     return ToolResult(pair.id, (Text(_NO_RESULT, call.at),), call.at)

@@ -87,7 +87,7 @@ class JoinReplies:
         """Note the first token of a continuing upstream, and its ledger for what is left out of its reply."""
         self.used_before = self._interrupted
         for loss in self._ledger:
-            ledger.note_dropped(loss.path, loss.why)
+            ledger.record_dropped(loss.path, loss.why)
         self._ledger = ledger
 
     def feed(self, event: Event) -> Sequence[Event]:
@@ -97,11 +97,11 @@ class JoinReplies:
             case Opened(block=block, what=TextBlock(), answer=answer):
                 self._unopened.add(block)
                 if answer:
-                    self._note_answer(block, answer)
+                    self._record_answer(block, answer)
                 return ()
             case Opened(block=block, what=ThinkingBlock()) if not self._first:
                 self._reasoning.add(block)
-                self._ledger.note_dropped("/thinking", "reasoning of an upstream that continues another's reply")
+                self._ledger.record_dropped("/thinking", "reasoning of an upstream that continues another's reply")
                 return ()
             case Delta(block=block) | OpaqueAdded(block=block) | Closed(block=block) if block in self._reasoning:
                 return ()
@@ -129,7 +129,7 @@ class JoinReplies:
     def finish(self) -> Sequence[Event]:
         return ()
 
-    def _note_answer(self, block: int, answer: int) -> None:
+    def _record_answer(self, block: int, answer: int) -> None:
         self._answers[block] = answer
         self._final = True
 
@@ -140,18 +140,20 @@ class JoinReplies:
         """Pass on text, except what may precede the marker, which is held back."""
         if self._start is not None:
             fresh = self._start.feed(text)
-            self._note_repetition()
+            self._record_repetition()
             if fresh != text:
                 if event.logprobs:
-                    self._ledger.note_dropped(
+                    self._ledger.record_dropped(
                         "/logprobs", "of text that was held back at the start of the continuation"
                     )
                 event = Delta(block, fresh)
         return self._pass_text(block, event)
 
-    def _note_repetition(self) -> None:
+    def _record_repetition(self) -> None:
         if self._start is not None and (size := self._start.dropped):
-            self._ledger.note_dropped("/text", f"{size} characters in front of the marker that repeat the reply so far")
+            self._ledger.record_dropped(
+                "/text", f"{size} characters in front of the marker that repeat the reply so far"
+            )
 
     def _pass_text(self, block: int, event: Delta) -> list[Event]:
         if not event.text:

@@ -151,7 +151,7 @@ def _drop_rejected(request: Request, ledger: Ledger) -> Request:
             continue
         dropped[name] = None
         if value != default and value is not False:
-            ledger.note_dropped(request.pointer(name), NO_SUCH_FIELD)
+            ledger.record_dropped(request.pointer(name), NO_SUCH_FIELD)
     return replace(request, **dropped)
 
 
@@ -163,7 +163,7 @@ def _keep_known_ext(request: Request, ledger: Ledger) -> Ext:
         if ours or (request.protocol != NAME and head not in SHARED):
             kept[pointer] = value
         else:
-            ledger.note_dropped(f"/{pointer}", NO_SUCH_FIELD)
+            ledger.record_dropped(f"/{pointer}", NO_SUCH_FIELD)
     return kept
 
 
@@ -172,7 +172,7 @@ def _fit_tier(request: Request, ledger: Ledger) -> str | None:
     if tier in (None, TIER):
         return tier
     if tier != "default":
-        ledger.note_dropped(request.pointer("service_tier"), f"the ChatGPT backend has only one other tier, {TIER}")
+        ledger.record_dropped(request.pointer("service_tier"), f"the ChatGPT backend has only one other tier, {TIER}")
     return None
 
 
@@ -180,7 +180,7 @@ def _replace_ultra(request: Request, ledger: Ledger) -> object:
     reasoning = request.reasoning
     if reasoning is None or reasoning.effort != ULTRA:
         return reasoning
-    ledger.note_approximated(reasoning.at, "the ChatGPT backend accepts 'max' instead of 'ultra'")
+    ledger.record_approximated(reasoning.at, "the ChatGPT backend accepts 'max' instead of 'ultra'")
     return replace(reasoning, effort="max")
 
 
@@ -192,7 +192,7 @@ def _add_instructions(request: Request, turns: list[Turn], ledger: Ledger) -> tu
         leading.append(turns.pop(0))
     texts = [part for turn in leading for part in turn.parts]
     if not texts:
-        ledger.note_invented(at, "the ChatGPT backend requires instructions: a neutral sentence")
+        ledger.record_invented(at, "the ChatGPT backend requires instructions: a neutral sentence")
         texts = [Text(DEFAULT_INSTRUCTIONS, at)]
     elif request.protocol == NAME:
         texts = [Text("\n\n".join(part.text for part in texts if isinstance(part, Text)), at)]
@@ -215,7 +215,7 @@ def _is_reasoning_reference(part: Part, ledger: Ledger) -> bool:
     """Return whether it is reasoning by id alone, which refers to nothing: the backend stores none."""
     if not isinstance(part, Thinking) or part.opaque is not None:
         return False
-    ledger.note_dropped(part.at, "reasoning without its encrypted form means nothing to this upstream")
+    ledger.record_dropped(part.at, "reasoning without its encrypted form means nothing to this upstream")
     return True
 
 
@@ -224,7 +224,7 @@ def _fit_part(part: Part, ledger: Ledger) -> Part:
         part = replace(part, content=tuple(_fit_part(inner, ledger) for inner in part.content))
     if not isinstance(part, Text | Image | Document | ToolCall | ToolResult) or part.cache is None:
         return part
-    ledger.note_dropped(part.cache.at, NO_CACHE)
+    ledger.record_dropped(part.cache.at, NO_CACHE)
     return replace(part, cache=None)
 
 
@@ -240,5 +240,5 @@ def _fit_tool(tool: Tool, ledger: Ledger) -> Tool:
         return tool
     if not isinstance(tool, Function) or tool.cache is None:
         return tool
-    ledger.note_dropped(tool.cache.at, NO_CACHE)
+    ledger.record_dropped(tool.cache.at, NO_CACHE)
     return replace(tool, cache=None)

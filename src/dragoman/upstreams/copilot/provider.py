@@ -265,7 +265,7 @@ def fit_request(request: Request, ledger: Ledger) -> Request:
     tools = []
     for tool in request.tools:
         if isinstance(tool, Function) and EAGER in tool.ext:
-            ledger.note_dropped(f"{tool.at}/{EAGER}", "Copilot accepts no such field")
+            ledger.record_dropped(f"{tool.at}/{EAGER}", "Copilot accepts no such field")
             tool = replace(tool, ext={key: value for key, value in tool.ext.items() if key != EAGER})
         tools.append(tool)
     return replace(request, tools=tuple(tools))

@@ -238,7 +238,7 @@ class CredentialRefresher(Generic[C]):
     async def _read(self, source: CredentialSource[C]) -> C:
         """Return the stored credential. Raises AccountChanged if it is of another account than before."""
         stored = await asyncio.to_thread(source.read)
-        self._note_secrets(stored)
+        self._record_secrets(stored)
         if self._current is not None and self._current.account and stored.account != self._current.account:
             raise AccountChanged(
                 f"{source.location} belongs to another account now: restart the gateway to use that one"
@@ -287,11 +287,11 @@ class CredentialRefresher(Generic[C]):
                 "provider %s: %s was renewed by another program, and is not overwritten", self._name, source.location
             )
 
-    def _note_secrets(self, credential: C) -> None:
+    def _record_secrets(self, credential: C) -> None:
         self._secrets.extend(secret.encode() for secret in credential.secrets if len(secret) >= SHORTEST)
 
     def _adopt(self, credential: C, margin_s: float) -> C:
-        self._note_secrets(credential)
+        self._record_secrets(credential)
         self._current = credential
         self._handed_out = _Given(credential.access_token, self._renewals)
         self._due_at = credential.expires_at - margin_s

@@ -6,7 +6,7 @@ from copy import deepcopy
 import msgspec
 import pytest
 
-from dragoman.translate.hub.ext import note_foreign_fields
+from dragoman.translate.hub.ext import record_foreign_fields
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.opaque import Opaque, OpaqueForm, encode_envelope
@@ -209,7 +209,7 @@ def test_settings_are_read_and_know_where_they_stood() -> None:
 
 def test_what_only_messages_has_is_recorded_in_the_ledger_of_any_other_protocol() -> None:
     ledger = Ledger()
-    note_foreign_fields(REQUEST, "chat", ledger)
+    record_foreign_fields(REQUEST, "chat", ledger)
     assert set(losses(ledger)) == {
         "/context_management",
         "/inference_geo",
@@ -227,15 +227,15 @@ def test_what_only_messages_has_is_recorded_in_the_ledger_of_any_other_protocol(
 @each_row("protocol", ["chat", "responses", "kiro"])
 def test_a_compaction_is_refused_for_protocols_that_would_answer_instead(protocol: str) -> None:
     compacting = parse(minimal(compaction={"type": "summarize"}))
-    note_foreign_fields(compacting, "messages", Ledger())
+    record_foreign_fields(compacting, "messages", Ledger())
     with pytest.raises(RequestError, match="compaction requests a compacted context") as refused:
-        note_foreign_fields(compacting, protocol, Ledger())
+        record_foreign_fields(compacting, protocol, Ledger())
     assert (refused.value.failure.kind, refused.value.failure.at) == (Kind.BAD_REQUEST, "/compaction")
 
 
 def test_why_a_context_is_not_managed_elsewhere_is_explained_correctly() -> None:
     ledger = Ledger()
-    note_foreign_fields(REQUEST, "responses", ledger)
+    record_foreign_fields(REQUEST, "responses", ledger)
     (why,) = [loss.why for loss in ledger if loss.path == "/context_management"]
     assert "only its own vendor can read back" in why
 

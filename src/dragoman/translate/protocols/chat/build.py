@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.translate.hub.ext import is_indispensable, note_foreign_fields, restore
+from dragoman.translate.hub.ext import is_indispensable, record_foreign_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import EFFORTS, Target, effort_for_budget
@@ -42,7 +42,7 @@ _CHOICES = {Pick.AUTO: "auto", Pick.NONE: "none", Pick.REQUIRED: "required"}
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     """Return the body for the upstream; raises RequestError for what would change the answer."""
     shared = _shared_ext(request)
-    note_foreign_fields(request, NAME, ledger, shared)
+    record_foreign_fields(request, NAME, ledger, shared)
     request = place_cache_breakpoint(request, ledger)
     body: _Wire = {"model": target.model, "messages": build_messages(request, target, ledger)}
     body |= _build_tools(request, target, ledger)
@@ -59,7 +59,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         if "no_stream_options" not in target.quirks:
             body["stream_options"] = {"include_usage": True}
     restore(body, request.ext if request.protocol == NAME else shared)
-    _note_prefill(request, ledger)
+    _record_prefill(request, ledger)
     return msgspec.json.encode(body)
 
 
@@ -112,9 +112,9 @@ def _write_function(tool: Function, same_protocol: bool, target: Target, ledger:
     if tool.strict is not None:
         function["strict"] = tool.strict
     if tool.deferred:
-        ledger.note_approximated(f"{tool.at}/defer_loading", "Chat has no tool search; the tool is offered at once")
+        ledger.record_approximated(f"{tool.at}/defer_loading", "Chat has no tool search; the tool is offered at once")
     if tool.cache is not None:
-        ledger.note_dropped(tool.cache.at, "Chat has no cache breakpoint on tools")
+        ledger.record_dropped(tool.cache.at, "Chat has no cache breakpoint on tools")
     wire: dict[str, object] = {"type": "function", "function": function}
     if same_protocol:
         restore(wire, tool.ext)
@@ -155,7 +155,7 @@ def _drop_hosted(request: Request, ledger: Ledger) -> None:
             raise BadRequest(
                 tool.at, f"This model's provider cannot run the tool {tool.kind!r}. Remove it or choose another model."
             )
-        ledger.note_dropped(tool.at, f"a Chat upstream cannot run {tool.kind!r}")
+        ledger.record_dropped(tool.at, f"a Chat upstream cannot run {tool.kind!r}")
 
 
 def _choose_only_tool(choice: ToolChoice, tools: Sequence[Tool], ledger: Ledger) -> ToolChoice:
@@ -165,7 +165,7 @@ def _choose_only_tool(choice: ToolChoice, tools: Sequence[Tool], ledger: Ledger)
         only = allowed[0]
         return ToolChoice(Pick.NAMED, choice.at, name=only.name, custom=isinstance(only, Custom))
     if allowed:
-        ledger.note_approximated(choice.at, "this server cannot require one of several tools")
+        ledger.record_approximated(choice.at, "this server cannot require one of several tools")
     return choice
 
 
@@ -201,7 +201,7 @@ def _build_sampling(request: Request, target: Target, effort: object, ledger: Le
     if profile.sampling and (profile.sampling_while_thinking or not thinks):
         return sampling
     unusual = {name: value for name, value in sampling.items() if value != 1}
-    return _note_dropped(request, ledger, unusual, f"{target.model} takes no sampling settings")
+    return _record_dropped(request, ledger, unusual, f"{target.model} takes no sampling settings")
 
 
 def _build_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
@@ -209,7 +209,7 @@ def _build_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
     same_protocol = request.protocol == NAME
     unsupported: _Wire = {"top_k": request.top_k, "max_tool_calls": request.max_tool_calls}
     if not same_protocol:
-        unsupported = _note_dropped(request, ledger, unsupported, "Chat has no such setting")
+        unsupported = _record_dropped(request, ledger, unsupported, "Chat has no such setting")
     return unsupported | {
         "max_tokens" if "max_tokens" in target.quirks else "max_completion_tokens": _build_max_tokens(request, ledger),
         "frequency_penalty": request.frequency_penalty,
@@ -225,7 +225,7 @@ def _build_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
 def _build_max_tokens(request: Request, ledger: Ledger) -> int | None:
     if request.max_tokens != 0 or request.protocol == NAME:
         return request.max_tokens
-    ledger.note_approximated(
+    ledger.record_approximated(
         request.pointer("max_tokens"), "Chat cannot warm a cache without answering; one token is requested"
     )
     return 1
@@ -249,11 +249,11 @@ def _build_vendor_settings(request: Request, target: Target, ledger: Ledger) -> 
         "service_tier": request.service_tier,
     }
     if request.protocol != NAME and "plain" in target.quirks:
-        settings = _note_dropped(request, ledger, settings, "this server rejects it")
+        settings = _record_dropped(request, ledger, settings, "this server rejects it")
     if request.protocol not in OPENAI_PROTOCOLS:
         for name, value in (("user", settings.get("user")), ("service_tier", settings.get("service_tier"))):
             if value is not None:
-                ledger.note_approximated(request.pointer(name), "has nearly the same meaning in Chat")
+                ledger.record_approximated(request.pointer(name), "has nearly the same meaning in Chat")
     settings["prompt_cache_key"] = settings.pop("cache_key", None)
     return settings
 
@@ -262,17 +262,19 @@ def _drop_none(fields: _Wire) -> _Wire:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _note_dropped(request: Request, ledger: Ledger, fields: _Wire, why: str) -> _Wire:
+def _record_dropped(request: Request, ledger: Ledger, fields: _Wire, why: str) -> _Wire:
     for name, value in fields.items():
         if value is not None:
-            ledger.note_dropped(request.pointer(name), why)
+            ledger.record_dropped(request.pointer(name), why)
     return {}
 
 
 def _build_stop(request: Request, target: Target, ledger: Ledger) -> list[str] | None:
     stops = list(request.stop)
     if len(stops) > _STOPS_MAX and target.issuer == OPENAI:
-        ledger.note_dropped(request.pointer("stop"), f"Chat takes {_STOPS_MAX} stop sequences: the others are left out")
+        ledger.record_dropped(
+            request.pointer("stop"), f"Chat takes {_STOPS_MAX} stop sequences: the others are left out"
+        )
         stops = stops[:_STOPS_MAX]
     return stops or None
 
@@ -281,12 +283,12 @@ def _build_format(format: Format, target: Target, ledger: Ledger) -> _Wire:
     if format.shape is not Shape.SCHEMA:
         return {"type": "json_object" if format.shape is Shape.JSON else "text"}
     if "json_object_schema" in target.quirks:
-        ledger.note_approximated(
+        ledger.record_approximated(
             format.at, "this server takes a schema only beside json_object, without name or strictness"
         )
         return _drop_none({"type": "json_object", "schema": format.schema})
     if format.name is None:
-        ledger.note_invented(format.at, f"Chat's schemas need a name: {_SCHEMA_NAME!r}")
+        ledger.record_invented(format.at, f"Chat's schemas need a name: {_SCHEMA_NAME!r}")
     schema = {"name": format.name or _SCHEMA_NAME, "description": format.description}
     return {
         "type": "json_schema",
@@ -299,7 +301,7 @@ def _build_effort(request: Request, target: Target, ledger: Ledger) -> _Wire:
     if reasoning is None:
         return {}
     if reasoning.show is not None:
-        ledger.note_dropped(reasoning.show_at, "Chat has no setting to show reasoning")
+        ledger.record_dropped(reasoning.show_at, "Chat has no setting to show reasoning")
     requested, at = _find_effort(reasoning, ledger)
     if requested is None:
         return {}
@@ -308,13 +310,13 @@ def _build_effort(request: Request, target: Target, ledger: Ledger) -> _Wire:
         accepted.remove("max")  # known on Responses only
     if not accepted:
         if requested != "none":
-            ledger.note_dropped(at, f"{target.model} has no such setting")
+            ledger.record_dropped(at, f"{target.model} has no such setting")
         return {}
     effort = _find_nearest_effort(requested, accepted)
     if effort != requested:
-        ledger.note_approximated(at, f"{target.model} takes {effort!r}, not {requested!r}")
+        ledger.record_approximated(at, f"{target.model} takes {effort!r}, not {requested!r}")
     elif request.protocol not in OPENAI_PROTOCOLS:
-        ledger.note_approximated(at, "vendors scale efforts differently")
+        ledger.record_approximated(at, "vendors scale efforts differently")
     return {"reasoning_effort": effort}
 
 
@@ -322,18 +324,18 @@ def _find_effort(reasoning: Reasoning, ledger: Ledger) -> tuple[str | None, str]
     """Return the requested effort, or the one closest to the requested budget, and where the client wrote it."""
     if reasoning.switch is Switch.DISABLED:
         if reasoning.effort is not None:
-            ledger.note_dropped(reasoning.at, "with thinking off the effort is none")
+            ledger.record_dropped(reasoning.at, "with thinking off the effort is none")
         return "none", reasoning.switch_at
     if reasoning.budget is None and reasoning.switch is not None:
-        ledger.note_approximated(reasoning.switch_at, "Chat has no switch for thinking")
+        ledger.record_approximated(reasoning.switch_at, "Chat has no switch for thinking")
     if reasoning.effort is not None:
         if reasoning.budget is not None:
-            ledger.note_dropped(reasoning.budget_at, "Chat has no thinking budget; the effort is sent instead")
+            ledger.record_dropped(reasoning.budget_at, "Chat has no thinking budget; the effort is sent instead")
         return reasoning.effort, reasoning.at
     if reasoning.budget is None:
         return None, reasoning.at
     effort = effort_for_budget(reasoning.budget)
-    ledger.note_approximated(reasoning.budget_at, f"Chat has no thinking budget: the effort is {effort!r}")
+    ledger.record_approximated(reasoning.budget_at, f"Chat has no thinking budget: the effort is {effort!r}")
     return effort, reasoning.budget_at
 
 
@@ -346,9 +348,9 @@ def _find_nearest_effort(effort: str, accepted: list[str]) -> str:
     return min(thinking, key=lambda known: (abs(EFFORTS.index(known) - requested), EFFORTS.index(known)))
 
 
-def _note_prefill(request: Request, ledger: Ledger) -> None:
+def _record_prefill(request: Request, ledger: Ledger) -> None:
     if request.protocol in OPENAI_PROTOCOLS or not request.turns:
         return
     last = request.turns[-1]
     if last.role is Role.ASSISTANT and any(isinstance(part, Text) for part in last.parts):
-        ledger.note_approximated(last.at, "Chat reads it as history, not as the beginning of the reply")
+        ledger.record_approximated(last.at, "Chat reads it as history, not as the beginning of the reply")

@@ -53,7 +53,7 @@ class PartBuilder:
 
     def drop_cache(self, cache: Cache | None, what: str) -> None:
         if cache is not None:
-            self._ledger.note_dropped(cache.at, f"Chat has no cache breakpoint on {what}")
+            self._ledger.record_dropped(cache.at, f"Chat has no cache breakpoint on {what}")
 
     def _finish_part(self, wire: dict[str, object], part: Text | Image | Document | Audio) -> dict[str, object]:
         if type(part) is not Audio and part.cache is not None:
@@ -61,18 +61,20 @@ class PartBuilder:
         if self._same_protocol:
             restore(wire, part.ext)
         if isinstance(part, Text) and part.citations and not self._same_protocol:
-            self._ledger.note_dropped(f"{part.at}/{self._citations_key}", "Chat does not accept citations in a request")
+            self._ledger.record_dropped(
+                f"{part.at}/{self._citations_key}", "Chat does not accept citations in a request"
+            )
         return wire
 
     def _write_cache(self, wire: dict[str, object], cache: Cache) -> None:
         if not self._caches:
-            self._ledger.note_dropped(cache.at, "this server rejects cache breakpoints")
+            self._ledger.record_dropped(cache.at, "this server rejects cache breakpoints")
             return
         written: dict[str, object] = {"mode": "explicit"}
         if cache.ttl is not None:
             written["ttl"] = _TTLS.get(cache.ttl, cache.ttl) if self._other_vendor else cache.ttl
         if self._other_vendor:
-            self._ledger.note_approximated(cache.at, "the breakpoint is kept; the vendor decides its lifetime")
+            self._ledger.record_approximated(cache.at, "the breakpoint is kept; the vendor decides its lifetime")
         wire["prompt_cache_breakpoint"] = written
 
     def _build_image(self, part: Image) -> dict[str, object]:
@@ -90,13 +92,13 @@ class PartBuilder:
     def _build_document(self, part: Document) -> dict[str, object]:
         match part.source:
             case str(text):
-                self._ledger.note_approximated(part.at, "Chat has no text documents; sent as plain text")
+                self._ledger.record_approximated(part.at, "Chat has no text documents; sent as plain text")
                 return {"type": "text", "text": f"{part.title}\n\n{text}" if part.title else text}
             case Inline(media_type=media_type, data=data):
                 name = part.title
                 if name is None:
                     name = f"document.{_EXTENSIONS.get(media_type, 'bin')}"
-                    self._ledger.note_invented(part.at, f"Chat's files need a name: {name}")
+                    self._ledger.record_invented(part.at, f"Chat's files need a name: {name}")
                 return {"type": "file", "file": {"filename": name, "file_data": f"data:{media_type};base64,{data}"}}
             case FileId(id=file_id):
                 if not self._files:

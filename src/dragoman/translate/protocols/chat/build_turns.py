@@ -139,7 +139,7 @@ class _Writer:
             case Refusal():
                 yield {"type": "text", "text": part.text}
             case Thinking() | ToolCall() | ToolResult():
-                self._ledger.note_dropped(part.at, f"Chat has no such part in a message of the {role.value}")
+                self._ledger.record_dropped(part.at, f"Chat has no such part in a message of the {role.value}")
 
     def _add(self, message: _Wire, *turns: Turn) -> None:
         if self._same_protocol:
@@ -154,7 +154,7 @@ class _Writer:
         if id(result) in self._sent:
             return False
         if result.call_id in self._answered:
-            self._ledger.note_dropped(result.at, f"the call {result.call_id!r} already has a result")
+            self._ledger.record_dropped(result.at, f"the call {result.call_id!r} already has a result")
             return False
         return True
 
@@ -167,7 +167,7 @@ class _Writer:
             result = placed.result
             self._sent.add(id(result))
             if placed.run > run_index + 1:
-                self._ledger.note_approximated(result.at, "moved directly after its call")
+                self._ledger.record_approximated(result.at, "moved directly after its call")
             media += self._write_result(result)
         self._answered |= taken.keys()
         if not self._same_protocol:
@@ -183,7 +183,7 @@ class _Writer:
 
     def _write_missing(self, calls: list[ToolCall]) -> None:
         for call in calls:
-            self._ledger.note_invented(call.at, "every call must have a result")
+            self._ledger.record_invented(call.at, "every call must have a result")
             self._messages.append({"role": "tool", "tool_call_id": call.id, "content": _UNANSWERED})
 
     def _write_result(self, result: ToolResult) -> list[_Wire]:
@@ -193,7 +193,7 @@ class _Writer:
         for part in result.content:
             if isinstance(part, Image | Document) and not isinstance(part.source, str) and not self._same_protocol:
                 kind = "image" if isinstance(part, Image) else "document"
-                self._ledger.note_approximated(
+                self._ledger.record_approximated(
                     part.at, f"a tool result is text in Chat; the {kind} follows in a user message"
                 )
                 texts.append({"type": "text", "text": f"[{kind}: see the user message that follows]"})
@@ -211,7 +211,7 @@ class _Writer:
         return media
 
     def _mark_error(self, result: ToolResult, message: _Wire) -> None:
-        self._ledger.note_approximated(
+        self._ledger.record_approximated(
             result.error_pointer, "Chat has no error flag; the text begins with [tool error]"
         )
         content = message["content"]
@@ -222,7 +222,7 @@ class _Writer:
 
     def _write_orphan(self, result: ToolResult) -> list[_Wire]:
         """Write a result whose call is not in the conversation as text of the user."""
-        self._ledger.note_approximated(result.at, f"no call {result.call_id!r} precedes it; sent as text of the user")
+        self._ledger.record_approximated(result.at, f"no call {result.call_id!r} precedes it; sent as text of the user")
         label = "error" if result.is_error else "result"
         return [
             {"type": "text", "text": f"[{label} of tool call {result.call_id}]"},
@@ -270,7 +270,7 @@ class _Writer:
             case Image() | Document() if self._same_protocol:
                 yield from self._write(part)
             case Image() | Document() | ToolResult():
-                self._ledger.note_dropped(part.at, "Chat has no such part in a message of the assistant")
+                self._ledger.record_dropped(part.at, "Chat has no such part in a message of the assistant")
             case _:
                 return
 
@@ -302,10 +302,10 @@ class _Writer:
             yield part
         elif part.text and "replay_reasoning" in self._target.quirks:
             if part.opaque is not None:
-                self._ledger.note_approximated(part.at, f"only {issuer or 'its issuer'} can read its signature")
+                self._ledger.record_approximated(part.at, f"only {issuer or 'its issuer'} can read its signature")
             yield Thinking(part.text, part.at)
         else:
-            self._ledger.note_dropped(part.at, "this server does not accept earlier reasoning")
+            self._ledger.record_dropped(part.at, "this server does not accept earlier reasoning")
 
 
 def _is_reasoning_item(thought: Thinking) -> bool:

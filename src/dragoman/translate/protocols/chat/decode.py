@@ -174,7 +174,7 @@ class Decoder:
         usage = chunk.usage
         for choice in chunk.choices or ():
             if choice.index:
-                self._ledger.note_dropped(f"/choices/{choice.index}", "only the first choice is translated")
+                self._ledger.record_dropped(f"/choices/{choice.index}", "only the first choice is translated")
                 continue
             is_same = chunk.id == self._id and chunk.model == self._model  # as in most chunks
             if self._blocks and not is_same and not finished and not self._is_same_reply(chunk):
@@ -288,7 +288,7 @@ class Decoder:
     def _read_annotation(self, annotation: Annotation, events: list[Event]) -> None:
         cited = annotation.url_citation
         if cited is None or self._open_kind is not _TEXT:
-            self._ledger.note_dropped("/choices/0/message/annotations", f"nothing to attach {annotation.type!r} to")
+            self._ledger.record_dropped("/choices/0/message/annotations", f"nothing to attach {annotation.type!r} to")
             return
         start, end = (None if at is None else max(0, at - self._base) for at in (cited.start_index, cited.end_index))
         events.append(CitationAdded(self._block, Citation(url=cited.url, title=cited.title, start=start, end=end)))
@@ -367,7 +367,7 @@ class Decoder:
         finish = self._finish or "stop"
         stop = STOPS.get(finish)
         if stop is None:
-            self._ledger.note_approximated("/choices/0/finish_reason", f"{finish!r} is read as a natural end")
+            self._ledger.record_approximated("/choices/0/finish_reason", f"{finish!r} is read as a natural end")
             stop = Stop.END
         # Agents run tools depending on this reason, and servers get it wrong in both directions.
         if stop in (Stop.END, Stop.TOOL):

@@ -60,15 +60,15 @@ class LossRecorder(Struct, eq=False):
         if type(what) is HostedBlock:  # compared: `isinstance` of a struct that does not fit is slow
             if what.is_ours:  # Chat shows a search by its citations alone
                 return
-            self._ledger.note_dropped(at, f"Chat has no place for the activity of {what.kind}")
+            self._ledger.record_dropped(at, f"Chat has no place for the activity of {what.kind}")
             return
         if type(what) is CallBlock and what.namespace:
-            self._ledger.note_dropped(f"{at}/namespace", "Chat's tools have no namespaces")
+            self._ledger.record_dropped(f"{at}/namespace", "Chat's tools have no namespaces")
         place = _ORDER[type(what)]
         if place < self._last:
-            self._ledger.note_approximated(at, "Chat does not keep the order of text, reasoning and calls")
+            self._ledger.record_approximated(at, "Chat does not keep the order of text, reasoning and calls")
         elif type(what) is TextBlock and self._text_seen:
-            self._ledger.note_approximated(
+            self._ledger.record_approximated(
                 at, "Chat has one text per reply: this block is joined to the text before it"
             )
         self._last = max(self._last, place)
@@ -77,21 +77,23 @@ class LossRecorder(Struct, eq=False):
     def citation(self, number: int, citation: Citation) -> None:
         at = f"/content/{number}/citations"
         if not citation.url:
-            self._ledger.note_dropped(at, "Chat cites only URLs")
+            self._ledger.record_dropped(at, "Chat cites only URLs")
         elif citation.start is None or citation.end is None or (citation.quoted and citation.raw is not None):
-            self._ledger.note_approximated(at, "Chat cites a URL for a range of characters")
+            self._ledger.record_approximated(at, "Chat cites a URL for a range of characters")
 
     def end(self, end: Ended, explained: bool) -> None:
         if end.category:
-            self._ledger.note_dropped("/stop_details/category", "Chat has no categories of refusals")
+            self._ledger.record_dropped("/stop_details/category", "Chat has no categories of refusals")
         if end.explanation and not explained:
-            self._ledger.note_dropped("/stop_details/explanation", "Chat has no explanation of a refusal beside a text")
+            self._ledger.record_dropped(
+                "/stop_details/explanation", "Chat has no explanation of a refusal beside a text"
+            )
         if end.sequence is not None:
-            self._ledger.note_dropped("/stop_sequence", "Chat does not report which stop sequence was hit")
+            self._ledger.record_dropped("/stop_sequence", "Chat does not report which stop sequence was hit")
         if end.stop is Stop.PAUSE:
-            self._ledger.note_approximated("/stop_reason", "Chat has no pause; sent as a natural end")
+            self._ledger.record_approximated("/stop_reason", "Chat has no pause; sent as a natural end")
         elif end.stop is Stop.CONTEXT_FULL:
-            self._ledger.note_approximated(
+            self._ledger.record_approximated(
                 "/stop_reason", "Chat does not distinguish a full context from the token limit"
             )
 

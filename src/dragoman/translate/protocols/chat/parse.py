@@ -254,7 +254,7 @@ def _read_stream_options(body: Fields) -> tuple[bool, Ext]:
 def _read_max_tokens(body: Fields, ledger: Ledger) -> int | None:
     older, cap = body.integer("max_tokens"), body.integer("max_completion_tokens")
     if older is not None and cap is not None and older != cap:
-        ledger.note_dropped("/max_tokens", "max_completion_tokens wins")
+        ledger.record_dropped("/max_tokens", "max_completion_tokens wins")
     return older if cap is None else cap
 
 

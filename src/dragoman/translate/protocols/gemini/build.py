@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from dragoman.translate.hub.ext import note_foreign_fields, restore
+from dragoman.translate.hub.ext import record_foreign_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import DEFAULT_EFFORT, EFFORTS, Target, effort_for_budget
@@ -37,7 +37,7 @@ _UNSUPPORTED: dict[str, object] = {
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     """Return the body for the upstream; raises RequestError for what would change the answer."""
-    note_foreign_fields(request, NAME, ledger)
+    record_foreign_fields(request, NAME, ledger)
     request = place_cache_breakpoint(request, ledger)
     _drop_unsupported(request, ledger)
     offered = build_tools(request, target, ledger)
@@ -64,7 +64,7 @@ def _drop_unsupported(request: Request, ledger: Ledger) -> None:
     for name, default in _UNSUPPORTED.items():
         value = getattr(request, name)
         if value is not None and value != default:
-            ledger.note_dropped(request.pointer(name), "Gemini has no such setting")
+            ledger.record_dropped(request.pointer(name), "Gemini has no such setting")
 
 
 def _build_account_fields(request: Request, target: Target, ledger: Ledger) -> Wire:
@@ -73,18 +73,18 @@ def _build_account_fields(request: Request, target: Target, ledger: Ledger) -> W
     if request.service_tier is not None and request.service_tier != "auto":
         tier, at = TIERS.get(request.service_tier), request.pointer("service_tier")
         if tier is None:
-            ledger.note_dropped(at, f"Gemini has no tier like {request.service_tier!r}")
+            ledger.record_dropped(at, f"Gemini has no tier like {request.service_tier!r}")
         else:
             if request.protocol != NAME:
-                ledger.note_approximated(at, "the vendors' tiers differ")
+                ledger.record_approximated(at, "the vendors' tiers differ")
             body["serviceTier"] = tier
     if request.metadata and request.protocol == NAME:
         body["labels"] = request.metadata
     elif request.metadata and VERTEX in target.quirks:
-        ledger.note_approximated(request.pointer("metadata"), "labels have only lower-case letters, digits, _ and -")
+        ledger.record_approximated(request.pointer("metadata"), "labels have only lower-case letters, digits, _ and -")
         body["labels"] = {_make_label(key): _make_label(str(value)) for key, value in request.metadata.items()}
     elif request.metadata:
-        ledger.note_dropped(request.pointer("metadata"), "the Gemini API has no such setting")
+        ledger.record_dropped(request.pointer("metadata"), "the Gemini API has no such setting")
     return body
 
 
@@ -112,7 +112,7 @@ def _build_temperature(request: Request, ledger: Ledger) -> float | None:
     requested = request.temperature
     if requested is None or requested <= _MAX_TEMPERATURE:
         return requested
-    ledger.note_approximated(request.pointer("temperature"), f"Gemini's highest temperature is {_MAX_TEMPERATURE}")
+    ledger.record_approximated(request.pointer("temperature"), f"Gemini's highest temperature is {_MAX_TEMPERATURE}")
     return _MAX_TEMPERATURE
 
 
@@ -121,7 +121,7 @@ def _build_logprobs(request: Request, ledger: Ledger) -> Wire:
     if not request.logprobs and most is None:
         return {}
     if most is not None and most > _LOGPROBS_MAX:
-        ledger.note_approximated(request.pointer("top_logprobs"), f"Gemini gives at most {_LOGPROBS_MAX}")
+        ledger.record_approximated(request.pointer("top_logprobs"), f"Gemini gives at most {_LOGPROBS_MAX}")
         most = _LOGPROBS_MAX
     return {"responseLogprobs": True, "logprobs": most or None}
 
@@ -135,7 +135,7 @@ def _build_count(request: Request) -> int | None:
 def _build_seed(request: Request, ledger: Ledger) -> int | None:
     if request.seed is None or -_INT32_MAX <= request.seed <= _INT32_MAX:
         return request.seed
-    ledger.note_approximated(request.pointer("seed"), "Gemini's seeds have 32 bits")
+    ledger.record_approximated(request.pointer("seed"), "Gemini's seeds have 32 bits")
     return request.seed % _INT32_MAX
 
 
@@ -145,14 +145,14 @@ def _build_max_tokens(request: Request, target: Target, ledger: Ledger) -> int |
         return None
     fitting = max(1, requested if most is None else min(requested, most))
     if fitting != requested:
-        ledger.note_approximated(request.pointer("max_tokens"), f"the upstream takes {fitting} instead")
+        ledger.record_approximated(request.pointer("max_tokens"), f"the upstream takes {fitting} instead")
     return fitting
 
 
 def _build_stop(request: Request, ledger: Ledger) -> list[str] | None:
     stops = list(request.stop)
     if len(stops) > _STOPS_MAX:
-        ledger.note_dropped(
+        ledger.record_dropped(
             request.pointer("stop"), f"Gemini takes {_STOPS_MAX} stop sequences: the others are left out"
         )
     return stops[:_STOPS_MAX] or None
@@ -166,9 +166,11 @@ def _build_format(
         return {}, None
     schema = None if format.shape is Shape.JSON else format.schema
     if schema is not None and (format.name or format.description or format.strict):
-        ledger.note_approximated(format.at, "Gemini's schema has no name, and honours only some keywords")
+        ledger.record_approximated(format.at, "Gemini's schema has no name, and honours only some keywords")
     if has_functions and not target.profile.schema_beside_functions:
-        ledger.note_approximated(format.at, f"{target.model} takes no format beside functions: instructions ask for it")
+        ledger.record_approximated(
+            format.at, f"{target.model} takes no format beside functions: instructions ask for it"
+        )
         written = "" if schema is None else f" that matches this JSON Schema:\n{msgspec.json.encode(schema).decode()}"
         return {}, f"Unless you call a function, reply only with JSON{written}"
     settings: Wire = {"responseMimeType": _JSON_TYPE}
@@ -185,15 +187,15 @@ def _build_thinking(reasoning: Reasoning, protocol: str, target: Target, ledger:
     is_off = _is_off(reasoning)
     if not profile.thinking:
         if not is_off:
-            ledger.note_dropped(reasoning.at, f"{target.model} does not think")
+            ledger.record_dropped(reasoning.at, f"{target.model} does not think")
         return {}
     if is_off:
         if reasoning.effort not in (None, "none"):
-            ledger.note_dropped(reasoning.at, "without thinking there is no effort")
+            ledger.record_dropped(reasoning.at, "without thinking there is no effort")
         config = _build_thinking_off(reasoning, target, ledger)
         return {"thinkingConfig": config} if config else {}
     if reasoning.switch is Switch.BETWEEN_TOOLS:
-        ledger.note_approximated(reasoning.switch_at or reasoning.at, f"{target.model} thinks everywhere")
+        ledger.record_approximated(reasoning.switch_at or reasoning.at, f"{target.model} thinks everywhere")
     if _takes_budget(reasoning, target):
         config = _build_budget(reasoning, target, ledger)
     else:
@@ -216,7 +218,7 @@ def _is_off(reasoning: Reasoning) -> bool:
 def _shows_thoughts(reasoning: Reasoning, protocol: str, ledger: Ledger) -> bool:
     """Return whether thoughts are requested; a Responses client gets only a summary that it asks for."""
     if reasoning.show in ("concise", "detailed", "updates"):
-        ledger.note_approximated(reasoning.show_at, "Gemini has one kind of summary of its thoughts")
+        ledger.record_approximated(reasoning.show_at, "Gemini has one kind of summary of its thoughts")
     if reasoning.show is None:
         return protocol not in _SILENT_BY_DEFAULT
     return reasoning.show != "omitted"
@@ -227,11 +229,11 @@ def _build_thinking_off(reasoning: Reasoning, target: Target, ledger: Ledger) ->
     scale = target.profile.budget
     if not _takes_budget(reasoning, target):
         lowest = _list_levels(target)[0]
-        ledger.note_approximated(at, f"{target.model} always thinks: its level is {lowest!r}")
+        ledger.record_approximated(at, f"{target.model} always thinks: its level is {lowest!r}")
         return {"thinkingLevel": lowest.upper()}
     if target.profile.thinking_off is not None:
         return {"thinkingBudget": 0}
-    ledger.note_approximated(at, f"{target.model} always thinks")
+    ledger.record_approximated(at, f"{target.model} always thinks")
     return {} if scale is None else {"thinkingBudget": scale.least}
 
 
@@ -241,30 +243,30 @@ def _build_budget(reasoning: Reasoning, target: Target, ledger: Ledger) -> Wire:
         budget, at = target.budgets.get(reasoning.effort or ""), reasoning.at
         if budget is None:
             return {}
-        ledger.note_approximated(at, f"{target.model} takes a budget instead of an effort: {budget}")
+        ledger.record_approximated(at, f"{target.model} takes a budget instead of an effort: {budget}")
     elif reasoning.effort is not None:
-        ledger.note_dropped(reasoning.at, f"{target.model} takes a budget or an effort: the budget is sent")
+        ledger.record_dropped(reasoning.at, f"{target.model} takes a budget or an effort: the budget is sent")
     scale = target.profile.budget
     if scale is not None and budget >= 0 and not scale.least <= budget <= scale.most:
         budget = min(max(budget, scale.least), scale.most)
-        ledger.note_approximated(at, f"{target.model} takes a budget of {budget} instead")
+        ledger.record_approximated(at, f"{target.model} takes a budget of {budget} instead")
     return {"thinkingBudget": budget}
 
 
 def _build_level(reasoning: Reasoning, target: Target, ledger: Ledger) -> Wire:
     effort, at = reasoning.effort, reasoning.at
     if reasoning.budget is not None and effort is not None:
-        ledger.note_dropped(reasoning.budget_at or at, f"{target.model} takes a level or a budget: the level is sent")
+        ledger.record_dropped(reasoning.budget_at or at, f"{target.model} takes a level or a budget: the level is sent")
     elif reasoning.budget is not None and reasoning.budget >= 0:
         effort, at = effort_for_budget(reasoning.budget), reasoning.budget_at or at
-        ledger.note_approximated(at, f"{target.model} takes a level instead of a budget: {effort!r}")
+        ledger.record_approximated(at, f"{target.model} takes a level instead of a budget: {effort!r}")
     if effort is None:
         return {}
     known = _list_levels(target)
     if effort not in known:
         place = EFFORTS.index(effort) if effort in EFFORTS else EFFORTS.index(DEFAULT_EFFORT)
         nearest = min(known, key=lambda level: (abs(EFFORTS.index(level) - place), -EFFORTS.index(level)))
-        ledger.note_approximated(at, f"{target.model} takes {nearest!r} instead of {effort!r}")
+        ledger.record_approximated(at, f"{target.model} takes {nearest!r} instead of {effort!r}")
         effort = nearest
     return {"thinkingLevel": effort.upper()}
 

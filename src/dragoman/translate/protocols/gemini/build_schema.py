@@ -47,7 +47,7 @@ _TOO_LARGE = "keywords beside a $ref are left out: the schema would become too l
 def clean_schema(schema: object, at: str, ledger: Ledger) -> object:
     """Return the schema as Gemini takes it. `at` is where it stands; raises BadRequest if it is nested too deeply."""
     try:
-        cleaner = _Cleaner(schema if isinstance(schema, dict) else {}, lambda why: ledger.note_approximated(at, why))
+        cleaner = _Cleaner(schema if isinstance(schema, dict) else {}, lambda why: ledger.record_approximated(at, why))
         return cleaner.clean_root() if isinstance(schema, dict) else cleaner.clean(schema)
     except RecursionError as error:
         raise BadRequest(at, f"The schema is nested too deeply: more than {_MAX_DEPTH} levels.") from error

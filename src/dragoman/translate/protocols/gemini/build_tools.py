@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.translate.hub.ext import is_indispensable, note_unread_fields, restore
+from dragoman.translate.hub.ext import is_indispensable, record_unread_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Target
@@ -33,9 +33,9 @@ def build_tools(request: Request, target: Target, ledger: Ledger) -> Offered:
         restore(wire, function.ext)
     for tool in request.tools:
         if isinstance(tool, Custom):  # adapt_tools has made functions of them
-            ledger.note_dropped(tool.at, "Gemini has no freeform tools")
+            ledger.record_dropped(tool.at, "Gemini has no freeform tools")
     if request.parallel is False and declared:
-        ledger.note_dropped(request.pointer("parallel"), "Gemini cannot be limited to one call at a time")
+        ledger.record_dropped(request.pointer("parallel"), "Gemini cannot be limited to one call at a time")
     entries: list[Wire] = [{"functionDeclarations": declared}] if declared else []
     entries += [_build_hosted(tool, request, target, ledger) for tool in hosted]
     body: Wire = {"tools": entries} if entries else {}
@@ -70,11 +70,11 @@ def _build_function(tool: Function, protocol: str, ledger: Ledger) -> Wire:
         schema = clean_schema(tool.parameters, tool.pointer("parameters"), ledger)
         wire["parametersJsonSchema"] = {"type": "object", **schema} if isinstance(schema, dict) else schema
     if tool.strict and protocol != NAME:  # there it is a mode of all functions
-        ledger.note_dropped(tool.pointer("strict"), "Gemini has no strict functions")
+        ledger.record_dropped(tool.pointer("strict"), "Gemini has no strict functions")
     if tool.deferred:
-        ledger.note_approximated(f"{tool.at}/defer_loading", "Gemini has no tool search; the tool is offered at once")
+        ledger.record_approximated(f"{tool.at}/defer_loading", "Gemini has no tool search; the tool is offered at once")
     if tool.cache is not None:
-        ledger.note_dropped(tool.cache.at, "Gemini has no cache breakpoints")
+        ledger.record_dropped(tool.cache.at, "Gemini has no cache breakpoints")
     return wire
 
 
@@ -98,15 +98,15 @@ def _choose_hosted(request: Request, target: Target, ledger: Ledger) -> list[Hos
                 tool.at, f"This model's provider cannot run the tool {tool.kind!r}. Remove it or choose another model."
             )
         why = "beside functions" if tool.kind in _RUN_BY_GOOGLE else "at all"
-        ledger.note_dropped(tool.at, f"{target.model} cannot run {tool.kind!r} {why}")
+        ledger.record_dropped(tool.at, f"{target.model} cannot run {tool.kind!r} {why}")
     return usable
 
 
 def _build_hosted(tool: Hosted, request: Request, target: Target, ledger: Ledger) -> Wire:
     if request.protocol == NAME and isinstance(tool.raw, dict):
         return {"mcpServers": [tool.raw]} if tool.kind == _MCP else _restore_hosted(tool, tool.raw)
-    ledger.note_approximated(tool.at, f"{tool.kind!r} works differently at this upstream")
-    note_unread_fields(tool, NAME, ledger)
+    ledger.record_approximated(tool.at, f"{tool.kind!r} works differently at this upstream")
+    record_unread_fields(tool, NAME, ledger)
     if tool.kind == _MCP:
         return {"mcpServers": [_build_server(tool, request.protocol, ledger)]}
     settings: Wire = {}
@@ -133,7 +133,7 @@ def _build_server(tool: Hosted, protocol: str, ledger: Ledger) -> Wire:
             f"{tool.at}/require_approval", 'require_approval must be "never": Google does not ask for approval.'
         )
     if tool.allowed_tools is not None:
-        ledger.note_dropped(f"{tool.at}/allowed_tools", "Google offers all tools of an MCP server")
+        ledger.record_dropped(f"{tool.at}/allowed_tools", "Google offers all tools of an MCP server")
     transport: Wire = {"url": tool.server_url}
     if tool.authorization is not None:
         transport["headers"] = {"Authorization": f"Bearer {tool.authorization}"}
@@ -172,6 +172,6 @@ def _build_choice(request: Request, has_functions: bool, hosted: Sequence[Hosted
         # A subset of names is taken with ANY and VALIDATED; the latter lets the model answer in text.
         calling["mode"] = "VALIDATED" if choice.pick is Pick.AUTO else "ANY"
         if choice.pick is Pick.AUTO and request.protocol != NAME:
-            ledger.note_approximated(choice.at, "Gemini also holds the calls of an allowed tool to its schema")
+            ledger.record_approximated(choice.at, "Gemini also holds the calls of an allowed tool to its schema")
         calling["allowedFunctionNames"] = allowed
     return {"functionCallingConfig": calling}

@@ -79,7 +79,7 @@ def build_conversation(request: Request, target: Target, ledger: Ledger, instruc
         instructions.append({"text": instruction})
     contents = builder.build(merge_turns(turns, ledger))
     if instructions and not target.profile.instructions:
-        ledger.note_approximated(
+        ledger.record_approximated(
             leading[0].at if leading else "", f"{target.model} reads instructions as a user's text"
         )
         return Conversation([], _put_first(instructions, contents))
@@ -111,7 +111,7 @@ class _TurnBuilder:
                 self._media.drop_cache(part.cache)
                 wires += [{"text": part.text}] if part.text else []
             elif not isinstance(part, Foreign):
-                self._ledger.note_dropped(part.at, "Gemini's instructions are text")
+                self._ledger.record_dropped(part.at, "Gemini's instructions are text")
         return wires
 
     def build(self, turns: Sequence[Turn]) -> list[Wire]:
@@ -132,10 +132,10 @@ class _TurnBuilder:
             contents.append(wire)
         if not contents or (contents[0]["role"] == "model" and not self._same_protocol):
             at = turns[0].at if turns else ""
-            self._ledger.note_invented(at, "a conversation with Gemini begins with a user")
+            self._ledger.record_invented(at, "a conversation with Gemini begins with a user")
             contents.insert(0, {"role": "user", "parts": [{"text": _BEGIN}]})
         if contents[-1]["role"] == "model" and not self._same_protocol:
-            self._ledger.note_approximated(turns[-1].at, "Gemini continues no reply: a user turn asks it to go on")
+            self._ledger.record_approximated(turns[-1].at, "Gemini continues no reply: a user turn asks it to go on")
             contents.append({"role": "user", "parts": [{"text": _GO_ON}]})
         return contents
 
@@ -187,7 +187,7 @@ class _TurnBuilder:
         if opaque is not None:
             is_own = opaque.form in _OWN_FORMS and can_send_to(opaque, self._target.issuer, self._same_protocol)
         if not is_own:
-            self._ledger.note_dropped(thought.at, "Gemini takes no reasoning of other models")
+            self._ledger.record_dropped(thought.at, "Gemini takes no reasoning of other models")
             return ""
         if opaque is not None and opaque.form is OpaqueForm.DETAIL:
             wires += self._read_replayed(opaque.payload, thought.at)
@@ -201,7 +201,7 @@ class _TurnBuilder:
         try:
             return [msgspec.json.decode(payload, type=dict[str, object])]
         except (msgspec.DecodeError, RecursionError):
-            self._ledger.note_dropped(at, "it cannot be read")
+            self._ledger.record_dropped(at, "it cannot be read")
             return []
 
     def _build_call(self, call: ToolCall) -> Wire:
@@ -215,7 +215,7 @@ class _TurnBuilder:
         arguments = parse_or(call.arguments or "{}", object, call.arguments)
         if isinstance(arguments, dict):
             return arguments
-        self._ledger.note_approximated(call.at, "Gemini's arguments are an object: others are wrapped in one")
+        self._ledger.record_approximated(call.at, "Gemini's arguments are an object: others are wrapped in one")
         return {"input": arguments}
 
     def _build_foreign(self, part: Foreign) -> list[Wire]:
@@ -237,7 +237,7 @@ class _TurnBuilder:
                 case Image() | Document() | Audio():
                     others += self._media.build(part)
                 case Thinking():
-                    self._ledger.note_dropped(part.at, "a user has no reasoning")
+                    self._ledger.record_dropped(part.at, "a user has no reasoning")
                 case Foreign():
                     others += self._build_foreign(part)
                 case ToolCall():
@@ -249,7 +249,7 @@ class _TurnBuilder:
             self._media.drop_cache(part.cache)
             if part.citations:
                 at = f"{part.at}/{self._citations_key}"
-                self._ledger.note_dropped(at, "Gemini does not accept citations in a request")
+                self._ledger.record_dropped(at, "Gemini does not accept citations in a request")
         if not part.text:
             return []
         wire: Wire = {"text": part.text}
@@ -272,7 +272,7 @@ class _TurnBuilder:
                     attached += self._media.build(part)
                     continue
                 kind = "image" if isinstance(part, Image) else "document"
-                self._ledger.note_approximated(part.at, f"the {kind} of a tool result follows as a part of its own")
+                self._ledger.record_approximated(part.at, f"the {kind} of a tool result follows as a part of its own")
                 texts.append(f"[{kind}: see below]")
                 others.append({"text": f"[{kind} from the result of {self._find_name(result)}]"})
                 others += self._media.build(part)
@@ -320,13 +320,13 @@ class _MediaBuilder:
         if not isinstance(part, Audio):
             self.drop_cache(part.cache)
         if isinstance(part, Image) and part.detail not in (None, "auto"):
-            self._ledger.note_dropped(part.detail_at or part.at, "Gemini has no detail for one image")
+            self._ledger.record_dropped(part.detail_at or part.at, "Gemini has no detail for one image")
         title = part.title if isinstance(part, Document) else None
         if title and not isinstance(part.source, str):
-            self._ledger.note_approximated(part.at, "Gemini's files have no name")
+            self._ledger.record_approximated(part.at, "Gemini's files have no name")
         match part.source:
             case str(text):
-                self._ledger.note_approximated(part.at, "Gemini has no text documents; sent as plain text")
+                self._ledger.record_approximated(part.at, "Gemini has no text documents; sent as plain text")
                 return [{"text": f"{title}{_SEPARATOR}{text}" if title else text}]
             case Inline(media_type=media_type, data=data):
                 return [{"inlineData": {"mimeType": media_type, "data": data}}]
@@ -341,9 +341,9 @@ class _MediaBuilder:
         if found is not None:
             return found
         guessed = "image/jpeg" if isinstance(part, Image) else "application/pdf"
-        self._ledger.note_invented(part.at, f"Gemini wants the type of a linked file: {guessed}")
+        self._ledger.record_invented(part.at, f"Gemini wants the type of a linked file: {guessed}")
         return guessed
 
     def drop_cache(self, cache: Cache | None) -> None:
         if cache is not None:
-            self._ledger.note_dropped(cache.at, "Gemini has no cache breakpoints")
+            self._ledger.record_dropped(cache.at, "Gemini has no cache breakpoints")

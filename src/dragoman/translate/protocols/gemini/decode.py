@@ -110,7 +110,7 @@ class Decoder:
             self._start(chunk, events)
         for candidate in chunk.candidates or ():
             if candidate.index:
-                self._ledger.note_dropped(f"/candidates/{candidate.index}", "only the first candidate is translated")
+                self._ledger.record_dropped(f"/candidates/{candidate.index}", "only the first candidate is translated")
                 continue
             self._read_candidate(candidate, events)
         feedback = chunk.prompt_feedback
@@ -175,7 +175,7 @@ class Decoder:
             return Ended(Stop.PAUSE, continuation=self._token)
         stop = STOPS.get(finish)
         if stop is None:
-            self._ledger.note_approximated("/candidates/0/finishReason", f"{finish!r} is read as a natural end")
+            self._ledger.record_approximated("/candidates/0/finishReason", f"{finish!r} is read as a natural end")
             stop = Stop.END
         if stop is Stop.FILTERED:
             return Ended(stop, category=finish.lower(), explanation=self._message)

@@ -122,7 +122,7 @@ class ReplyBlocks:
         if _is_set(part.inline_data):
             self._add_media(part.inline_data, events)
         if _is_set(part.file_data):
-            self._ledger.note_dropped("/candidates/0/content/parts", "generated files are not translated")
+            self._ledger.record_dropped("/candidates/0/content/parts", "generated files are not translated")
         if part.executable_code is not None:
             self._code = part.executable_code.code
         if part.code_execution_result is not None:
@@ -135,7 +135,7 @@ class ReplyBlocks:
     def _add_media(self, raw: msgspec.Raw, events: list[Event]) -> None:
         media = decode_or(_media, raw, InlineData())
         if not media.mime_type.startswith("image/"):
-            self._ledger.note_dropped("/candidates/0/content/parts", "of generated media only images are translated")
+            self._ledger.record_dropped("/candidates/0/content/parts", "of generated media only images are translated")
             return
         self.close_block(events)
         image = HostedBlock(
@@ -176,7 +176,7 @@ class ReplyBlocks:
             self._texts.append(text)
 
     def _drop_signature(self) -> None:
-        self._ledger.note_dropped(
+        self._ledger.record_dropped(
             "/candidates/0/content/parts/thoughtSignature", "the signature of text that was already sent has no place"
         )
 
@@ -243,13 +243,13 @@ class ReplyBlocks:
         if logprobs is not None and isinstance(last, Delta) and self._open_kind is _TEXT:
             events[-1] = replace(last, logprobs=logprobs)
         elif logprobs is not None:
-            self._ledger.note_dropped("/candidates/0/logprobsResult", "there is no text that it belongs to")
+            self._ledger.record_dropped("/candidates/0/logprobsResult", "there is no text that it belongs to")
 
     def add_grounding(self, grounding: Grounding, events: list[Event]) -> None:
         """Cite the sources on the text, which is still open, and report the search after it."""
         if any(self._is_past(support) for support in grounding.grounding_supports or ()):
             where = "/candidates/0/groundingMetadata/groundingSupports"
-            self._ledger.note_dropped(where, "the block of the text that is cited ended before its sources came")
+            self._ledger.record_dropped(where, "the block of the text that is cited ended before its sources came")
         if self._open_kind is _TEXT:
             citations = _locate_citations(grounding, "".join(self._texts), self._bytes_before)
             events += [CitationAdded(self._block, citation) for citation in citations]

@@ -203,7 +203,7 @@ class Encoder:
 
     def encode_end(self, ended: Ended, *, is_last: bool = True) -> Sequence[bytes]:
         """Return the end of the candidate, and of the stream if it is the last one."""
-        _note_end(ended, self._usage, self._ledger)
+        _record_end(ended, self._usage, self._ledger)
         frames: list[bytes] = []
         if _is_filtered(ended, self._refused) and not self._grounding.has_text:
             ended = _explain(ended)
@@ -271,7 +271,7 @@ def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger)
 def _encode_candidate(reply: Reply, index: int, context: ReplyContext, ledger: Ledger) -> Wire:
     if type(reply.end) is Failed:
         raise RequestError(reply.end.failure)
-    _note_end(reply.end, reply.usage, ledger)
+    _record_end(reply.end, reply.usage, ledger)
     grounding = Grounding(ledger)
     parts = _encode_pieces(reply, grounding, context, ledger)
     refused = any(type(piece.what) is RefusalBlock for piece in reply.pieces)
@@ -322,10 +322,10 @@ def _carry_rest(parts: list[Wire], signature: Wire, ledger: Ledger) -> None:
         parts.append({**_EMPTY, **signature})
     elif "text" in parts[-1] and not signature.keys() & parts[-1].keys():
         if "thought" not in parts[-1]:
-            ledger.note_approximated("/content", "reasoning after the last part of a reply is sent with it")
+            ledger.record_approximated("/content", "reasoning after the last part of a reply is sent with it")
         parts[-1] = {**parts[-1], **signature}
     else:
-        ledger.note_dropped("/content", "reasoning after the last part of a reply has no place")
+        ledger.record_dropped("/content", "reasoning after the last part of a reply has no place")
 
 
 def _build_head(id: str, context: ReplyContext) -> Wire:
@@ -351,20 +351,20 @@ def _build_ending(ended: Ended, refused: bool) -> Wire:
     return {"finishReason": reason, **message}
 
 
-def _note_end(ended: Ended, usage: Usage | None, ledger: Ledger) -> None:
+def _record_end(ended: Ended, usage: Usage | None, ledger: Ledger) -> None:
     """Note what Gemini cannot say of an end."""
     if ended.category and STOPS.get(ended.category.upper()) is not Stop.FILTERED:
-        ledger.note_dropped("/stop_details/category", f"Gemini has no finishReason {ended.category!r}")
+        ledger.record_dropped("/stop_details/category", f"Gemini has no finishReason {ended.category!r}")
     if ended.sequence is not None:
-        ledger.note_dropped("/stop_sequence", "Gemini does not report which stop sequence was hit")
+        ledger.record_dropped("/stop_sequence", "Gemini does not report which stop sequence was hit")
     if ended.stop is Stop.PAUSE:
-        ledger.note_approximated("/stop_reason", "Gemini has no pause; sent as a natural end")
+        ledger.record_approximated("/stop_reason", "Gemini has no pause; sent as a natural end")
     elif ended.stop is Stop.CONTEXT_FULL:
-        ledger.note_approximated("/stop_reason", "Gemini does not distinguish a full context from the token limit")
+        ledger.record_approximated("/stop_reason", "Gemini does not distinguish a full context from the token limit")
     if usage is not None and usage.cache_write:
-        ledger.note_dropped("/usage/cache_write_tokens", "Gemini does not count tokens that are written to a cache")
+        ledger.record_dropped("/usage/cache_write_tokens", "Gemini does not count tokens that are written to a cache")
     if usage is not None and usage.service_tier not in (None, "default", "auto"):
-        ledger.note_dropped("/service_tier", "Gemini's replies do not name a tier")
+        ledger.record_dropped("/service_tier", "Gemini's replies do not name a tier")
 
 
 def _build_usage(usage: Usage | None) -> Wire:

@@ -48,7 +48,7 @@ class StepReasoning(Struct, eq=False):
         self._uses_bytes += len(token)
         if self._uses_bytes > MAX_RUNS_BYTES:
             why = f"later turns do not have what this tool returned: more than {MAX_RUNS_BYTES} bytes in one reply"
-            ledger.note_dropped(at, why)
+            ledger.record_dropped(at, why)
             return
         self.add(Thought("", Opaque("", OpaqueForm.ENCRYPTED, token)))
 
@@ -89,7 +89,7 @@ def encode_call(call: CallBlock, text: str, context: ReplyContext, at: str, ledg
         try:
             _arguments.decode(text)
         except (ValueError, RecursionError):
-            ledger.note_dropped(at, f"the call of {call.name!r} was cut off and its arguments cannot be read")
+            ledger.record_dropped(at, f"the call of {call.name!r} was cut off and its arguments cannot be read")
             return None
         arguments = msgspec.Raw(_to_one_line(text))
     else:
@@ -106,7 +106,7 @@ def encode_hosted(hosted: HostedBlock, at: str, ledger: Ledger) -> list[Wire]:
     if hosted.kind in ("web_search", "web_fetch"):
         return []
     if hosted.kind == "code_execution":
-        ledger.note_approximated(at, "only code and output of an execution are sent")
+        ledger.record_approximated(at, "only code and output of an execution are sent")
         code = hosted.input.get("code")
         outcome = "OUTCOME_FAILED" if hosted.failed else "OUTCOME_OK"
         return [
@@ -115,7 +115,7 @@ def encode_hosted(hosted: HostedBlock, at: str, ledger: Ledger) -> list[Wire]:
         ]
     if hosted.kind == "image_generation" and hosted.output:
         return [{"inlineData": {"mimeType": hosted.input["media_type"], "data": hosted.output}}]
-    ledger.note_dropped(at, f"what {hosted.kind!r} did has no equivalent in Gemini")
+    ledger.record_dropped(at, f"what {hosted.kind!r} did has no equivalent in Gemini")
     return []
 
 
@@ -144,7 +144,7 @@ class Grounding:
     def add_citation(self, citation: Citation, at: str) -> None:
         """Add a citation of the open block."""
         if citation.url is None:
-            self._ledger.note_dropped(f"{at}/citations", "Gemini cites web pages only by their address")
+            self._ledger.record_dropped(f"{at}/citations", "Gemini cites web pages only by their address")
             return
         self._citations.append((len(self._text), citation))
 
@@ -237,7 +237,7 @@ def encode_logprobs(arrays: Sequence[msgspec.Raw], ledger: Ledger) -> Wire:
     try:
         tokens = [token for array in arrays for token in _tokens.decode(array)]
     except (ValueError, RecursionError):
-        ledger.note_dropped("/logprobs", "the upstream's log probabilities cannot be read")
+        ledger.record_dropped("/logprobs", "the upstream's log probabilities cannot be read")
         return {}
     if not tokens:
         return {}

@@ -235,7 +235,7 @@ class _ContentReader:
     def _choose_id(self, id: str, call: ProtoFields) -> str:
         if id not in self._ids:
             return id or self._mint_id()
-        self._ledger.note_invented(call.pointer("id"), f"an earlier call has the id {id!r}, so this one gets another")
+        self._ledger.record_invented(call.pointer("id"), f"an earlier call has the id {id!r}, so this one gets another")
         return self._mint_id()
 
     def _mint_id(self) -> str:

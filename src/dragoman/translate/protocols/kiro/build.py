@@ -1,6 +1,6 @@
 """Build the body of a Kiro request for one target from a hub request."""
 
-from dragoman.translate.hub.ext import note_foreign_fields
+from dragoman.translate.hub.ext import record_foreign_fields
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Target
@@ -54,7 +54,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     from dragoman.translate.protocols.kiro.build_turns import TurnBuilder, build_turns
 
     options = read_options(target.options)
-    note_foreign_fields(request, NAME, ledger)
+    record_foreign_fields(request, NAME, ledger)
     _drop_unsupported(request, ledger)
     request = _fit_request(request, options, ledger)
     offered = build_tools(request, ledger)
@@ -97,7 +97,7 @@ def _drop_unsupported(request: Request, ledger: Ledger) -> None:
     for name, default in _UNSUPPORTED.items():
         value = getattr(request, name)
         if value is not None and value != default:
-            ledger.note_dropped(request.pointer(name), "Kiro has no such setting")
+            ledger.record_dropped(request.pointer(name), "Kiro has no such setting")
 
 
 def _thinking_tags(plan: ThinkingPlan, request: Request) -> list[str]:
@@ -112,7 +112,7 @@ def _thinking_tags(plan: ThinkingPlan, request: Request) -> list[str]:
 def _format_sentences(format: Format | None, ledger: Ledger) -> list[str]:
     if format is None or format.shape is Shape.TEXT:
         return []
-    ledger.note_approximated(format.at, "the prompt asks for the format")
+    ledger.record_approximated(format.at, "the prompt asks for the format")
     if format.shape is Shape.JSON:
         return [_JSON_ONLY]
     about = f" ({format.description})" if format.description else ""
@@ -134,9 +134,9 @@ def _choose_native_fields(
             fields = {**plan.fields, name: limit}
             if limit is not None and schema.accepts(fields):
                 if limit != request.max_tokens:
-                    ledger.note_approximated(at, f"this model writes at most {limit} tokens")
+                    ledger.record_approximated(at, f"this model writes at most {limit} tokens")
                 return fields
-    ledger.note_dropped(at, "this model has no output limit")
+    ledger.record_dropped(at, "this model has no output limit")
     return plan.fields
 
 

@@ -92,7 +92,7 @@ def plan_thinking(request: Request, target: Target, options: KiroOptions, ledger
         return ThinkingPlan(tags=_TagPlan(reasoning, request.protocol, target.budgets, ledger).plan())
     if _wants_thinking(reasoning) is not False:
         for at in _setting_pointers(reasoning):
-            ledger.note_dropped(at, "this model has no setting for thinking")
+            ledger.record_dropped(at, "this model has no setting for thinking")
     return ThinkingPlan()
 
 
@@ -149,18 +149,18 @@ class _NativePlan:
             is_requested = True
         effort = self._choose_effort(is_requested)
         if is_requested and not self._claude and effort is None and self._reasoning.show is None:
-            self._ledger.note_approximated(self._reasoning.switch_at, "this model decides itself how much to think")
+            self._ledger.record_approximated(self._reasoning.switch_at, "this model decides itself how much to think")
             return {}
         candidates = self._claude_candidates(is_requested, effort) if self._claude else self._gpt_candidates(effort)
         fields = next((fields for fields in candidates if self._schema.accepts(fields)), None)
         if fields is None:
             if is_requested is not False:
                 return None
-            self._ledger.note_approximated(
+            self._ledger.record_approximated(
                 self._reasoning.switch_at or self._reasoning.at, "this model's thinking cannot be disabled"
             )
             return {}
-        self._note_differences(is_requested, fields)
+        self._record_differences(is_requested, fields)
         return fields
 
     def _choose_effort(self, is_requested: bool | None) -> str | None:
@@ -202,7 +202,7 @@ class _NativePlan:
             if shown and not effort:
                 yield {"reasoning": shown}
 
-    def _note_differences(self, is_requested: bool | None, fields: Fields) -> None:
+    def _record_differences(self, is_requested: bool | None, fields: Fields) -> None:
         """Record how the fields differ from the client's settings."""
         reasoning, ledger = self._reasoning, self._ledger
         if reasoning.is_default:
@@ -213,28 +213,28 @@ class _NativePlan:
         )
         sent = output.get("effort") or gpt.get("effort")
         if is_requested is False and not self._claude and sent != "none":
-            ledger.note_approximated(
+            ledger.record_approximated(
                 reasoning.switch_at or reasoning.at, "this model always thinks; the lowest effort is requested"
             )
         if reasoning.effort not in (None, "none") and sent is None:
-            ledger.note_dropped(reasoning.at, "this model does not support reasoning effort")
+            ledger.record_dropped(reasoning.at, "this model does not support reasoning effort")
         elif reasoning.effort is not None and sent not in (None, reasoning.effort):
-            ledger.note_approximated(reasoning.at, f"the nearest effort of this model is {sent!r}")
+            ledger.record_approximated(reasoning.at, f"the nearest effort of this model is {sent!r}")
         elif reasoning.effort is not None and self._claude != (self._protocol == "messages"):
-            ledger.note_approximated(reasoning.at, "vendors scale efforts differently")
+            ledger.record_approximated(reasoning.at, "vendors scale efforts differently")
         if reasoning.switch is Switch.BETWEEN_TOOLS:
-            ledger.note_approximated(reasoning.switch_at, "this model cannot think between tools only")
+            ledger.record_approximated(reasoning.switch_at, "this model cannot think between tools only")
         if reasoning.switch is Switch.ENABLED:
-            ledger.note_approximated(reasoning.switch_at, "this model decides itself how much to think")
+            ledger.record_approximated(reasoning.switch_at, "this model decides itself how much to think")
         if reasoning.budget is not None:
-            ledger.note_approximated(reasoning.budget_at, "this model takes an effort, not a budget")
+            ledger.record_approximated(reasoning.budget_at, "this model takes an effort, not a budget")
         if reasoning.switch is Switch.ADAPTIVE and not thinking:
-            ledger.note_approximated(reasoning.switch_at, "only an effort is sent")
+            ledger.record_approximated(reasoning.switch_at, "only an effort is sent")
         shown = thinking.get("display") or gpt.get("summary")
         if reasoning.show is not None and shown is None:
-            ledger.note_dropped(reasoning.show_at, "this model has no setting for what it shows of its reasoning")
+            ledger.record_dropped(reasoning.show_at, "this model has no setting for what it shows of its reasoning")
         elif shown != reasoning.show:
-            ledger.note_approximated(reasoning.show_at, f"reasoning is shown as {shown!r}")
+            ledger.record_approximated(reasoning.show_at, f"reasoning is shown as {shown!r}")
 
 
 class _TagPlan(Struct, eq=False):
@@ -248,24 +248,24 @@ class _TagPlan(Struct, eq=False):
     def plan(self) -> str:
         reasoning, is_requested = self._reasoning, _wants_thinking(self._reasoning)
         if is_requested is False:
-            self._note_off()
+            self._record_off()
             return ""
         if is_requested is None and self._protocol == "messages":  # an effort alone does not enable it
-            self._ledger.note_dropped(reasoning.at, "this model does not support reasoning effort")
+            self._ledger.record_dropped(reasoning.at, "this model does not support reasoning effort")
             return ""
         for at in _setting_pointers(reasoning):
-            self._ledger.note_approximated(at, "the prompt asks for thinking, which is shown as it is")
+            self._ledger.record_approximated(at, "the prompt asks for thinking, which is shown as it is")
         adaptive = reasoning.switch is Switch.ADAPTIVE or (reasoning.switch is None and reasoning.effort is None)
         return self._adaptive_tags() if adaptive else self._budget_tags()
 
-    def _note_off(self) -> None:
+    def _record_off(self) -> None:
         reasoning = self._reasoning
         if reasoning.switch is Switch.BETWEEN_TOOLS:
-            self._ledger.note_approximated(reasoning.switch_at, "thinking is off for the whole reply")
+            self._ledger.record_approximated(reasoning.switch_at, "thinking is off for the whole reply")
         if reasoning.switch is not None and reasoning.effort is not None:
-            self._ledger.note_dropped(reasoning.at, "this model does not support reasoning effort")
+            self._ledger.record_dropped(reasoning.at, "this model does not support reasoning effort")
         if reasoning.show is not None:
-            self._ledger.note_dropped(reasoning.show_at, "without thinking there is nothing to show")
+            self._ledger.record_dropped(reasoning.show_at, "without thinking there is nothing to show")
 
     def _adaptive_tags(self) -> str:
         effort = self._reasoning.effort if self._reasoning.effort in EFFORTS[2:] else None

@@ -155,7 +155,7 @@ def forbids_calls(request: Request) -> bool:
 def build_tools(request: Request, ledger: Ledger) -> OfferedTools:
     if forbids_calls(request):
         for tool in request.tools:
-            ledger.note_dropped(tool.at, "tool_choice forbids calls, so no tool is offered")
+            ledger.record_dropped(tool.at, "tool_choice forbids calls, so no tool is offered")
         return OfferedTools()
     choice = request.tool_choice
     functions = _drop_duplicates(_select_functions(request.tools, choice, ledger), ledger)
@@ -175,7 +175,7 @@ def _select_functions(tools: Sequence[Tool], choice: ToolChoice | None, ledger: 
             case Hosted(kind=kind, at=at):
                 if is_indispensable(tool, choice, functions):
                     raise BadRequest(at, f"Kiro has no tool like {kind!r}. Remove it or choose another model.")
-                ledger.note_dropped(at, f"Kiro has no tool like {kind!r}")
+                ledger.record_dropped(at, f"Kiro has no tool like {kind!r}")
             case Custom(at=at):
                 raise BadRequest(at, "Kiro has no custom tools. Use a function.")
     return functions
@@ -185,17 +185,17 @@ def _drop_duplicates(functions: list[Function], ledger: Ledger) -> list[Function
     kept: dict[str, Function] = {}
     for tool in functions:
         if kept.setdefault(tool.name, tool) is not tool:
-            ledger.note_dropped(tool.at, "another tool of this name is offered already")
+            ledger.record_dropped(tool.at, "another tool of this name is offered already")
     return list(kept.values())
 
 
 def _select_allowed(
     functions: list[Function], choice: ToolChoice, names: tuple[str, ...], ledger: Ledger
 ) -> list[Function]:
-    ledger.note_approximated(choice.at, "only the allowed tools are offered")
+    ledger.record_approximated(choice.at, "only the allowed tools are offered")
     for tool in functions:
         if tool.name not in names:
-            ledger.note_dropped(tool.at, "only the allowed tools are offered")
+            ledger.record_dropped(tool.at, "only the allowed tools are offered")
     return [tool for tool in functions if tool.name in names]
 
 
@@ -211,11 +211,11 @@ def _build_sentences(request: Request, functions: Sequence[Function], ledger: Le
             raise BadRequest(
                 choice.at, f"tool_choice names {choice.name or choice.hosted!r}, which is not among the tools."
             )
-        ledger.note_approximated(choice.at, "Kiro cannot be forced to call a tool; the prompt asks for it")
+        ledger.record_approximated(choice.at, "Kiro cannot be forced to call a tool; the prompt asks for it")
         named = choice.pick is Pick.NAMED
         sentences.append(f"You must answer by calling the tool {choice.name}." if named else _MUST_CALL)
     if request.parallel is False:
-        ledger.note_approximated(request.pointer("parallel"), "the prompt asks for one call at a time")
+        ledger.record_approximated(request.pointer("parallel"), "the prompt asks for one call at a time")
         if functions:
             sentences.append(_ONE_AT_A_TIME)
     return sentences
@@ -223,17 +223,17 @@ def _build_sentences(request: Request, functions: Sequence[Function], ledger: Le
 
 def _build_specification(tool: Function, ledger: Ledger) -> ToolEntry:
     at = tool.pointer("parameters")
-    schema = clean_schema(tool.parameters, lambda why: ledger.note_approximated(at, why))
+    schema = clean_schema(tool.parameters, lambda why: ledger.record_approximated(at, why))
     description = tool.description
     if description is None or not description.strip():
-        ledger.note_invented(tool.pointer("description"), "Kiro requires a description of every tool")
+        ledger.record_invented(tool.pointer("description"), "Kiro requires a description of every tool")
         description = f"The tool {tool.name}."
     if tool.strict:
-        ledger.note_dropped(tool.pointer("strict"), "Kiro has no strict mode")
+        ledger.record_dropped(tool.pointer("strict"), "Kiro has no strict mode")
     if tool.deferred:
-        ledger.note_approximated(tool.pointer("defer_loading"), "the tool is offered at once")
+        ledger.record_approximated(tool.pointer("defer_loading"), "the tool is offered at once")
     if tool.cache is not None:
-        ledger.note_dropped(tool.cache.at, "Kiro has no cache breakpoints")
+        ledger.record_dropped(tool.cache.at, "Kiro has no cache breakpoints")
     return ToolEntry(ToolSpecification(tool.name, description, InputSchema(schema)))
 
 
@@ -244,7 +244,7 @@ def _build_stubs(request: Request, offered: set[str], ledger: Ledger) -> list[To
     for call in calls:
         if call.name in offered or call.name in stubs:
             continue
-        ledger.note_invented(request.pointer("tools"), "tools in the history must be offered; marked as unavailable")
+        ledger.record_invented(request.pointer("tools"), "tools in the history must be offered; marked as unavailable")
         schema: dict[str, object] = {"type": "object", "properties": {}}
         stubs[call.name] = ToolEntry(ToolSpecification(call.name, _NOT_OFFERED, InputSchema(schema)))
     return list(stubs.values())
@@ -257,7 +257,7 @@ def move_tool_docs(request: Request, limit: int, ledger: Ledger) -> Request:
         return request
     for tool in long:
         at = tool.pointer("description")
-        ledger.note_approximated(at, f"a description of more than {limit} characters is moved into the instructions")
+        ledger.record_approximated(at, f"a description of more than {limit} characters is moved into the instructions")
     sections = [f"## Tool: {tool.name}\n\n{tool.description}" for tool in long]
     docs = Turn(Role.SYSTEM, (Text("\n\n".join([DOCS_HEADING, *sections])),))
     leading, turns = split_leading_instructions(request.turns)

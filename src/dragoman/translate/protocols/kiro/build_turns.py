@@ -112,7 +112,7 @@ class TurnBuilder:
             if isinstance(part, Text | Refusal | Document):
                 texts += self._build_text(part)
             elif not isinstance(part, Foreign):
-                self._ledger.note_dropped(part.at, "instructions can hold only text")
+                self._ledger.record_dropped(part.at, "instructions can hold only text")
         return texts
 
     def user(self, turn: Turn, opening: str = "") -> UserInput:
@@ -130,7 +130,7 @@ class TurnBuilder:
                     texts += self._build_text(part)
         if not texts:
             texts = [_RESULTS_ONLY if results else _IMAGES_ONLY if images else _NO_TEXT]
-            self._ledger.note_invented(turn.at, "Kiro requires text in every message")
+            self._ledger.record_invented(turn.at, "Kiro requires text in every message")
         if len(images) > MAX_IMAGES:
             raise BadRequest(turn.at, f"Kiro takes at most {MAX_IMAGES} images in a message, got {len(images)}.")
         context = UserContext(results) if results else None
@@ -148,15 +148,15 @@ class TurnBuilder:
                 case Thinking():
                     reasoning = self._build_reasoning(part, reasoning)
                 case Image():
-                    self._ledger.note_dropped(part.at, "an assistant's turn holds text only")
+                    self._ledger.record_dropped(part.at, "an assistant's turn holds text only")
                 case _:
                     more = self._build_text(part)
                     if more and calls:
-                        self._ledger.note_approximated(part.at, "an assistant's words are sent before its calls")
+                        self._ledger.record_approximated(part.at, "an assistant's words are sent before its calls")
                     texts += more
         if not texts:
             texts = [_CALLS_ONLY]
-            self._ledger.note_invented(turn.at, "Kiro requires text in every message")
+            self._ledger.record_invented(turn.at, "Kiro requires text in every message")
         return AssistantReply("\n\n".join(texts), calls, reasoning)
 
     def _build_text(self, part: Part) -> list[str]:
@@ -167,31 +167,31 @@ class TurnBuilder:
                 self._drop_breakpoint(part.cache)
                 return [_build_document_text(part, self._ledger)]
             case Thinking():
-                self._ledger.note_dropped(part.at, "only an assistant turn can hold reasoning")
+                self._ledger.record_dropped(part.at, "only an assistant turn can hold reasoning")
             case Audio():
                 raise BadRequest(part.at, "Kiro takes no audio. Send a transcript.")
         return []  # foreign parts are in the ledger already
 
     def _check_text(self, part: Text | Refusal) -> list[str]:
         if isinstance(part, Refusal):
-            self._ledger.note_approximated(part.at, "a refusal is sent as text")
+            self._ledger.record_approximated(part.at, "a refusal is sent as text")
         else:
             self._drop_breakpoint(part.cache)
             if part.citations:
-                self._ledger.note_dropped(f"{part.at}/{self._citations}", "citations cannot be returned")
+                self._ledger.record_dropped(f"{part.at}/{self._citations}", "citations cannot be returned")
         if part.text.strip():
             return [part.text]
         if part.text:
-            self._ledger.note_dropped(part.at, "a text of white space only is left out")
+            self._ledger.record_dropped(part.at, "a text of white space only is left out")
         return []
 
     def _add_image(self, part: Image, turn: Turn, images: list[ImageBlock]) -> None:
         self._drop_breakpoint(part.cache)
         if part.detail not in (None, "auto"):
-            self._ledger.note_dropped(part.detail_at or part.at, "the level of detail cannot be chosen")
+            self._ledger.record_dropped(part.detail_at or part.at, "the level of detail cannot be chosen")
         place = next(index for index, other in enumerate(turn.parts) if other is part)
         if _has_text(turn.parts[:place]) and _has_text(turn.parts[place:]):
-            self._ledger.note_approximated(part.at, "images are sent beside the text, not within it")
+            self._ledger.record_approximated(part.at, "images are sent beside the text, not within it")
         images.append(_build_image(part))
 
     def _build_result(self, result: ToolResult, images: list[ImageBlock]) -> ToolOutcome:
@@ -204,34 +204,36 @@ class TurnBuilder:
             else:
                 texts += self._build_text(part)
         if not texts:
-            self._ledger.note_invented(result.at, "Kiro requires text in every result")
+            self._ledger.record_invented(result.at, "Kiro requires text in every result")
             texts = [_NO_OUTPUT]
         status = ERROR if result.is_error else SUCCESS
         return ToolOutcome(result.call_id, status, [ResultText(text) for text in texts])
 
     def _add_result_image(self, part: Image, images: list[ImageBlock]) -> None:
         self._drop_breakpoint(part.cache)
-        self._ledger.note_approximated(part.at, "an image of a result is attached to the message that holds the result")
+        self._ledger.record_approximated(
+            part.at, "an image of a result is attached to the message that holds the result"
+        )
         images.append(_build_image(part))
 
     def _build_reasoning(self, part: Thinking, earlier: ReasoningContent | None) -> ReasoningContent | None:
         """Return reasoning unchanged to the upstream and model that issued it."""
         opaque = part.opaque
         if opaque is None or opaque.issuer != self._issuer:
-            self._ledger.note_dropped(part.at, "only reasoning that this upstream signed can be returned to it")
+            self._ledger.record_dropped(part.at, "only reasoning that this upstream signed can be returned to it")
             return earlier
         if opaque.model not in ("", self._model):
-            self._ledger.note_dropped(part.at, "reasoning is signed for the model that wrote it")
+            self._ledger.record_dropped(part.at, "reasoning is signed for the model that wrote it")
             return earlier
         if earlier is not None:
-            self._ledger.note_dropped(part.at, "a Kiro message holds one reasoning block")
+            self._ledger.record_dropped(part.at, "a Kiro message holds one reasoning block")
             return earlier
         match opaque.form:
             case OpaqueForm.SIGNATURE:
                 return ReasoningContent(ReasoningText(opaque.text or part.text, opaque.payload))
             case OpaqueForm.REDACTED:
                 return ReasoningContent(redacted_content=opaque.payload)
-        self._ledger.note_dropped(part.at, "reasoning of this form cannot be returned")
+        self._ledger.record_dropped(part.at, "reasoning of this form cannot be returned")
         return earlier
 
     def _parse_arguments(self, call: ToolCall) -> dict[str, object]:
@@ -240,19 +242,19 @@ class TurnBuilder:
         try:
             value = read_json(_object, call.arguments.encode(errors="replace"))
         except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
-            self._ledger.note_approximated(call.at, "arguments that are not a JSON object are sent inside one")
+            self._ledger.record_approximated(call.at, "arguments that are not a JSON object are sent inside one")
             return {"arguments": call.arguments}
         if '""' not in call.arguments:
             return value
         cleaned = _drop_empty_keys(value)
         assert isinstance(cleaned, dict)
         if cleaned != value:
-            self._ledger.note_dropped(call.at, "Kiro takes no empty keys in arguments")
+            self._ledger.record_dropped(call.at, "Kiro takes no empty keys in arguments")
         return cleaned
 
     def _drop_breakpoint(self, cache: Cache | None) -> None:
         if cache is not None:
-            self._ledger.note_dropped(cache.at, "Kiro has no cache breakpoints")
+            self._ledger.record_dropped(cache.at, "Kiro has no cache breakpoints")
 
 
 def _has_text(parts: tuple[Part, ...]) -> bool:
@@ -292,16 +294,16 @@ def _order_turns(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
     filled = [turn for turn in turns if not _has_no_content(turn)]
     for turn in turns:
         if _has_no_content(turn):
-            ledger.note_dropped(turn.at, "a turn without content is left out")
+            ledger.record_dropped(turn.at, "a turn without content is left out")
     ordered = list(merge_turns(filled, ledger))
     if not ordered or ordered[0].role is not Role.USER:
         at = ordered[0].at if ordered else ""
-        ledger.note_invented(at, "a conversation must begin with a user turn")
+        ledger.record_invented(at, "a conversation must begin with a user turn")
         ordered.insert(0, Turn(Role.USER, (), at))
     last = ordered[-1]
     if last.role is Role.ASSISTANT:
         assert not any(isinstance(part, ToolCall) for part in last.parts)
-        ledger.note_approximated(last.at, "Kiro cannot continue an assistant turn; sent as finished")
+        ledger.record_approximated(last.at, "Kiro cannot continue an assistant turn; sent as finished")
         ordered.append(Turn(Role.USER, (Text(_CONTINUE),), last.at))
     return ordered
 
@@ -335,7 +337,7 @@ def _build_block(media_type: str, data: str, at: str) -> ImageBlock:
 def _build_document_text(part: Document, ledger: Ledger) -> str:
     """Return a text document as tagged text; raises BadRequest for other documents."""
     text = _read_text(part)
-    ledger.note_approximated(part.at, "a document is sent as text")
+    ledger.record_approximated(part.at, "a document is sent as text")
     title = f' title="{part.title}"' if part.title else ""
     return f"<document{title}>\n{text}\n</document>"
 

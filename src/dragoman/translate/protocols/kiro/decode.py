@@ -294,7 +294,7 @@ class Decoder:
         elif self._stop_reason in STOPS:
             stop = STOPS[self._stop_reason]
         else:
-            self._ledger.note_approximated("/stopReason", f"{self._stop_reason!r:.80} is read as a natural end")
+            self._ledger.record_approximated("/stopReason", f"{self._stop_reason!r:.80} is read as a natural end")
             stop = Stop.END
         full = self._percentage is not None and self._percentage >= _FULL_PERCENT
         return Stop.CONTEXT_FULL if full and stop in (Stop.END, Stop.LENGTH) else stop

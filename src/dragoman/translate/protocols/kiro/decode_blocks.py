@@ -232,7 +232,7 @@ class Calls:
             # Note a version that says something else than the call which was released before it came.
             late, sent = repeated.complete(), self._released[repeated.id]
             if late is not None and (late.name != sent.name or _say_more([late.arguments], sent.arguments)):
-                self._ledger.note_dropped(f"/toolUses/{late.id}", OTHER_VERSION)
+                self._ledger.record_dropped(f"/toolUses/{late.id}", OTHER_VERSION)
         return calls, tuple(truncated)
 
     def _current_id(self, name: str | None) -> str:
@@ -270,10 +270,10 @@ class Calls:
         self._released[call.id] = call
         key = (call.name, compact(call.arguments))
         if key in self._made_calls:
-            self._ledger.note_dropped(f"/toolUses/{call.id}", "the same call was made before in this reply")
+            self._ledger.record_dropped(f"/toolUses/{call.id}", "the same call was made before in this reply")
             return []
         if call.is_disputed:
-            self._ledger.note_dropped(f"/toolUses/{call.id}", OTHER_VERSION)
+            self._ledger.record_dropped(f"/toolUses/{call.id}", OTHER_VERSION)
         self._made_calls.add(key)
         self.made += 1
         return [call]
@@ -386,7 +386,7 @@ class Blocks:
 
     def end(self) -> Sequence[Event]:
         if self._pending_citations:
-            self._ledger.note_dropped("/citations", "no text follows that they could belong to")
+            self._ledger.record_dropped("/citations", "no text follows that they could belong to")
         return self.end_block()
 
     def _begin(self, what: TextBlock | ThinkingBlock) -> Sequence[Event]:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dragoman.translate.hub.ext import note_foreign_fields, restore
+from dragoman.translate.hub.ext import record_foreign_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Profile, Target
@@ -62,7 +62,7 @@ def _clean_schema(schema: object) -> object:
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
-    note_foreign_fields(request, NAME, ledger)
+    record_foreign_fields(request, NAME, ledger)
     _drop_unsupported(request, ledger)
     content = ContentBuilder(request, target, ledger)
     profile = target.profile
@@ -104,16 +104,16 @@ def _drop_unsupported(request: Request, ledger: Ledger) -> None:
     for name, default in _UNSUPPORTED.items():
         value = getattr(request, name)
         if value is not None and value != default:
-            ledger.note_dropped(request.pointer(name), "Messages has no such setting")
+            ledger.record_dropped(request.pointer(name), "Messages has no such setting")
 
 
 def _choose_max_tokens(request: Request, profile: Profile, ledger: Ledger) -> int:
     at = request.pointer("max_tokens")
     if request.max_tokens is None:
-        ledger.note_invented(at, "Messages requires a limit")
+        ledger.record_invented(at, "Messages requires a limit")
         return profile.max_output or DEFAULT_MAX_TOKENS
     if profile.max_output is not None and request.max_tokens > profile.max_output:
-        ledger.note_approximated(at, f"this model writes at most {profile.max_output} tokens")
+        ledger.record_approximated(at, f"this model writes at most {profile.max_output} tokens")
         return profile.max_output
     return request.max_tokens
 
@@ -121,7 +121,7 @@ def _choose_max_tokens(request: Request, profile: Profile, ledger: Ledger) -> in
 def _format_instructions(format: Format | None, ledger: Ledger) -> list[str]:
     if format is None or format.shape is not Shape.JSON:
         return []
-    ledger.note_approximated(format.at, "JSON is requested in the instructions")
+    ledger.record_approximated(format.at, "JSON is requested in the instructions")
     return [_JSON_ONLY]
 
 
@@ -134,7 +134,7 @@ def _build_output_config(request: Request, thinking: ThinkingPlan, ledger: Ledge
         schema = format.schema
         if request.protocol != NAME:
             schema = _clean_format_schema(format)
-            ledger.note_approximated(format.at, "a schema has no name, and its limits move into descriptions")
+            ledger.record_approximated(format.at, "a schema has no name, and its limits move into descriptions")
         output["format"] = {"type": "json_schema", "schema": schema}
     return output or None
 
@@ -151,7 +151,7 @@ def _build_stop_sequences(request: Request, ledger: Ledger) -> list[str]:
         return []
     remaining = [stop for stop in request.stop if stop.strip()]
     if len(remaining) != len(request.stop):
-        ledger.note_dropped(request.pointer("stop"), "a stop sequence must hold more than white space")
+        ledger.record_dropped(request.pointer("stop"), "a stop sequence must hold more than white space")
     return remaining
 
 
@@ -168,9 +168,9 @@ def _build_sampling(request: Request, profile: Profile, thinking: ThinkingPlan, 
     for name, why in reasons.items():
         value = wire.pop(name)
         if value is not None and value != usual[name]:
-            ledger.note_dropped(request.pointer(name), why)
+            ledger.record_dropped(request.pointer(name), why)
     if "temperature" in wire and temperature is not None and temperature > 1:
-        ledger.note_approximated(request.pointer("temperature"), "the highest temperature is 1")
+        ledger.record_approximated(request.pointer("temperature"), "the highest temperature is 1")
         wire["temperature"] = 1
     return wire
 
@@ -179,11 +179,11 @@ def _build_metadata(request: Request, ledger: Ledger) -> Wire | None:
     same_protocol = request.protocol == NAME
     names = [name for name in ("user", "safety_identifier") if getattr(request, name) is not None]
     for name in names[1:]:
-        ledger.note_dropped(request.pointer(name), "Messages has one id for the end user")
+        ledger.record_dropped(request.pointer(name), "Messages has one id for the end user")
     if not names:
         return None
     if not same_protocol:
-        ledger.note_approximated(request.pointer(names[0]), "the end user's id is sent in the metadata")
+        ledger.record_approximated(request.pointer(names[0]), "the end user's id is sent in the metadata")
     return {"user_id": getattr(request, names[0])}
 
 
@@ -193,10 +193,10 @@ def _choose_service_tier(request: Request, ledger: Ledger) -> str | None:
         return None
     at = request.pointer("service_tier")
     if tier != "default":
-        ledger.note_dropped(at, f"Messages has no tier like {tier!r}")
+        ledger.record_dropped(at, f"Messages has no tier like {tier!r}")
         return None
     if request.protocol != NAME:
-        ledger.note_approximated(at, "the default tier is called standard")
+        ledger.record_approximated(at, "the default tier is called standard")
     return "standard_only"
 
 

@@ -55,7 +55,7 @@ class ContentBuilder:
             case Text():
                 return self._build_text(part)
             case Refusal():
-                self.ledger.note_approximated(part.at, "a refusal is sent as text")
+                self.ledger.record_approximated(part.at, "a refusal is sent as text")
                 return _text_block(part.text) if part.text.strip() else None
             case Image():
                 return self._build_image(part)
@@ -68,8 +68,8 @@ class ContentBuilder:
             case ToolResult():
                 return self.result(part, part.call_id)
             case Foreign():
-                is_kept = self.same_protocol or part.is_upstreams
-                return dict(part.raw) if is_kept and isinstance(part.raw, dict) else None
+                passes = self.same_protocol or part.is_upstreams
+                return dict(part.raw) if passes and isinstance(part.raw, dict) else None
             case Audio():
                 raise BadRequest(part.at, "A Messages upstream takes no audio. Send a transcript.")
 
@@ -94,7 +94,7 @@ class ContentBuilder:
         if cache.ttl is not None:
             control["ttl"] = cache.ttl if cache.ttl in _KEPT_TTLS else "1h"
         if not self.same_protocol:
-            self.ledger.note_approximated(cache.at, "a cache breakpoint lives for five minutes or an hour")
+            self.ledger.record_approximated(cache.at, "a cache breakpoint lives for five minutes or an hour")
         wire["cache_control"] = control
         self._breakpoints.append((wire, cache.at))
         return wire
@@ -103,7 +103,7 @@ class ContentBuilder:
         """Keep only the last breakpoints, which cover the longest prefixes."""
         for wire, at in self._breakpoints[:-MAX_BREAKPOINTS]:
             del wire["cache_control"]
-            self.ledger.note_dropped(at, f"a request has at most {MAX_BREAKPOINTS} cache breakpoints")
+            self.ledger.record_dropped(at, f"a request has at most {MAX_BREAKPOINTS} cache breakpoints")
 
     def _finish_block(self, wire: Wire, cache: Cache | None, ext: Ext) -> Wire:
         self.mark(wire, cache)
@@ -114,20 +114,20 @@ class ContentBuilder:
     def _build_text(self, part: Text) -> Wire | None:
         if not part.text.strip() and not self.same_protocol:
             if part.text:
-                self.ledger.note_dropped(part.at, "a text of white space only is not accepted")
+                self.ledger.record_dropped(part.at, "a text of white space only is not accepted")
             if part.cache is not None:
-                self.ledger.note_dropped(part.cache.at, "an empty text cannot be a cache breakpoint")
+                self.ledger.record_dropped(part.cache.at, "an empty text cannot be a cache breakpoint")
             return None
         wire = _text_block(part.text)
         if part.citations and (self.same_protocol or all(map(_is_own_citation, part.citations))):
             wire["citations"] = [citation.raw for citation in part.citations]
         elif part.citations:
-            self.ledger.note_dropped(f"{part.at}/annotations", "citations of another vendor cannot be returned")
+            self.ledger.record_dropped(f"{part.at}/annotations", "citations of another vendor cannot be returned")
         return self._finish_block(wire, part.cache, part.ext)
 
     def _build_image(self, part: Image) -> Wire:
         if part.detail not in (None, "auto"):
-            self.ledger.note_dropped(part.detail_at, "the level of detail cannot be chosen")
+            self.ledger.record_dropped(part.detail_at, "the level of detail cannot be chosen")
         wire: Wire = {"type": "image", "source": self._build_source(part.source, part.at)}
         return self._finish_block(wire, part.cache, part.ext)
 
@@ -150,7 +150,7 @@ class ContentBuilder:
         if not source.media_type.startswith("text/"):
             raise BadRequest(at, f"A Messages upstream takes PDF and text documents, not {source.media_type}.")
         if source.media_type != "text/plain":
-            self.ledger.note_approximated(at, f"{source.media_type} is sent as plain text")
+            self.ledger.record_approximated(at, f"{source.media_type} is sent as plain text")
         try:
             return base64.b64decode(source.data, validate=True).decode()
         except (binascii.Error, UnicodeDecodeError) as error:
@@ -171,7 +171,7 @@ class ContentBuilder:
         opaque = part.opaque
         if opaque is None or not can_send_to(opaque, self.issuer, self.same_protocol):
             if part.text or opaque is not None:
-                self.ledger.note_dropped(part.at, "only thinking that this upstream signed can be returned to it")
+                self.ledger.record_dropped(part.at, "only thinking that this upstream signed can be returned to it")
             return None
         match opaque.form:
             case OpaqueForm.SIGNATURE:
@@ -180,7 +180,7 @@ class ContentBuilder:
             case OpaqueForm.REDACTED:
                 wire = {"type": "redacted_thinking", "data": opaque.payload}
             case _:
-                self.ledger.note_dropped(part.at, "reasoning of this form cannot be returned")
+                self.ledger.record_dropped(part.at, "reasoning of this form cannot be returned")
                 return None
         return self._finish_block(wire, None, part.ext)
 
@@ -190,7 +190,7 @@ class ContentBuilder:
         try:
             return msgspec.json.decode(call.arguments, type=dict[str, object])
         except (msgspec.MsgspecError, RecursionError):
-            self.ledger.note_approximated(call.at, "arguments that are not a JSON object are sent inside one")
+            self.ledger.record_approximated(call.at, "arguments that are not a JSON object are sent inside one")
             return {"arguments": call.arguments}
 
 

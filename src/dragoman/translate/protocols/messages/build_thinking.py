@@ -55,7 +55,7 @@ class _Planner:
     def plan(self) -> ThinkingPlan:
         reasoning = self._reasoning
         if reasoning.effort is not None and not self._same_protocol:
-            self._ledger.note_approximated(reasoning.at, "vendors scale efforts differently")
+            self._ledger.record_approximated(reasoning.at, "vendors scale efforts differently")
         match reasoning.switch:
             case Switch.DISABLED:
                 return self._plan_off(reasoning.switch_at, "disabled")
@@ -75,10 +75,10 @@ class _Planner:
         profile = self._profile
         off = requested if requested in self._accepted else profile.thinking_off
         if off is None:
-            self._ledger.note_approximated(at, "this model always thinks; the lowest effort is requested")
+            self._ledger.record_approximated(at, "this model always thinks; the lowest effort is requested")
             return ThinkingPlan(None, self._choose_effort() or self._clamp_effort("low"), on=True)
         if off != requested:
-            self._ledger.note_approximated(at, f"this model has {off!r} instead of {requested!r}")
+            self._ledger.record_approximated(at, f"this model has {off!r} instead of {requested!r}")
         thinking: Wire | None = {"type": off} if off in self._accepted else None
         return ThinkingPlan(thinking, self._choose_effort(profile.effort_cap_when_off), on=False)
 
@@ -90,10 +90,10 @@ class _Planner:
                 return self._plan_budget(reasoning.budget, reasoning.budget_at)
             return self._plan_budget(self._choose_budget(), reasoning.switch_at)
         if "adaptive" not in self._accepted:
-            self._ledger.note_dropped(reasoning.switch_at, "this model does not think")
+            self._ledger.record_dropped(reasoning.switch_at, "this model does not think")
             return ThinkingPlan(effort=self._choose_effort())
         at = reasoning.budget_at if reasoning.budget else reasoning.switch_at
-        self._ledger.note_approximated(at, "this model takes an effort, not a budget")
+        self._ledger.record_approximated(at, "this model takes an effort, not a budget")
         effort = self._choose_effort() if reasoning.effort else self._clamp_effort(effort_for_budget(reasoning.budget))
         return ThinkingPlan(self._add_display({"type": "adaptive"}), effort, on=True)
 
@@ -102,15 +102,15 @@ class _Planner:
         reasoning = self._reasoning
         if "adaptive" in self._accepted:
             if not self._same_protocol:
-                self._ledger.note_approximated(at, "thinking is shown as a summary")
+                self._ledger.record_approximated(at, "thinking is shown as a summary")
             return ThinkingPlan(self._add_display({"type": "adaptive"}), self._choose_effort(), on=True)
         if "enabled" not in self._accepted:
-            self._ledger.note_dropped(at, "this model does not think")
+            self._ledger.record_dropped(at, "this model does not think")
             return ThinkingPlan(effort=self._choose_effort())
         if reasoning.effort is None and reasoning.switch is None:  # only `display` is set
-            self._ledger.note_dropped(at, "this model thinks only if thinking is enabled")
+            self._ledger.record_dropped(at, "this model thinks only if thinking is enabled")
             return ThinkingPlan()
-        self._ledger.note_approximated(at, "this model thinks with a budget")
+        self._ledger.record_approximated(at, "this model thinks with a budget")
         return self._plan_budget(self._choose_budget(), at)
 
     def _plan_by_effort(self) -> ThinkingPlan:
@@ -121,7 +121,7 @@ class _Planner:
         if reasoning.effort is None:
             return ThinkingPlan(on=self._profile.thinking_default)
         if "enabled" not in self._accepted:
-            self._ledger.note_dropped(reasoning.at, "this model has neither efforts nor thinking")
+            self._ledger.record_dropped(reasoning.at, "this model has neither efforts nor thinking")
             return ThinkingPlan(on=self._profile.thinking_default)
         return self._plan_budget(self._choose_budget(), reasoning.at)
 
@@ -134,16 +134,16 @@ class _Planner:
     def _plan_budget(self, budget: int, at: str) -> ThinkingPlan:
         if self._lacks_thinking:
             why = "a thinking budget needs the thinking before the last calls, which the client did not send"
-            self._ledger.note_dropped(at, why)
+            self._ledger.record_dropped(at, why)
             if self._reasoning.show is not None and not self._same_protocol:
-                self._ledger.note_dropped(self._reasoning.show_at, "without thinking there is nothing to show")
+                self._ledger.record_dropped(self._reasoning.show_at, "without thinking there is nothing to show")
             return self._plan_without_budget()
         fitting = max(MIN_BUDGET, min(budget, self._max_tokens - 1))
         if fitting >= self._max_tokens:
-            self._ledger.note_dropped(at, f"thinking needs {MIN_BUDGET} tokens, more than max_tokens allows")
+            self._ledger.record_dropped(at, f"thinking needs {MIN_BUDGET} tokens, more than max_tokens allows")
             return self._plan_without_budget()
         if fitting != budget:
-            self._ledger.note_approximated(at, f"the thinking budget must be below max_tokens; set to {fitting}")
+            self._ledger.record_approximated(at, f"the thinking budget must be below max_tokens; set to {fitting}")
         return ThinkingPlan(
             self._add_display({"type": "enabled", "budget_tokens": fitting}), self._choose_effort(), on=True
         )
@@ -163,13 +163,13 @@ class _Planner:
         if reasoning.effort is None or reasoning.effort == "none":
             return None
         if not self._efforts and reasoning.budget is not None:
-            self._ledger.note_dropped(reasoning.at, "this model does not support reasoning effort")
+            self._ledger.record_dropped(reasoning.at, "this model does not support reasoning effort")
         effort = self._clamp_effort(reasoning.effort)
         if effort is not None and cap is not None and EFFORTS.index(effort) > EFFORTS.index(cap):
-            self._ledger.note_approximated(reasoning.at, f"without thinking this model's highest effort is {cap!r}")
+            self._ledger.record_approximated(reasoning.at, f"without thinking this model's highest effort is {cap!r}")
             return cap
         if effort is not None and effort != reasoning.effort:
-            self._ledger.note_approximated(reasoning.at, f"the nearest effort of this model is {effort!r}")
+            self._ledger.record_approximated(reasoning.at, f"the nearest effort of this model is {effort!r}")
         return effort
 
     def _clamp_effort(self, effort: str) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from dragoman.translate.hub.ext import is_indispensable, note_unread_fields, restore
+from dragoman.translate.hub.ext import is_indispensable, record_unread_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolChoice
@@ -39,13 +39,13 @@ def _build_hosted(tool: Hosted, request: Request, content: ContentBuilder) -> Wi
     """Build a vendor-run tool for `tools`."""
     if content.same_protocol:
         return dict(tool.raw) if isinstance(tool.raw, dict) else {"type": tool.kind}
-    content.ledger.note_approximated(tool.at, f"{tool.kind!r} works differently at this upstream")
-    note_unread_fields(tool, NAME, content.ledger)
+    content.ledger.record_approximated(tool.at, f"{tool.kind!r} works differently at this upstream")
+    record_unread_fields(tool, NAME, content.ledger)
     wire = dict(_NATIVE[tool.kind])
     match tool.kind:
         case "web_search":
             if tool.context_size not in (None, "medium"):
-                content.ledger.note_dropped(f"{tool.at}/search_context_size", "Messages has no search context size")
+                content.ledger.record_dropped(f"{tool.at}/search_context_size", "Messages has no search context size")
             _set_search_limits(wire, tool, request)
         case "code_execution":
             _refuse_container(tool)
@@ -65,8 +65,8 @@ def _build_server(tool: Hosted, content: ContentBuilder) -> Wire:
         raise BadRequest(
             f"{tool.at}/require_approval", 'require_approval must be "never": this upstream does not ask for approval.'
         )
-    content.ledger.note_approximated(tool.at, "this upstream calls the MCP server differently")
-    note_unread_fields(tool, NAME, content.ledger)
+    content.ledger.record_approximated(tool.at, "this upstream calls the MCP server differently")
+    record_unread_fields(tool, NAME, content.ledger)
     wire: Wire = {"type": "url", "url": tool.server_url, "name": tool.server_name or "server"}
     if tool.authorization is not None:
         wire["authorization_token"] = tool.authorization
@@ -121,7 +121,7 @@ def build_tools(request: Request, profile: Profile, thinking: bool, content: Con
                 offered.tools.append(_build_hosted(tool, request, content))
             case Custom():
                 raise BadRequest(tool.at, "A Messages upstream has no custom tools. Use a function.")
-    _note_call_limit(request, tools, content)
+    _record_call_limit(request, tools, content)
     offered.choice = _build_choice(choice, request, bool(offered.tools))
     return offered
 
@@ -139,7 +139,7 @@ def _drop_unsupported(tools: Sequence[Tool], choice: ToolChoice | None, content:
             raise BadRequest(
                 tool.at, f"A Messages upstream has no tool like {tool.kind!r}. Remove it or choose another model."
             )
-        content.ledger.note_dropped(tool.at, f"this upstream has no tool like {tool.kind!r}")
+        content.ledger.record_dropped(tool.at, f"this upstream has no tool like {tool.kind!r}")
     return kept
 
 
@@ -149,7 +149,7 @@ def _apply_choice(
     """Return tools and choice as the model allows them; a choice that cannot be forced becomes a shorter list."""
     if choice.allowed is not None:
         allowed = frozenset(choice.allowed)
-        content.ledger.note_approximated(choice.at, "only the allowed tools are offered")
+        content.ledger.record_approximated(choice.at, "only the allowed tools are offered")
         tools = _keep_chosen(tools, lambda tool: _tool_name(tool) in allowed, content)
     if choice.pick not in (Pick.REQUIRED, Pick.NAMED):
         return tools, choice
@@ -159,14 +159,14 @@ def _apply_choice(
         return tools, choice
     if choice.pick is Pick.NAMED:
         tools = _keep_chosen(tools, lambda tool: _is_chosen_by_name(tool, choice), content)
-    content.ledger.note_approximated(choice.at, "this model cannot be forced to call a tool")
+    content.ledger.record_approximated(choice.at, "this model cannot be forced to call a tool")
     return tools, ToolChoice(Pick.AUTO, choice.at)
 
 
 def _keep_chosen(tools: Sequence[Tool], is_chosen: Callable[[Tool], bool], content: ContentBuilder) -> Sequence[Tool]:
     for tool in tools:
         if not is_chosen(tool):
-            content.ledger.note_dropped(tool.at, "the tool choice excludes it")
+            content.ledger.record_dropped(tool.at, "the tool choice excludes it")
     return [tool for tool in tools if is_chosen(tool)]
 
 
@@ -193,13 +193,17 @@ def _build_function(tool: Function, can_defer: bool, content: ContentBuilder) ->
         wire["input_schema"] = tool.parameters
     else:
         at = tool.pointer("parameters")
-        wire["input_schema"] = make_root_object(tool.parameters, lambda why: content.ledger.note_approximated(at, why))
+        wire["input_schema"] = make_root_object(
+            tool.parameters, lambda why: content.ledger.record_approximated(at, why)
+        )
     if tool.strict:
         wire["strict"] = True
     if tool.deferred and can_defer:
         wire["defer_loading"] = True
     elif tool.deferred:
-        content.ledger.note_approximated(f"{tool.at}/defer_loading", "without tool search the tool is offered at once")
+        content.ledger.record_approximated(
+            f"{tool.at}/defer_loading", "without tool search the tool is offered at once"
+        )
     content.mark(wire, tool.cache)
     if content.same_protocol:
         restore(wire, tool.ext)
@@ -223,14 +227,14 @@ def _build_toolsets(server: Hosted, tools: Sequence[Tool], content: ContentBuild
     return [toolset]
 
 
-def _note_call_limit(request: Request, tools: Sequence[Tool], content: ContentBuilder) -> None:
+def _record_call_limit(request: Request, tools: Sequence[Tool], content: ContentBuilder) -> None:
     if request.max_tool_calls is None:
         return
     at = request.pointer("max_tool_calls")
     if any(isinstance(tool, Hosted) and tool.kind == "web_search" for tool in tools):
-        content.ledger.note_approximated(at, "the limit applies to each search tool separately")
+        content.ledger.record_approximated(at, "the limit applies to each search tool separately")
     else:
-        content.ledger.note_dropped(at, "only searches can be limited")
+        content.ledger.record_dropped(at, "only searches can be limited")
 
 
 def _build_choice(choice: ToolChoice | None, request: Request, offered: bool) -> Wire | None:

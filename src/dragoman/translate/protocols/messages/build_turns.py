@@ -61,7 +61,7 @@ def build_system(leading: Iterable[Turn], more: Sequence[str], content: ContentB
     blocks: list[Wire] = []
     for part in chain.from_iterable(map(_get_parts, leading)):
         if not isinstance(part, Text) and not content.same_protocol:
-            content.ledger.note_dropped(part.at, "instructions can hold only text")
+            content.ledger.record_dropped(part.at, "instructions can hold only text")
         elif (block := content.block(part)) is not None:
             blocks.append(block)
     blocks += [{"type": "text", "text": text} for text in more]
@@ -105,7 +105,7 @@ def _build_reshaped(turns: Sequence[Turn], profile: Profile, content: ContentBui
         at = turns[0].at if turns else content.turns_at
         if messages and content.protocol == "gemini":  # Google refuses it as well
             raise BadRequest(at, "A conversation must begin with a turn of the user.")
-        content.ledger.note_invented(at, "a conversation must begin with a user turn")
+        content.ledger.record_invented(at, "a conversation must begin with a user turn")
         messages.insert(0, {"role": "user", "content": [{"type": "text", "text": _OPENING}]})
     if messages[-1]["role"] == "assistant":
         _finish_prefill(messages[-1], turns[-1].at, profile, content)
@@ -146,7 +146,7 @@ def _split_runs(turns: Sequence[Turn], profile: Profile, content: ContentBuilder
         if profile.later_system and before == "user" and following is Role.ASSISTANT:
             yield _Run("system", [part for part in turn.parts if _is_text(part, content)], turn.at)
             continue
-        content.ledger.note_approximated(turn.at, "later instructions are sent as tagged text in a user turn")
+        content.ledger.record_approximated(turn.at, "later instructions are sent as tagged text in a user turn")
         before = "user"
         yield _Run("user", [_tag_text(part) for part in turn.parts], turn.at)
 
@@ -165,7 +165,7 @@ def _next_speakers(turns: Sequence[Turn]) -> list[Role]:
 def _is_text(part: Part, content: ContentBuilder) -> bool:
     if isinstance(part, Text):
         return True
-    content.ledger.note_dropped(part.at, "instructions can hold only text")
+    content.ledger.record_dropped(part.at, "instructions can hold only text")
     return False
 
 
@@ -211,12 +211,12 @@ def _pair_calls(runs: Sequence[_Run], content: ContentBuilder) -> list[list[_Pai
 
 def _set_result(pair: _PairedCall, result: ToolResult, content: ContentBuilder) -> None:
     if pair.result is not None:
-        content.ledger.note_dropped(pair.result.at, "a call has one result: the last one counts")
+        content.ledger.record_dropped(pair.result.at, "a call has one result: the last one counts")
     pair.result = result
 
 
 def _orphan_as_text(result: ToolResult, content: ContentBuilder) -> list[Part]:
-    content.ledger.note_approximated(result.at, "a result without a call is sent as text")
+    content.ledger.record_approximated(result.at, "a result without a call is sent as text")
     return [Text(f"[result of {result.call_id}]", result.at), *result.content]
 
 
@@ -227,7 +227,7 @@ def _build_results(pairs: Iterable[_PairedCall], content: ContentBuilder) -> lis
 def _build_result(pair: _PairedCall, content: ContentBuilder) -> Wire:
     if pair.result is not None:
         return content.result(pair.result, pair.id)
-    content.ledger.note_invented(pair.call.at, "every call must have a result")
+    content.ledger.record_invented(pair.call.at, "every call must have a result")
     return {"type": "tool_result", "tool_use_id": pair.id, "content": _NO_RESULT, "is_error": True}
 
 
@@ -250,5 +250,5 @@ def _finish_prefill(message: Wire, at: str, profile: Profile, content: ContentBu
         raise BadRequest(at, "This model cannot continue an assistant turn. End the conversation with a user turn.")
     text = blocks[-1].get("text")
     if isinstance(text, str) and text != text.rstrip():
-        content.ledger.note_approximated(at, "trailing white space of the last assistant turn is removed")
+        content.ledger.record_approximated(at, "trailing white space of the last assistant turn is removed")
         blocks[-1]["text"] = text.rstrip()

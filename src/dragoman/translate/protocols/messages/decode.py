@@ -198,7 +198,7 @@ def _build_end(
     """Return the end. The stop reason is corrected to agree with the calls, because clients run tools by it."""
     stop = STOPS.get(reason or "end_turn")
     if stop is None:
-        ledger.note_approximated("/stop_reason", f"{reason!r} is read as a natural end")
+        ledger.record_approximated("/stop_reason", f"{reason!r} is read as a natural end")
         stop = Stop.END
     if stop is Stop.TOOL and not calls:
         stop = Stop.END
@@ -238,7 +238,7 @@ class _Totals:
         counts, extra = self._counts, self._extra
         read = _add(counts.cache_read_input_tokens, extra.cache_read_input_tokens)
         written = _add(counts.cache_creation_input_tokens, extra.cache_creation_input_tokens)
-        kept_long = [one.cache_creation.ephemeral_1h_input_tokens for one in (counts, extra) if one.cache_creation]
+        written_for_1h = [one.cache_creation.ephemeral_1h_input_tokens for one in (counts, extra) if one.cache_creation]
         thought = counts.output_tokens_details.thinking_tokens if counts.output_tokens_details else None
         searches = counts.server_tool_use.web_search_requests if counts.server_tool_use else None
         fresh = _add(counts.input_tokens, extra.input_tokens)
@@ -247,7 +247,7 @@ class _Totals:
             output=_add(counts.output_tokens, extra.output_tokens),
             cache_read=read,
             cache_write=written,
-            cache_write_1h=_add(*kept_long),
+            cache_write_1h=_add(*written_for_1h),
             reasoning=_add(thought),
             web_searches=_add(searches),
             service_tier=REPLY_TIERS.get(counts.service_tier) if counts.service_tier else None,
@@ -272,13 +272,13 @@ def _sum_extra(iterations: Sequence[Iteration]) -> Iteration:
     if any(one.type == "fallback_message" for one in iterations):
         return Iteration()
     extra = [one for one in iterations if one.type == "compaction"]
-    kept_long = [one.cache_creation.ephemeral_1h_input_tokens for one in extra if one.cache_creation]
+    written_for_1h = [one.cache_creation.ephemeral_1h_input_tokens for one in extra if one.cache_creation]
     return Iteration(
         input_tokens=_add(*(one.input_tokens for one in extra)),
         output_tokens=_add(*(one.output_tokens for one in extra)),
         cache_read_input_tokens=_add(*(one.cache_read_input_tokens for one in extra)),
         cache_creation_input_tokens=_add(*(one.cache_creation_input_tokens for one in extra)),
-        cache_creation=CacheCreation(_add(*kept_long)),
+        cache_creation=CacheCreation(_add(*written_for_1h)),
     )
 
 

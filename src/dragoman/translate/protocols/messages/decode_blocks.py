@@ -282,7 +282,7 @@ class Blocks:
     def _skip_unknown(self, index: int, what: str) -> Sequence[Event]:
         self._open[index] = _CompleteBlock()
         self.acts = True
-        self._ledger.note_dropped(f"/content/{index}", f"{what} exists only in Messages")
+        self._ledger.record_dropped(f"/content/{index}", f"{what} exists only in Messages")
         return ()
 
     def _read_result(self, block: ContentBlock, raw: Raw) -> Sequence[Event]:

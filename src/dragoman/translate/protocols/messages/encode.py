@@ -87,7 +87,7 @@ class Encoder:
     def feed(self, event: Event) -> Sequence[bytes]:
         if isinstance(event, Delta):
             if event.logprobs is not None:
-                _note_logprobs(self._index, self._ledger)
+                _record_logprobs(self._index, self._ledger)
             if not event.text:
                 return ()
             written = self._prefix + _encode(event.text) + _END_OF_DELTA
@@ -207,7 +207,7 @@ class Encoder:
 
     def _encode_end(self, ended: Ended) -> Sequence[bytes]:
         delta = _build_ending(ended, self._calls, self._refused)
-        _note_unknown_tier(self._usage, self._ledger)
+        _record_unknown_tier(self._usage, self._ledger)
         return (_encode_event("message_delta", delta=delta, usage=_usage(self._usage)), _encode_event("message_stop"))
 
 
@@ -220,10 +220,10 @@ def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger)
     kinds: set[type[object]] = set()
     for piece in reply.pieces:
         if piece.logprobs is not None:
-            _note_logprobs(len(content), ledger)
+            _record_logprobs(len(content), ledger)
         content += encode_blocks(piece, reply, context, f"/content/{len(content)}", ledger)
         kinds.add(type(piece.what))
-    _note_unknown_tier(reply.usage, ledger)
+    _record_unknown_tier(reply.usage, ledger)
     message = {
         **_build_envelope(reply.id, context),
         "content": content,
@@ -286,14 +286,14 @@ def _usage(usage: Usage | None) -> Wire:
     return counts
 
 
-def _note_unknown_tier(usage: Usage | None, ledger: Ledger) -> None:
+def _record_unknown_tier(usage: Usage | None, ledger: Ledger) -> None:
     tier = usage.service_tier if usage is not None else None
     if tier is not None and tier not in TIERS_IN_REPLIES:
-        ledger.note_dropped("/service_tier", f"Messages has no tier {tier!r}")
+        ledger.record_dropped("/service_tier", f"Messages has no tier {tier!r}")
 
 
-def _note_logprobs(index: int, ledger: Ledger) -> None:
-    ledger.note_dropped(f"/content/{index}/logprobs", "Messages has no log probabilities")
+def _record_logprobs(index: int, ledger: Ledger) -> None:
+    ledger.record_dropped(f"/content/{index}/logprobs", "Messages has no log probabilities")
 
 
 def _encode_event(kind: str, **fields: object) -> bytes:

@@ -47,18 +47,18 @@ def encode_hosted(hosted: HostedBlock, context: ReplyContext, at: str, ledger: L
         return list(hosted.raw)
     match hosted.kind:
         case "web_search":
-            ledger.note_approximated(at, "only titles and URLs of the search results are sent")
+            ledger.record_approximated(at, "only titles and URLs of the search results are sent")
             return _encode_search(hosted, choose_id(hosted, "srvtoolu_", context))
         case "web_fetch":
-            ledger.note_approximated(at, "only the address of a page is sent")
+            ledger.record_approximated(at, "only the address of a page is sent")
             return _encode_opened(hosted, choose_id(hosted, "srvtoolu_", context), context)
         case "code_execution":
-            ledger.note_approximated(at, "only code and output of an execution are sent")
+            ledger.record_approximated(at, "only code and output of an execution are sent")
             return _encode_execution(hosted, choose_id(hosted, "srvtoolu_", context))
         case "mcp":
-            ledger.note_approximated(at, "only arguments and text of an MCP call are sent")
+            ledger.record_approximated(at, "only arguments and text of an MCP call are sent")
             return _encode_mcp(hosted, choose_id(hosted, "mcptoolu_", context))
-    ledger.note_dropped(at, f"what {hosted.kind!r} did has no equivalent in Messages")
+    ledger.record_dropped(at, f"what {hosted.kind!r} did has no equivalent in Messages")
     return []
 
 
@@ -132,7 +132,7 @@ def choose_use_id(hosted: HostedBlock, context: ReplyContext, at: str, ledger: L
     if place is None:
         return new_id
     if len(place.id) > MAX_CALL_ID:
-        ledger.note_approximated(at, f"later turns have another id of this call: it is longer than {MAX_CALL_ID}")
+        ledger.record_approximated(at, f"later turns have another id of this call: it is longer than {MAX_CALL_ID}")
         place = replace(place, id="")
     return encode_use_id(place, new_id)
 
@@ -223,7 +223,7 @@ def _encode_call(id: str, name: str, arguments: str, reply: Reply, at: str, ledg
         input = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw]) if arguments.strip() else {}
     except (ValueError, RecursionError):
         if isinstance(reply.end, Ended) and reply.end.stop in _CUT_STOPS:
-            ledger.note_dropped(at, f"the call of {name!r} was cut off and its input cannot be read")
+            ledger.record_dropped(at, f"the call of {name!r} was cut off and its input cannot be read")
             return []
         raise RequestError(
             Failure(Kind.CORRUPT, f"the model called {name!r} with input that is not a JSON object")
@@ -240,10 +240,10 @@ def encode_citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
     if isinstance(raw, dict) and str(raw.get("type")).endswith("_location"):
         return raw
     if citation.url is None:
-        ledger.note_dropped(f"{at}/citations", "Messages cites web pages only by their address")
+        ledger.record_dropped(f"{at}/citations", "Messages cites web pages only by their address")
         return None
     if citation.start is not None or citation.end is not None:
-        ledger.note_approximated(f"{at}/citations", "a citation belongs to its whole block")
+        ledger.record_approximated(f"{at}/citations", "a citation belongs to its whole block")
     if citation.document is not None:
         return _encode_place(citation, citation.document, at, ledger)
     return {
@@ -266,7 +266,7 @@ def _encode_place(citation: Citation, place: CitedDocument, at: str, ledger: Led
     }
     if not place.is_pdf:
         return {**record, "start_char_index": place.start, "end_char_index": place.end}
-    ledger.note_invented(f"{at}/citations", "it is not known which page of a PDF is cited; the first is named")
+    ledger.record_invented(f"{at}/citations", "it is not known which page of a PDF is cited; the first is named")
     return {**record, "start_page_number": 1, "end_page_number": 2}
 
 

@@ -4,7 +4,7 @@ import hashlib
 
 import msgspec
 
-from dragoman.translate.hub.ext import note_foreign_fields, restore
+from dragoman.translate.hub.ext import record_foreign_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import EFFORTS, Target, effort_for_budget
@@ -31,7 +31,7 @@ _SUMMARIES = {"summarized": "auto", "updates": "auto", "omitted": None}  # Messa
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
-    note_foreign_fields(request, NAME, ledger, _shared_ext(request))
+    record_foreign_fields(request, NAME, ledger, _shared_ext(request))
     return msgspec.json.encode(_BodyBuilder(place_cache_breakpoint(request, ledger), target, ledger).build())
 
 
@@ -83,7 +83,7 @@ class _BodyBuilder:
             )
         for name in _UNSUPPORTED:
             if getattr(request, name) not in (None, ()):
-                self._ledger.note_dropped(request.pointer(name), f"Responses has no {name}")
+                self._ledger.record_dropped(request.pointer(name), f"Responses has no {name}")
 
     def _add_conversation(self, wire: Wire) -> None:
         writer = InputBuilder(self._request, self._target, self._ledger)
@@ -104,7 +104,7 @@ class _BodyBuilder:
                 wire[name] = value
             elif value != 1:
                 why = f"{self._target.model} takes no {name}{' while it thinks' if profile.sampling else ''}"
-                self._ledger.note_dropped(self._request.pointer(name), why)
+                self._ledger.record_dropped(self._request.pointer(name), why)
         _set_if_given(wire, "top_logprobs", self._request.top_logprobs)
 
     def _add_max_tokens(self, wire: Wire) -> None:
@@ -117,7 +117,7 @@ class _BodyBuilder:
         most = self._target.profile.max_output
         cap = max(requested, _MIN_OUTPUT) if most is None else min(max(requested, _MIN_OUTPUT), most)
         if cap != requested:
-            self._ledger.note_approximated(self._request.pointer("max_tokens"), f"the upstream takes {cap} instead")
+            self._ledger.record_approximated(self._request.pointer("max_tokens"), f"the upstream takes {cap} instead")
         wire["max_output_tokens"] = cap
 
     # Reasoning
@@ -135,28 +135,32 @@ class _BodyBuilder:
         if requested.switch is Switch.DISABLED:
             return self._choose_effort_off(requested)
         if requested.switch is not None and requested.budget is None:
-            self._ledger.note_approximated(requested.switch_at, "Responses has no switch for thinking, only its effort")
+            self._ledger.record_approximated(
+                requested.switch_at, "Responses has no switch for thinking, only its effort"
+            )
         if requested.effort is not None:
             if requested.budget is not None:
-                self._ledger.note_dropped(
+                self._ledger.record_dropped(
                     requested.budget_at, "Responses has no thinking budget; the effort is sent instead"
                 )
             if self._from_other_vendor:
-                self._ledger.note_approximated(requested.at, "what an effort means differs between vendors")
+                self._ledger.record_approximated(requested.at, "what an effort means differs between vendors")
             return self._fit_effort(requested.effort, requested.at)
         if requested.budget is None:
             return None
         effort = effort_for_budget(requested.budget)
-        self._ledger.note_approximated(
+        self._ledger.record_approximated(
             requested.budget_at or requested.at, f"the thinking budget becomes the effort {effort!r}"
         )
         return self._fit_effort(effort, requested.budget_at or requested.at)
 
     def _choose_effort_off(self, requested: Reasoning) -> str | None:
         if requested.effort is not None:
-            self._ledger.note_dropped(requested.at, "with thinking off the effort is none")
+            self._ledger.record_dropped(requested.at, "with thinking off the effort is none")
         if self._efforts:
-            self._ledger.note_approximated(requested.switch_at, "Responses has no switch for thinking, only its effort")
+            self._ledger.record_approximated(
+                requested.switch_at, "Responses has no switch for thinking, only its effort"
+            )
         return self._fit_effort("none", requested.switch_at)
 
     @property
@@ -171,21 +175,21 @@ class _BodyBuilder:
             return effort
         if not efforts:
             if effort != "none":
-                self._ledger.note_dropped(at, f"{self._target.model} has no effort to set")
+                self._ledger.record_dropped(at, f"{self._target.model} has no effort to set")
             return None
         ranked = sorted((known for known in efforts if known != "none"), key=EFFORTS.index)
         lower = [known for known in ranked if EFFORTS.index(known) < EFFORTS.index(effort)]
         nearest = lower[-1] if lower else ranked[0]  # never "none", which is not a low effort
-        self._ledger.note_approximated(at, f"{self._target.model} takes {nearest!r} instead of {effort!r}")
+        self._ledger.record_approximated(at, f"{self._target.model} takes {nearest!r} instead of {effort!r}")
         return nearest
 
     def _choose_summary(self, requested: Reasoning) -> str | None:
         if requested.show is not None and not self._options.summaries:
-            self._ledger.note_dropped(requested.show_at or requested.at, f"{self._target.model} has no summaries")
+            self._ledger.record_dropped(requested.show_at or requested.at, f"{self._target.model} has no summaries")
             return None
         if requested.show is None or requested.show not in _SUMMARIES:
             return requested.show
-        self._ledger.note_approximated(requested.show_at or requested.at, "Responses has other kinds of summaries")
+        self._ledger.record_approximated(requested.show_at or requested.at, "Responses has other kinds of summaries")
         return _SUMMARIES[requested.show]
 
     # The rest
@@ -205,7 +209,7 @@ class _BodyBuilder:
                 return {"type": "json_object"}
             case Shape.SCHEMA:
                 if requested.name is None:
-                    self._ledger.note_invented(requested.at, "Responses wants the schema named: response")
+                    self._ledger.record_invented(requested.at, "Responses wants the schema named: response")
                 wire: Wire = {"type": "json_schema", "name": requested.name or "response", "schema": requested.schema}
                 _set_if_given(wire, "description", requested.description)
                 _set_if_given(wire, "strict", requested.strict)
@@ -218,13 +222,13 @@ class _BodyBuilder:
         _set_if_given(wire, "metadata", request.metadata)
         _set_if_given(wire, "service_tier", request.service_tier)
         if self._from_other_vendor and request.service_tier is not None:
-            self._ledger.note_approximated(request.pointer("service_tier"), "the vendors' tiers differ")
+            self._ledger.record_approximated(request.pointer("service_tier"), "the vendors' tiers differ")
         if request.user is None:
             return
         if not self._from_messages:
             wire["user"] = request.user
         else:
-            self._ledger.note_approximated(
+            self._ledger.record_approximated(
                 request.pointer("user"), "sent as the safety_identifier, hashed if it is long"
             )
             long = len(request.user) > _MAX_IDENTIFIER

@@ -2,7 +2,7 @@
 
 from functools import cached_property
 
-from dragoman.translate.hub.ext import is_indispensable, note_unread_fields, restore
+from dragoman.translate.hub.ext import is_indispensable, record_unread_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import (
@@ -115,11 +115,11 @@ class ToolBuilder:
         if tool.deferred and (self._same_protocol or self._has_tool_search):
             wire["defer_loading"] = True
         elif tool.deferred:
-            self._ledger.note_approximated(
+            self._ledger.record_approximated(
                 f"{tool.at}/defer_loading", "without tool search the tool is offered at once"
             )
         if tool.cache is not None:
-            self._ledger.note_dropped(tool.cache.at, "Responses has cache breakpoints on input parts only")
+            self._ledger.record_dropped(tool.cache.at, "Responses has cache breakpoints on input parts only")
         if self._same_protocol:
             restore(wire, tool.ext)
         return wire
@@ -142,14 +142,14 @@ class ToolBuilder:
             case "web_search":
                 return self._build_web_search(tool)
             case "code_execution":
-                self._note_carried(tool, "code_interpreter runs in the vendor's container")
+                self._record_carried(tool, "code_interpreter runs in the vendor's container")
                 return {"type": "code_interpreter", "container": {"type": "auto"}}
             case "mcp" if tool.server_url is not None:
                 return self._build_mcp(tool, tool.server_url)
             case "mcp_toolset" if tool.allowed_tools is not None:
                 return None  # the entry of its server lists the same tools
             case "tool_search":
-                self._note_carried(tool, "the vendor's tool search works differently")
+                self._record_carried(tool, "the vendor's tool search works differently")
                 return {"type": "tool_search"}
         tools = self._request.tools
         others = (other for other in tools if not isinstance(other, Hosted) or other.kind in _EQUIVALENT_KINDS)
@@ -157,12 +157,12 @@ class ToolBuilder:
             raise BadRequest(
                 tool.at, f"A Responses upstream has no tool like {tool.kind!r}. Remove it or choose another model."
             )
-        self._ledger.note_dropped(tool.at, f"Responses has no tool like {tool.kind!r}")
+        self._ledger.record_dropped(tool.at, f"Responses has no tool like {tool.kind!r}")
         return None
 
-    def _note_carried(self, tool: Hosted, why: str) -> None:
-        self._ledger.note_approximated(tool.at, why)
-        note_unread_fields(tool, NAME, self._ledger)
+    def _record_carried(self, tool: Hosted, why: str) -> None:
+        self._ledger.record_approximated(tool.at, why)
+        record_unread_fields(tool, NAME, self._ledger)
 
     def _build_web_search(self, tool: Hosted) -> Wire:
         wire: Wire = {"type": "web_search"}
@@ -171,12 +171,12 @@ class ToolBuilder:
         if tool.location is not None:
             wire["user_location"] = tool.location
         if tool.blocked_domains:
-            self._ledger.note_dropped(tool.blocked_pointer, "Responses cannot exclude domains")
+            self._ledger.record_dropped(tool.blocked_pointer, "Responses cannot exclude domains")
         if tool.max_uses is not None:
-            self._ledger.note_dropped(f"{tool.at}/max_uses", "Responses cannot limit the uses of one tool")
+            self._ledger.record_dropped(f"{tool.at}/max_uses", "Responses cannot limit the uses of one tool")
         if tool.context_size is not None:
             wire["search_context_size"] = tool.context_size
-        self._note_carried(tool, "the vendor's web search works differently")
+        self._record_carried(tool, "the vendor's web search works differently")
         return wire
 
     def _build_mcp(self, tool: Hosted, url: str) -> Wire:
@@ -186,5 +186,5 @@ class ToolBuilder:
         wire["require_approval"] = "never"
         if tool.allowed_tools is not None:
             wire["allowed_tools"] = list(tool.allowed_tools)
-        self._note_carried(tool, "the vendor connects to the server differently")
+        self._record_carried(tool, "the vendor connects to the server differently")
         return wire

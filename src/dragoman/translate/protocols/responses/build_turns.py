@@ -68,7 +68,7 @@ class InputBuilder:
                 items += self._build_user(turn)
         last = turns[-1] if turns else None
         if last is not None and last.role is Role.ASSISTANT and self._request.protocol not in OPENAI_PROTOCOLS:
-            self._ledger.note_approximated(
+            self._ledger.record_approximated(
                 last.at, "Responses reads a last assistant turn as history, not as a prefill"
             )
         return items
@@ -122,7 +122,7 @@ class InputBuilder:
         mark = ""
         if result.is_error:
             mark = _ERROR_MARK
-            self._ledger.note_approximated(
+            self._ledger.record_approximated(
                 result.error_pointer, "Responses has no error flag; the text begins with [tool error]"
             )
         content = [part for part in result.content if self._same_protocol or not isinstance(part, Foreign)]
@@ -182,7 +182,9 @@ class InputBuilder:
         if self._same_protocol:
             return [citation.raw for citation in text.citations]
         if text.citations:
-            self._ledger.note_dropped(f"{text.at}/citations", "Responses does not read the citations of earlier turns")
+            self._ledger.record_dropped(
+                f"{text.at}/citations", "Responses does not read the citations of earlier turns"
+            )
         return []
 
     def _build_other_item(self, part: Part) -> Iterable[Wire]:
@@ -194,7 +196,7 @@ class InputBuilder:
             case Foreign() if self._same_protocol:
                 yield from _restore_raw(part)
             case Image() | Document() | Audio():
-                self._ledger.note_dropped(part.at, "Responses takes no media from the assistant")
+                self._ledger.record_dropped(part.at, "Responses takes no media from the assistant")
             case _:
                 return
 
@@ -220,7 +222,7 @@ class InputBuilder:
         )
         if not readable and not (self._same_protocol and opaque is None):
             why = "reasoning without its encrypted form" if opaque is None else "reasoning that another vendor issued"
-            self._ledger.note_dropped(thought.at, f"{why} cannot be read by this upstream")
+            self._ledger.record_dropped(thought.at, f"{why} cannot be read by this upstream")
             return
         kind = "reasoning_text" if thought.raw else "summary_text"
         parts: list[Json] = [{"type": kind, "text": thought.text}] if thought.text else []
@@ -266,7 +268,9 @@ class _PartBuilder:
         match part:
             case Text():
                 if part.citations:
-                    self._ledger.note_dropped(f"{part.at}/citations", "Responses does not read the citations of a user")
+                    self._ledger.record_dropped(
+                        f"{part.at}/citations", "Responses does not read the citations of a user"
+                    )
                 wire: Wire = {"type": "input_text", "text": part.text}
                 return self._finish_part(wire, part.cache, part.ext)
             case Image():
@@ -288,13 +292,13 @@ class _PartBuilder:
         if cache.ttl is not None:
             wire["ttl"] = cache.ttl if self._same_caches else _TTL.get(cache.ttl, cache.ttl)
         if not self._same_caches:
-            self._ledger.note_approximated(cache.at, "the breakpoint is kept; the vendor decides its lifetime")
+            self._ledger.record_approximated(cache.at, "the breakpoint is kept; the vendor decides its lifetime")
         return wire
 
     def drop_breakpoint(self, cache: Cache | None) -> None:
         """Record a breakpoint in a place where Responses has none."""
         if cache is not None:
-            self._ledger.note_dropped(cache.at, "Responses has cache breakpoints on input parts only")
+            self._ledger.record_dropped(cache.at, "Responses has cache breakpoints on input parts only")
 
     def _finish_part(self, wire: Wire, cache: Cache | None, ext: Ext) -> Wire:
         if cache is not None:
@@ -317,7 +321,7 @@ class _PartBuilder:
             case Inline(media_type=media_type, data=data):
                 wire: Wire = {"type": "input_file", "file_data": f"data:{media_type};base64,{data}"}
                 if document.title is None and not self._same_protocol:
-                    self._ledger.note_invented(document.at, "Responses wants a file name: document.pdf")
+                    self._ledger.record_invented(document.at, "Responses wants a file name: document.pdf")
                 wire["filename"] = document.title or "document.pdf"
                 return wire
             case Link(url=url):
@@ -325,7 +329,7 @@ class _PartBuilder:
             case FileId(id=id_):
                 wire = {"type": "input_file", "file_id": self._check_file_id(id_, document.at)}
             case text:
-                self._ledger.note_approximated(document.at, "a document of plain text is sent as text")
+                self._ledger.record_approximated(document.at, "a document of plain text is sent as text")
                 titled = f"{document.title}\n\n{text}" if document.title else text
                 return {"type": "input_text", "text": titled}
         if document.title is not None:

@@ -245,7 +245,7 @@ class Decoder:
         reason = (details.reason if details else None) or ""
         stop = _STOP_BY_REASON.get(reason)
         if stop is None:
-            self._ledger.note_approximated(
+            self._ledger.record_approximated(
                 "/incomplete_details/reason", f"{reason!r:.80} is read as a reached token limit"
             )
             stop = Stop.LENGTH
@@ -371,7 +371,7 @@ class Decoder:
                 self._pages += hosted.kind == FETCH and not hosted.failed
                 number = next(self._block_numbers)
                 return Opened(number, hosted), Closed(number)
-        self._ledger.note_dropped(f"/output/{index}", f"an output item of the unknown type {type_!r}")
+        self._ledger.record_dropped(f"/output/{index}", f"an output item of the unknown type {type_!r}")
         return ()
 
     def _finish_call(self, index: int, custom: bool, item: wire.CallItem) -> Events:

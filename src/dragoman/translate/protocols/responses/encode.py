@@ -31,7 +31,7 @@ from dragoman.translate.hub.events import (
 )
 from dragoman.translate.hub.failure import Failure, RequestError
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.ports import KeptItem, KeptReply, ReplyContext, ReplyState
+from dragoman.translate.hub.ports import KeptItem, ReplyContext, ReplyState, StoredReply
 from dragoman.translate.hub.request import Citation
 from dragoman.translate.hub.server_tools import MAX_RUNS_BYTES, ToolOutcome
 from dragoman.translate.hub.usage import Usage
@@ -140,21 +140,21 @@ class Encoder:
         reason = _REASON_BY_STOP.get(event.stop)
         status = "incomplete" if reason else "completed"
         if event.category:
-            self._ledger.note_dropped("/stop_details/category", "Responses has no category of a refusal")
+            self._ledger.record_dropped("/stop_details/category", "Responses has no category of a refusal")
         if event.sequence is not None:
-            self._ledger.note_dropped("/stop_sequence", "Responses does not report which stop sequence was hit")
+            self._ledger.record_dropped("/stop_sequence", "Responses does not report which stop sequence was hit")
         if event.stop is Stop.CONTEXT_FULL:
-            self._ledger.note_approximated(
+            self._ledger.record_approximated(
                 "/stop_reason", "Responses does not distinguish a full context from the token limit"
             )
         if event.stop is Stop.PAUSE:
-            self._ledger.note_approximated("/stop_reason", "Responses has no pause; sent as a natural end")
+            self._ledger.record_approximated("/stop_reason", "Responses has no pause; sent as a natural end")
         if event.explanation and not self._has_text:
             frames = [*self._finish_item("completed"), *self._encode_explanation(event.explanation)]
         else:
             frames = [*self._finish_item(status)]
             if event.explanation:
-                self._ledger.note_dropped(
+                self._ledger.record_dropped(
                     "/stop_details/explanation", "Responses has an explanation only in place of a text"
                 )
         return [*frames, *self._encode_terminal(status, self._usage or Usage(), reason=reason)]
@@ -180,7 +180,7 @@ class Encoder:
         if self._context.state is not None:
             head = snapshot.stored_head(status, usage, error, reason, completed)
             kept = tuple(self._kept[index] for index in sorted(self._kept))
-            self._context.state.take(KeptReply(status, head, snapshot.settings, kept))
+            self._context.state.take(StoredReply(status, head, snapshot.settings, kept))
         last = self._encode_event(f"response.{status}", {"response": self.body})
         return (last, _DONE) if self._context.responses_done else (last,)
 
@@ -253,10 +253,10 @@ class Encoder:
     def _encode_annotation(self, item: OpenItem, block: int, citation: Citation) -> Bytes:
         annotation = encode_annotation(citation, item.length())
         if annotation is None:
-            self._ledger.note_dropped(f"/content/{block}/citations", "Responses cites only what has an address")
+            self._ledger.record_dropped(f"/content/{block}/citations", "Responses cites only what has an address")
             return ()
         if citation.raw is not None and annotation is not citation.raw:
-            self._ledger.note_approximated(
+            self._ledger.record_approximated(
                 f"/content/{block}/citations", "a url_citation keeps address, title and bounds"
             )
         number = len(item.annotations)
@@ -309,9 +309,11 @@ class Encoder:
             item = encode_hosted_item(hosted, self._context.new_id, sources=self._context.request.search_sources)
             if item is None:
                 self._open[block] = None
-                self._ledger.note_dropped(f"/content/{block}", f"Responses has no item like {hosted.kind!r}")
+                self._ledger.record_dropped(f"/content/{block}", f"Responses has no item like {hosted.kind!r}")
                 return ()
-            self._ledger.note_approximated(f"/content/{block}", f"{item['type']} keeps input and results, nothing else")
+            self._ledger.record_approximated(
+                f"/content/{block}", f"{item['type']} keeps input and results, nothing else"
+            )
         hosted_item = self._open[block] = HostedItem(self._next_index(), item, hosted)
         started = {**item, "status": "in_progress"} if "status" in item else item
         if "result" in item:  # an image is sent once, when it is done
@@ -344,7 +346,7 @@ class Encoder:
         self._sealed_bytes += len(sealed)
         if self._sealed_bytes > MAX_RUNS_BYTES:
             why = f"later turns do not have what this tool returned: more than {MAX_RUNS_BYTES} bytes in one reply"
-            self._ledger.note_dropped(f"/content/{block}", why)
+            self._ledger.record_dropped(f"/content/{block}", why)
             return
         item.sealed = sealed
 

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from dragoman.translate.framing.sse import encode_event
 from dragoman.translate.hub.failure import Failure
-from dragoman.translate.hub.ports import KeptItem, KeptReply, ReplyContext
+from dragoman.translate.hub.ports import KeptItem, ReplyContext, StoredReply
 from dragoman.translate.hub.request import Json
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.protocols.responses.errors import build_stream_error
@@ -157,11 +157,11 @@ def _complete_text(text: Json) -> Json:
     return {"format": {"type": "text"}, **text} if isinstance(text, dict) else text
 
 
-def keep_made(snapshot: Snapshot, items: Sequence[Item], usage: Usage | Raw, completed: int) -> KeptReply:
+def make_stored_reply(snapshot: Snapshot, items: Sequence[Item], usage: Usage | Raw, completed: int) -> StoredReply:
     """Return what is stored of a response that the gateway makes itself."""
     kept = tuple(KeptItem(str(item["id"]), msgspec.json.encode(item)) for item in items)
     head = snapshot.stored_head("completed", usage, completed=completed)
-    return KeptReply("completed", head, snapshot.settings, kept)
+    return StoredReply("completed", head, snapshot.settings, kept)
 
 
 def encode_made(snapshot: Snapshot, items: Sequence[Item], usage: Usage | Raw, completed: int) -> bytes:

@@ -98,7 +98,7 @@ class Conversation:
                 call_id = item.need_text("call_id")
                 if call_id in self._outputs:
                     earlier = self._outputs[call_id].at
-                    self._ledger.note_dropped(earlier, "a later output of the same call takes its place")
+                    self._ledger.record_dropped(earlier, "a later output of the same call takes its place")
                 self._outputs[call_id] = item
 
     def _read_item(self, item: Fields) -> None:

@@ -17,7 +17,7 @@ from dragoman.store.response_rows import ConversationLock, ItemRow, ResponseRow
 from dragoman.store.responses import Responses
 from dragoman.translate.hub.failure import BadRequest, describe_cause
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.ports import KeptReply, ReplyState
+from dragoman.translate.hub.ports import ReplyState, StoredReply
 from dragoman.translate.hub.request import Json, Request
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.protocols.responses.encode_response import (
@@ -25,7 +25,7 @@ from dragoman.translate.protocols.responses.encode_response import (
     Snapshot,
     encode_made,
     encode_stream,
-    keep_made,
+    make_stored_reply,
 )
 from dragoman.translate.protocols.responses.parse import parse_with_items
 from dragoman.translate.protocols.responses.state_items import ItemIdReader, find_item_ids, read_metadata, read_request
@@ -111,7 +111,7 @@ class RecordedState(Struct, kw_only=True):
     owner: str = ""
 
 
-class KeptCall:
+class StoredCall:
     """Implements `proxy.ports.CallState` for one request."""
 
     def __init__(
@@ -135,7 +135,7 @@ class KeptCall:
         self._store = store
         self._terms = terms
         self.raw = raw
-        self.taken: KeptReply | None = None  # the complete reply
+        self.taken: StoredReply | None = None  # the complete reply
         self._keeper: tuple[str, str, str] | None = None
         self._items = ItemIdReader()
         self.committed: bool | None = None
@@ -155,7 +155,7 @@ class KeptCall:
         return self._terms.keeps
 
     @property
-    def why_not_kept(self) -> str:
+    def why_not_stored(self) -> str:
         """Why the reply is not kept although the client wants it; empty if there is no such reason."""
         return self._terms.why_not
 
@@ -189,7 +189,7 @@ class KeptCall:
             read_metadata(self.raw)  # its bounds
             self.context.check()  # a response with half a pair could never be continued
         if self._terms.why_not:
-            ledger.note_dropped("/store", self._terms.why_not)
+            ledger.record_dropped("/store", self._terms.why_not)
         return parse_with_items(self.raw, self.context.whole, kept=self._holds, ledger=ledger)
 
     def record(self) -> RecordedState:
@@ -201,7 +201,7 @@ class KeptCall:
             conversation=self.context.conversation,
             keeper=self.context.keeper,
             keeps=self.keeps,
-            why_not=self.why_not_kept,
+            why_not=self.why_not_stored,
             is_remembered=self.memory is not None,
             in_background=self.in_background,
             created=self.created,
@@ -220,7 +220,7 @@ class KeptCall:
             return "/input"
         return f"/input/{number}/{rest}" if rest else f"/input/{number}"
 
-    def note_keeper(self, provider: str, account: str, id: str) -> None:
+    def record_keeper(self, provider: str, account: str, id: str) -> None:
         if self.keeps and id:
             self._keeper = (provider, account, id)
 
@@ -232,12 +232,12 @@ class KeptCall:
 
     async def commit(self) -> bool:
         if self.committed is None and self.keeps and not self.in_background:
-            row = self._describe_kept_elsewhere() or (None if self.taken is None else self.describe(self.taken))
+            row = self._describe_stored_elsewhere() or (None if self.taken is None else self.describe(self.taken))
             if row is not None:
                 self.committed = await self._save(*row)
                 await self.release()
         if self.committed and self._keeper is not None and self._items.ids:
-            await self._note_items(self._keeper)
+            await self._record_items(self._keeper)
         return self.committed is not False
 
     async def release(self) -> None:
@@ -253,11 +253,11 @@ class KeptCall:
     async def cancel(self, *, has_begun: bool) -> None:
         """Store that the reply was cancelled if its client may know its id, and release the conversation."""
         if has_begun and self.committed is None and self.keeps and self._keeper is None:
-            self._take(KeptReply("cancelled", self.snapshot.stored_head("cancelled"), self.snapshot.settings, ()))
+            self._take(StoredReply("cancelled", self.snapshot.stored_head("cancelled"), self.snapshot.settings, ()))
             await self.commit()
         await self.release()
 
-    async def _note_items(self, keeper: tuple[str, str, str]) -> None:
+    async def _record_items(self, keeper: tuple[str, str, str]) -> None:
         """Note the items of a reply that its upstream keeps, so that their owner may refer to them."""
         provider, _, id = keeper
         ids, self._items.ids = dict.fromkeys(self._items.ids), []
@@ -275,29 +275,29 @@ class KeptCall:
     def make_body(self, output: Sequence[Item], usage: Usage | Raw) -> bytes:
         """Take a response that the gateway itself makes, and return it as one body."""
         snapshot, completed = self.snapshot, int(time.time())
-        self._take(keep_made(snapshot, output, usage, completed))
+        self._take(make_stored_reply(snapshot, output, usage, completed))
         return encode_made(snapshot, output, usage, completed)
 
     def make_events(self, output: Sequence[Item], usage: Usage | Raw, *, done: bool) -> bytes:
         """Do the same with a stream of events; `done`: with [DONE] at its end."""
         snapshot, completed = self.snapshot, int(time.time())
-        self._take(keep_made(snapshot, output, usage, completed))
+        self._take(make_stored_reply(snapshot, output, usage, completed))
         return encode_stream(snapshot, output, usage, completed, done=done)
 
-    def _take(self, reply: KeptReply) -> None:
+    def _take(self, reply: StoredReply) -> None:
         """Take a reply that is complete, before its last event is sent."""
         self.taken = reply
         if self.memory is not None and reply.status in APPENDED:
             rows = (_output_row(item.id, item.body, item.hidden) for item in reply.items)
             self.memory(self.id, (*self.context.earlier, *self.context.items, *map(restore, rows)))
 
-    def _describe_kept_elsewhere(self) -> "tuple[ResponseRow, Sequence[ItemRow], Sequence[bytes]] | None":
+    def _describe_stored_elsewhere(self) -> "tuple[ResponseRow, Sequence[ItemRow], Sequence[bytes]] | None":
         if self._keeper is None:
             return None
         provider, account, id = self._keeper
         return msgspec.structs.replace(self._row(id, "kept"), keeper=provider, account=account), (), ()
 
-    def describe(self, reply: KeptReply) -> tuple[ResponseRow, Sequence[ItemRow], Sequence[bytes]]:
+    def describe(self, reply: StoredReply) -> tuple[ResponseRow, Sequence[ItemRow], Sequence[bytes]]:
         """Return the row of a response, its items, and the digests of those that its conversation grows by."""
         context = self.context.rows()
         output = [_output_row(item.id, item.body, item.hidden) for item in reply.items]
@@ -345,7 +345,7 @@ def _output_row(id: str, body: bytes, hidden: str | None) -> ItemRow:
     return ItemRow(digest, id, body, None if hidden is None else hidden.encode())
 
 
-def restore_call(recorded: RecordedState, body: bytes) -> KeptCall:
+def restore_call(recorded: RecordedState, body: bytes) -> StoredCall:
     """Return the state that was recorded with a captured request; nothing of it is stored or remembered."""
     row = ItemRow(b"", "", b"")
     context = Context(
@@ -359,7 +359,7 @@ def restore_call(recorded: RecordedState, body: bytes) -> KeptCall:
     raw = read_request(body)
     if recorded.in_background:
         raw["background"] = True  # as the client requested it, unlike the process that ran the response
-    state = KeptCall(None, terms, raw, context, len(body))
+    state = StoredCall(None, terms, raw, context, len(body))
     state.in_background, state.created = recorded.in_background, recorded.created
     state.memory = (lambda id, items: None) if recorded.is_remembered else None
     return state
