@@ -32,6 +32,19 @@ def test_usage_of_an_earlier_version_is_read_under_the_new_names(store_url: str)
     asyncio.run(scenario())
 
 
+def test_rows_of_echo_have_the_name_of_its_protocol(store_url: str) -> None:
+    old = replace(row(1), upstream_protocol="native", run="")
+
+    async def scenario() -> None:
+        version = find_version("(key, id)")
+        await write_old_store(store_url, version, COLUMNS_BEFORE_RUNS, [astuple(old)])
+        store = await open_store(store_url)
+        assert await store.read_usage_rows(EVER) == (replace(old, upstream_protocol="echo"),)
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_rows_whose_ids_do_not_begin_with_their_time_get_ids_that_do(store_url: str) -> None:
     odd = [replace(row(1), id=b"\xff" * 16, run=""), replace(row(2), id=b"\x01", run=""), replace(row(3), run="")]
 

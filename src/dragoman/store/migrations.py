@@ -305,6 +305,10 @@ STEPS: tuple[str, ...] = (
     """
     ALTER TABLE {schema}client_keys ADD COLUMN default_thinking TEXT;
     """,
+    # The protocol of echo has its name.
+    """
+    UPDATE {schema}usage SET upstream_protocol = 'echo' WHERE upstream_protocol = 'native';
+    """,
 )
 
 

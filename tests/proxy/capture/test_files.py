@@ -27,6 +27,7 @@ from dragoman.server.handler import replay_site
 
 NOON = 1_800_000_000.0
 FOLDER = Path(__file__).parents[2] / "fixtures" / "captures_version_1"
+NATIVE = Path(__file__).parents[2] / "fixtures" / "captures_version_2" / "echo-as-native.capture"
 PACKED, READABLE = FOLDER / "kiro-cut-call.capture", FOLDER / "kiro-cut-call.json"
 
 
@@ -162,6 +163,20 @@ def test_an_old_capture_replays_to_the_same_result() -> None:
     parts = compare_captures(capture, rerun(capture, replay_site))
     changes = [(part.name, change) for part in parts for change in part.changes]
     assert [change for change in changes if not is_reworded_loss(*change) and not is_other_count(*change)] == []
+
+
+def test_the_protocol_of_echo_is_read_by_its_name_and_replays_the_same() -> None:
+    data = NATIVE.read_bytes()
+    assert b'"chat > native"' in data
+    capture = read_capture(data)
+    assert (capture.upstream_protocol, capture.upstream_requests[0].protocol) == ("echo", "echo")
+    assert read_summary(data.partition(b"\n")[0]) == summarize(capture)
+    changes = [
+        (part.name, change)
+        for part in compare_captures(capture, rerun(capture, replay_site))
+        for change in part.changes
+    ]
+    assert [change for change in changes if not is_reworded_loss(*change)] == []
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config.settings import Debug
 from dragoman.proxy.capture.format import VERSION, Capture, CaptureSummary, summarize, utc_text
@@ -50,6 +51,8 @@ _UPSTREAM_REQUEST = {**_MESSAGE, "answer": "response", "fault": "error"}
 _UPSTREAM_RESPONSE = {**_MESSAGE, "ended": "ended_at"}
 _SETTINGS = {"stanzas": "providers", "learnt": "quirks", "known": "known_models"}
 _SUMMARY = {"id": "request_id", "way": "protocols", "result": "outcome", "questions": "attempts"}
+
+OLD_PROTOCOLS = {"native": "echo"}  # names of protocols in captures before 0.3.0, and today's
 
 Tree = dict[str, object]
 SUFFIX = ".capture"
@@ -107,10 +110,13 @@ def read_summary(line: bytes) -> CaptureSummary:
     version, _, text = line.removeprefix(MAGIC).partition(b" ")
     try:
         if version == b"1":
-            return msgspec.convert(_upgrade_summary(msgspec.json.decode(text)), CaptureSummary)
-        return _summary.decode(text)
+            summary = msgspec.convert(_upgrade_summary(msgspec.json.decode(text)), CaptureSummary)
+        else:
+            summary = _summary.decode(text)
     except (msgspec.MsgspecError, ValueError) as problem:
         raise UnreadableCapture(f"it cannot be read: {problem}") from None
+    client, separator, upstream = summary.protocols.rpartition(" ")
+    return replace(summary, protocols=f"{client}{separator}{OLD_PROTOCOLS.get(upstream, upstream)}")
 
 
 def _convert_capture(tree: object, version: object) -> Capture:
@@ -118,7 +124,20 @@ def _convert_capture(tree: object, version: object) -> Capture:
         tree = _upgrade_capture(tree)
     elif version != VERSION:
         raise UnreadableCapture(f"it has version {version}, this dragoman reads 1 to {VERSION}")
-    return msgspec.convert(tree, Capture)
+    capture = msgspec.convert(tree, Capture)
+    old = OLD_PROTOCOLS.get(capture.upstream_protocol)
+    return capture if old is None else _rename_protocol(capture, old)
+
+
+def _rename_protocol(capture: Capture, name: str) -> Capture:
+    return replace(
+        capture,
+        upstream_protocol=name,
+        upstream_requests=tuple(
+            replace(request, protocol=OLD_PROTOCOLS.get(request.protocol, request.protocol))
+            for request in capture.upstream_requests
+        ),
+    )
 
 
 def _format_lines(value: object, indent: str) -> list[str]:
