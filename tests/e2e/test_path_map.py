@@ -7,6 +7,7 @@ is read and written by itself.
 import os
 import re
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import raw_http
+from dragoman.net.write_batch import QUIET_S
 from fakes.kiro import EVENT_STREAM, FakeKiro, tail, words
 from gateway import Running, provider_section, running
 from path_trace import Step, trace_path
@@ -26,6 +28,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 BEGIN = "<!-- map: written by tests/e2e/test_path_map.py with DRAGOMAN_WRITE_PAGES=1 -->\n"
 END = "<!-- end of the map -->\n"
 TIMES = 15  # requests, of which the most frequent count of frames is taken: timers and short waits change single ones
+PAUSE_S = 5 * QUIET_S  # before each piece: what is written after a pause is sent at once, however fast this machine is
 THE_END = "the end, and its record"  # whose frames depend on timers
 TEXTS = ("One", " two", " three", " four", " five", " six")
 REQUEST = b'{"model":"%b","max_tokens":64,"stream":true,"messages":[{"role":"user","content":"Count."}]}'
@@ -157,12 +160,14 @@ def write_chunk(data: bytes) -> bytes:
 
 def play(stream: Stream, client: socket.socket, upstream: Upstream) -> None:
     """Let one request be answered, each piece only after the client has what the piece before it says."""
+    time.sleep(PAUSE_S)
     client.sendall(raw_http.request_bytes("/v1/messages", REQUEST % stream.model, "anthropic-version: 2023-06-01"))
     upstream.read_request()
     received = b""
     marks = (*(f'"{text}"'.encode() for text in TEXTS), b"\r\n0\r\n")
     for number, (piece, mark) in enumerate(zip(stream.pieces, marks, strict=True)):
         last = b"0\r\n\r\n" if number == len(TEXTS) else b""
+        time.sleep(PAUSE_S)
         upstream.send((b"" if number else stream.head) + write_chunk(piece) + last)
         while mark not in received:
             received += client.recv(1 << 16)
