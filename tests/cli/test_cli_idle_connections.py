@@ -14,10 +14,10 @@ from shell import Served, Shell
 
 NO_DESCRIPTOR_LEFT = """
 import asyncio, os
-from dragoman.net.server import Limits, Server
+from dragoman.net.server import ConnectionLimits, Server
 
 async def main():
-    server = Server(None, Limits(), lambda path, status, message: ([], b'{"error":{}}'))
+    server = Server(None, ConnectionLimits(), lambda path, status, message: ([], b'{"error":{}}'))
     await server.start("127.0.0.1", 0)
     taken = []
     try:
