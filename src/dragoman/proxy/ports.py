@@ -1,7 +1,8 @@
 """What a call uses of its surroundings, as small interfaces.
 
 The gateway's own classes implement them, and so do those that look everything up for a capture or in one
-(`proxy/capture/lookups.py`). The choice among several credentials is another one: `accounts.pool.CredentialChooser`.
+(`proxy/capture/lookups.py`). The choice among several credentials is another one: `CredentialChooser` of
+`upstreams/credentials/pool.py`.
 """
 
 import math

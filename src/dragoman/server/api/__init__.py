@@ -1,1 +1,1 @@
-"""The admin API: the functions of `admin/` as JSON over HTTP, below /api/v1/."""
+"""The admin API: the functions of `operate/` as JSON over HTTP, below /api/v1/."""

@@ -273,7 +273,7 @@ def response_headers(request: RoutedRequest) -> list[Header]:
 
 @contextmanager
 def convert_errors(field: str | None = None) -> Iterator[None]:
-    """Raise errors of `admin/` and the store as RequestError; `field` is the one at fault, if it is one."""
+    """Raise errors of `operate/` and the store as RequestError; `field` is the one at fault, if it is one."""
     try:
         yield
     except AdminError as error:
