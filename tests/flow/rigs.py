@@ -13,6 +13,7 @@ from dragoman.config.settings import ModelRoute, Retry, Server
 from dragoman.flow.call import Call
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.prepare import Change, Prepared
+from dragoman.flow.prompt_caching import ProcessMemory
 from dragoman.flow.replies.opening import DocumentReplies, Replies, StreamReplies
 from dragoman.flow.replies.passed import PassedStream
 from dragoman.flow.replies.translated import TranslatedStream
@@ -227,6 +228,7 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
         call,
         make_world(provider, server=scene.server),
         scene.memory or LostCalls(None),
+        ProcessMemory(),
         replies,
         noted.append,
         asyncio.get_running_loop().time,

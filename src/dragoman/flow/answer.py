@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dragoman.flow.between_turns import CallScope
 from dragoman.flow.call import Call
 from dragoman.flow.continue_elsewhere import record_continuation
-from dragoman.flow.credential_rotation import response_name, tenant_session
 from dragoman.flow.failures import AllTargetsFailed
 from dragoman.flow.policy import Policy
-from dragoman.flow.ports import LostCallMemory
+from dragoman.flow.ports import LostCallMemory, PromptMemory
 from dragoman.flow.replies.opening import Replies
 from dragoman.flow.response_writer import ResponseWriter
 from dragoman.flow.runtime import Runtime
+from dragoman.flow.sessions import response_name, tenant_session
 from dragoman.flow.step import Ask, Finish, GiveUp, Interrupted, NoReply, Step, TurnEnd
 from dragoman.flow.turn import CallContext, Turn
 from dragoman.hub.failure import Failure, Kind, RequestError
@@ -30,6 +30,7 @@ class ActiveCall:
         call: Call,
         runtime: Runtime,
         memory: LostCallMemory,
+        prompts: PromptMemory,
         policy: Policy,
         writer: ResponseWriter,
         replies: Replies,  # which write to it
@@ -38,7 +39,7 @@ class ActiveCall:
         self._call = call
         self._policy = policy
         self._writer = writer
-        self._around = CallContext(call, runtime, memory, replies, self._note_first_token, clock)
+        self._around = CallContext(call, runtime, memory, prompts, replies, self._note_first_token, clock)
         self._scope: CallScope | None = None  # of the steps between two turns, from the first one on
         self._turn: Turn | None = None
         self._current_route: Route | None = None  # the target of the turn that runs now
@@ -117,6 +118,8 @@ class ActiveCall:
                 call.state.note_keeper(prepared.provider.name, prepared.provider.account.label, kept_id)
         if call.record.recording is not None:
             call.record.recording.why = reply.why
+        if turn.built is not None and turn.built.cache is not None and not turn.is_continuation:
+            turn.built.cache.record()
         ledger = None if turn.built is None else turn.built.ledger
         call.record.note_reply(prepared.route, prepared.protocol.name, ledger, reply)
 

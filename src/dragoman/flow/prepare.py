@@ -9,13 +9,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.caching.client_marks import remove_cache_settings
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
 from dragoman.flow.offered_tools import EarlierRounds, choose_plan, find_server_tools, offer_tools
-from dragoman.flow.ports import MediaFetcher
+from dragoman.flow.ports import MediaFetcher, PromptMemory
+from dragoman.flow.prompt_caching import PlannedCache, choose_mode, plan_cache
 from dragoman.flow.response_headers import format_loss_headers
 from dragoman.flow.why import RELAYED, Obstacles, Why, explain_translation, other_protocols, same_protocol
 from dragoman.framing.known_secrets import Secrets, redact_known_in_fields
+from dragoman.hub.caching import CacheMode, CachePlan
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
@@ -143,6 +146,7 @@ class Translated(Outbound, frozen=True, kw_only=True):
     tool_plan: ToolPlan | None = None
     unrun_uses: tuple[ServerToolUse, ...] = ()  # of server tools, which run before the request is sent
     may_pause: bool = False  # the upstream may pause, and the client's protocol has no pause
+    cache: PlannedCache | None = None  # None: the request is not remembered
 
     @property
     def translated(self) -> "Translated":
@@ -196,6 +200,7 @@ async def prepare(
     number: int,
     changes: Sequence[Change] = (),
     rounds: EarlierRounds | None = None,
+    prompts: PromptMemory | None = None,
 ) -> Prepared:
     """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
     endpoint, rules = provider.endpoint, provider.requests
@@ -212,9 +217,8 @@ async def prepare(
     own_tools: tuple[str, ...] = ()
     if passing is not None and plan is not None and plan.mentions(call.body):
         own_tools = await find_server_tools(call, plan)
-    is_changed = bool(changes) or call.is_from_other_protocol or call.continues
-    is_altered = is_changed or bool(own_tools) or provider.replies.stages is not None
-    if passing is not None and choice.unchanged and not is_altered:
+    is_altered = bool(changes or own_tools) or call.is_from_other_protocol or call.continues
+    if passing is not None and choice.unchanged and not is_altered and provider.replies.stages is None:
         return await _pass_unchanged(call, route, provider, protocol, passing, options, number)
     why = _explain(call, provider, speaks, choice, own_tools, is_changed=bool(changes))
     if call.size > LARGE_BYTES:
@@ -223,9 +227,9 @@ async def prepare(
     plan = choose_plan(call.request(), plan, mixes=rules.mixes_tools is None or rules.mixes_tools(fitting.profile))
     offered = await offer_tools(call, plan, rounds, protocol, ledger)
     request = _with_default_thinking(offered.request, call, provider, fitting.profile, ledger)
-    request, tools, message = await _translate(
-        call, route, provider, fitting, protocol, options, changes, ledger, request
-    )
+    request, cache = await _plan_cache(call, request, route, provider, protocol, prompts, ledger)
+    target = _make_target(route, provider, fitting, options, cache)
+    request, tools, message = await _translate(call, target, provider, fitting, protocol, changes, ledger, request)
     unsigned, out, secrets = await _address(message, call, provider, protocol, number)
     return Translated(
         route=route,
@@ -246,7 +250,35 @@ async def prepare(
         tool_plan=plan,
         unrun_uses=offered.unrun,
         may_pause=not call.client.knows_pause and Hosted in map(type, request.tools),
+        cache=cache,
     )
+
+
+async def _plan_cache(
+    call: Call,
+    request: Request,
+    route: Route,
+    provider: Provider,
+    protocol: Protocol,
+    prompts: PromptMemory | None,
+    ledger: Ledger,
+) -> tuple[Request, PlannedCache | None]:
+    """Return the plan for a request of another protocol; None: only the client's own marks are sent, if any."""
+    if request.protocol == protocol.name:
+        return request, None
+    if choose_mode(request, provider.requests) is CacheMode.OFF:
+        return remove_cache_settings(request, ledger), None
+    if prompts is None or protocol.upstream is None or not protocol.upstream.caches_at_marks:
+        return request, None
+    return request, await plan_cache(call, request, route, provider, prompts)
+
+
+def _make_target(
+    route: Route, provider: Provider, fitting: TargetSettings, options: object, cache: PlannedCache | None
+) -> Target:
+    quirks = provider.requests.quirks | fitting.quirks
+    caches = CachePlan() if cache is None else cache.plan
+    return Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options, caches)
 
 
 def _with_default_thinking(
@@ -330,22 +362,19 @@ def _explain(
 
 async def _translate(
     call: Call,
-    route: Route,
+    target: Target,
     provider: Provider,
     fitting: TargetSettings,
     protocol: Protocol,
-    options: object,
     changes: Sequence[Change],
     ledger: Ledger,
     offered: Request,
 ) -> tuple[Request, ToolMap, _Message]:
     upstream, rules, size = protocol.upstream, provider.requests, call.size
     assert upstream is not None
-    quirks = rules.quirks | fitting.quirks
     limits = upstream.tool_limits
-    if "no_custom_tools" in quirks:
+    if "no_custom_tools" in target.quirks:
         limits = replace(limits, custom=False)
-    target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options)
     if size <= LARGE_BYTES and fitting.fetcher is None:
         request, tools = adapt_tools(offered, limits, ledger)
         request = _apply_changes(request, (*changes, *rules.passes), ledger)
@@ -360,7 +389,7 @@ async def _translate(
     if call.strict and len(ledger):
         raise RequestError(strict_refusal(ledger))
     headers = _headers_for(request, upstream)
-    location = upstream.locate(route.model, request.stream or upstream.always_streams)
+    location = upstream.locate(target.model, request.stream or upstream.always_streams)
     query, is_lasting = location.query, True
     if request.protocol == protocol.name == call.protocol.name:  # headers such as betas belong to the body
         headers = client_headers(call.headers, call.is_owner, provider, upstream)

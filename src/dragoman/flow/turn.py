@@ -12,7 +12,7 @@ from dragoman.accounts.lost_calls import add_notice, digest_conversation
 from dragoman.flow.call import Call
 from dragoman.flow.decoding import is_named_stream, is_stream
 from dragoman.flow.failures import attribute_failure
-from dragoman.flow.ports import LostCallMemory
+from dragoman.flow.ports import LostCallMemory, PromptMemory
 from dragoman.flow.prepare import Change, Prepared, Translated, prepare
 from dragoman.flow.pump import LINGER_S, Pump, is_answering
 from dragoman.flow.replies.opening import Replies
@@ -37,6 +37,7 @@ class CallContext(Struct, frozen=True):
     call: Call
     runtime: Runtime
     memory: LostCallMemory
+    prompts: PromptMemory
     replies: Replies
     note_first_token: Callable[["Turn"], None]
     clock: Callable[[], float]  # of the event loop
@@ -70,7 +71,7 @@ class Turn:
             # For each turn: a quirk may have been learned from a refusal.
             settings = target_settings(self._around.runtime, ask.route, call.tenant)
             self.prepared = prepared = await prepare(
-                call, ask.route, ask.provider, settings, ask.number, changes, ask.rounds
+                call, ask.route, ask.provider, settings, ask.number, changes, ask.rounds, self._around.prompts
             )
         except RequestError as refused:
             return NoReply(refused.failure)
@@ -93,6 +94,11 @@ class Turn:
                 wait.extend(self._clock(), has_token=False)
             return await self._read_stream(prepared, answer)
         return await self._read_document(prepared, answer, b"")
+
+    @property
+    def is_continuation(self) -> bool:
+        """Whether it goes on with a reply that another upstream has begun."""
+        return self._ask.continuation is not None
 
     @property
     def headers(self) -> Headers:

@@ -18,6 +18,7 @@ from dragoman.config.providers import Credential, list_credentials, split_by_cre
 from dragoman.config.proxies import NO_PROXY, parse_proxy, read_proxies
 from dragoman.config.secret import SecretSource, resolve_secret
 from dragoman.config.settings import ProviderConfig
+from dragoman.hub.caching import CacheMode
 from dragoman.net.client import DialOptions
 from dragoman.net.headers import Header
 from dragoman.providers import KINDS
@@ -54,7 +55,12 @@ def make_member(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
     return replace(
         provider,
         catalogue=replace(provider.catalogue, default_window=config.context_window),
-        requests=replace(provider.requests, default_thinking=config.default_thinking),
+        requests=replace(
+            provider.requests,
+            default_thinking=config.default_thinking,
+            cache=CacheMode(config.cache),
+            cache_ttl=None if config.cache_ttl == "auto" else config.cache_ttl,
+        ),
     )
 
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dragoman.accounts.keys import Access, KeyId, Keyring
 from dragoman.admin import AdminError
 from dragoman.admin.replay.recorded_services import RecordedUpstream, encode_headers
-from dragoman.admin.replay.runtime import Lookups, ReplayedMemory, make_runtime, restore_state
+from dragoman.admin.replay.runtime import Lookups, ReplayedMemory, ReplayedPrompts, make_runtime, restore_state
 from dragoman.config.secret import Secret
 from dragoman.config.settings import parse_thinking
 from dragoman.flow.call import Call
@@ -90,7 +90,9 @@ def _was_given_another_reply(capture: Capture) -> bool:
 async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     upstream = RecordedUpstream(capture.upstream_requests, time.time() - capture.started_at)
     lookups = Lookups(capture)
-    gateway = _Gateway(make_runtime(capture, upstream, lookups), ReplayedMemory(lookups))
+    gateway = _Gateway(
+        make_runtime(capture, upstream, lookups), ReplayedMemory(lookups), prompts=ReplayedPrompts(lookups)
+    )
     gateway.created = int(capture.started_at)
     collector = _Collector()
     gateway.captures = RequestCapture(sink=collector)

@@ -12,6 +12,7 @@ from dragoman.accounts.lost_calls import LostCall
 from dragoman.accounts.pool import Choice, Member, Pool
 from dragoman.admin import AdminError
 from dragoman.admin.replay.recorded_services import RecordedUpstream, encode_headers, replay_plans
+from dragoman.caching.memory import SessionId
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.providers import SECTION_TYPES
 from dragoman.config.settings import (
@@ -27,6 +28,7 @@ from dragoman.config.settings import (
 )
 from dragoman.flow.capture.format import NO_PROVIDER, Capture, LookupName
 from dragoman.flow.runtime import Runtime
+from dragoman.hub.caching import SentPrompt, SessionMemory
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline, Json
 from dragoman.net.client import DialOptions
@@ -109,6 +111,21 @@ class ReplayedMemory:
         if not self._lookups.has(NO_PROVIDER, LookupName.CUT_CALLS):
             return ()
         return msgspec.convert(self._lookups.next(NO_PROVIDER, LookupName.CUT_CALLS), tuple[LostCall, ...])
+
+
+class ReplayedPrompts:
+    """A memory of prompts that returns what the captured request recalled, and keeps nothing."""
+
+    def __init__(self, lookups: Lookups) -> None:
+        self._lookups = lookups
+
+    async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
+        if not self._lookups.has(id.provider, LookupName.PROMPTS):
+            return None
+        return msgspec.convert(self._lookups.next(id.provider, LookupName.PROMPTS), SessionMemory | None)
+
+    def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
+        return
 
 
 class ReplayedChooser:

@@ -13,13 +13,15 @@ from msgspec.structs import asdict, replace
 
 from dragoman.accounts.lost_calls import LostCall
 from dragoman.accounts.pool import Choice, CredentialChooser
+from dragoman.caching.memory import SessionId
 from dragoman.config.settings import Tools, WebFetch, WebSearch
 from dragoman.flow.capture.format import BESIDE_FUNCTIONS, NO_PROVIDER, LookupName, ToolRun
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.capture.recording_provider import record_provider
-from dragoman.flow.ports import CallState, LostCallMemory, MediaFetcher, ModelCatalogue
+from dragoman.flow.ports import CallState, LostCallMemory, MediaFetcher, ModelCatalogue, PromptMemory
 from dragoman.flow.runtime import Runtime, list_known_models
 from dragoman.framing.known_secrets import list_secrets
+from dragoman.hub.caching import SentPrompt, SessionMemory
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Protocol, Upstream
@@ -201,6 +203,24 @@ class RecordingMemory:
         lost = await self._memory.recall(tenant, digests)
         self._recording.note_lookup(NO_PROVIDER, LookupName.CUT_CALLS, lambda: {"value": msgspec.to_builtins(lost)})
         return lost
+
+
+class RecordingPrompts:
+    """A memory of prompts that notes what it recalls."""
+
+    def __init__(self, memory: PromptMemory, recording: Recording) -> None:
+        self._memory = memory
+        self._recording = recording
+
+    async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
+        known = await self._memory.recall(id, at)
+        size = 0 if known is None else sum(map(len, known.branches))
+        if self._recording.reserve(size, "digests of earlier prompts"):
+            self._recording.note_lookup(id.provider, LookupName.PROMPTS, lambda: {"value": msgspec.to_builtins(known)})
+        return known
+
+    def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
+        self._memory.record(id, sent, at)
 
 
 def describe_tools(settings: Tools) -> dict[str, Json]:

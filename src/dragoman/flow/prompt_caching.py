@@ -1,0 +1,74 @@
+"""Plan how the upstream requests of a call use prompt caches, and remember what they sent."""
+
+import time
+
+from msgspec.structs import replace
+
+from dragoman.caching.memory import SessionId, SessionMemories
+from dragoman.flow.call import Call
+from dragoman.flow.ports import PromptMemory
+from dragoman.flow.sessions import name_session
+from dragoman.hub.caching import FIVE_MINUTES, CacheMode, CachePlan, SentPrompt, SessionMemory
+from dragoman.hub.request import Request
+from dragoman.net.tasks import run_off_loop
+from dragoman.providers.provider import Provider, RequestRules
+from dragoman.routing import Route
+
+_EXPLICIT_MODE = "prompt_cache_options/mode"  # a client of OpenAI's protocols that wants no marks but its own
+
+
+class ProcessMemory:
+    """The memory of this process alone."""
+
+    def __init__(self) -> None:
+        self._memories = SessionMemories()
+
+    async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
+        return self._memories.recall(id, at)
+
+    def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
+        self._memories.record(id, sent, at)
+
+
+class PlannedCache:
+    """The plan of one upstream request, and what was built by it."""
+
+    def __init__(self, memory: PromptMemory, id: SessionId, plan: CachePlan, started_at: float) -> None:
+        self.plan = replace(plan, take=self._take)
+        self._memory = memory
+        self._id = id
+        self._started_at = started_at
+        self._sent: SentPrompt | None = None
+
+    def _take(self, sent: SentPrompt) -> None:
+        self._sent = sent
+
+    def record(self) -> None:
+        """Remember what was sent, once its reply has begun."""
+        if self._sent is not None:
+            self._memory.record(self._id, self._sent, self._started_at)
+
+
+async def plan_cache(
+    call: Call, request: Request, route: Route, provider: Provider, memory: PromptMemory
+) -> PlannedCache:
+    """Return how a request is cached that is built for another protocol than its client's."""
+    rules = provider.requests
+    session = await run_off_loop(call.size, lambda: name_session(call.headers, request))
+    id = SessionId(call.tenant, session, provider.name, provider.account.slot, route.model)
+    started_at = time.time()
+    known = await memory.recall(id, started_at)
+    plan = CachePlan(choose_mode(request, rules), _choose_ttl(rules, known), known)
+    return PlannedCache(memory, id, plan, started_at)
+
+
+def choose_mode(request: Request, rules: RequestRules) -> CacheMode:
+    """Return the provider's setting; a client that wants explicit breakpoints only gets no marks of ours."""
+    is_explicit = request.ext.get(_EXPLICIT_MODE) == "explicit"
+    return CacheMode.CLIENT if rules.cache is CacheMode.AUTO and is_explicit else rules.cache
+
+
+def _choose_ttl(rules: RequestRules, memory: SessionMemory | None) -> str:
+    if rules.cache_ttl is not None:
+        return rules.cache_ttl
+    return FIVE_MINUTES if memory is None else memory.ttl
