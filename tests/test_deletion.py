@@ -119,6 +119,7 @@ QUIET = (
     # What only concerns the prompt cache of another upstream.
     Quiet("chat responses", "/**/prompt_cache_breakpoint/**", (), "the upstream decides where its cache ends"),
     Quiet("chat responses", "/prompt_cache_key", (), "it names the session"),
+    Quiet("chat responses", "/prompt_cache_options/mode", ("explicit",), "the gateway sets no marks of its own then"),
     # Nothing, written out.
     Quiet("chat", "/messages/*/content", ("",), "empty, beside a refusal or calls"),
     Quiet("chat", "/messages/*/tool_calls/*/function/arguments", ("",), "no arguments"),

@@ -9,12 +9,11 @@ from dragoman.flow.call import Call
 from dragoman.flow.ports import PromptMemory
 from dragoman.flow.sessions import name_session
 from dragoman.hub.caching import FIVE_MINUTES, CacheMode, CachePlan, SentPrompt, SessionMemory
+from dragoman.hub.ext import CACHE_MODE
 from dragoman.hub.request import Request
 from dragoman.net.tasks import run_off_loop
 from dragoman.providers.provider import Provider, RequestRules
 from dragoman.routing import Route
-
-_EXPLICIT_MODE = "prompt_cache_options/mode"  # a client of OpenAI's protocols that wants no marks but its own
 
 
 class ProcessMemory:
@@ -64,7 +63,7 @@ async def plan_cache(
 
 def choose_mode(request: Request, rules: RequestRules) -> CacheMode:
     """Return the provider's setting; a client that wants explicit breakpoints only gets no marks of ours."""
-    is_explicit = request.ext.get(_EXPLICIT_MODE) == "explicit"
+    is_explicit = request.ext.get(CACHE_MODE) == "explicit"
     return CacheMode.CLIENT if rules.cache is CacheMode.AUTO and is_explicit else rules.cache
 
 
