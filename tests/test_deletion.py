@@ -118,6 +118,7 @@ QUIET = (
     Quiet("chat", "/prompt_cache_options/ttl", ("30m",), "the default"),
     # What only concerns the prompt cache of another upstream.
     Quiet("chat responses", "/**/prompt_cache_breakpoint/**", (), "the upstream decides where its cache ends"),
+    Quiet("messages", "/**cache_control/**", (), "the upstream decides where its cache ends"),
     Quiet("chat responses", "/prompt_cache_key", (), "it names the session"),
     Quiet("chat responses", "/prompt_cache_options/mode", ("explicit",), "the gateway sets no marks of its own then"),
     # Nothing, written out.

@@ -34,7 +34,7 @@ class Session(Struct):
         id = SessionId("tenant", self.name, "provider", 0, self.model)
         known = None if self.memory is None else self.memory.recall(id, at)
         ttl = "5m" if known is None else known.ttl
-        built = build(self.client, self.upstream, body, self.model, CachePlan(self.mode, ttl, known, sent.append))
+        built = build(self.client, self.upstream, body, self.model, CachePlan(self.mode, ttl, known, take=sent.append))
         if self.memory is not None and sent:
             self.memory.record(id, sent[0], at)
         return built

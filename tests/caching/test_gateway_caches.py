@@ -7,6 +7,7 @@ import pytest
 
 from asking import EXPLAIN, PATHS
 from caching.agent import prose
+from gateway import KEY
 from rig import ONCE, Rig, run_rig
 from scripting import write_error
 from wire_json import Json, JsonObject
@@ -91,3 +92,66 @@ def test_a_fixed_lifetime_is_used(tmp_path: Path) -> None:
     with run_rig(tmp_path, ONCE, upstreams=("messages",), options={"messages": 'cache_ttl = "1h"\n'}) as rig:
         body = ask(rig, say("user", "one"))
         assert body["system"][-1]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+
+
+def ask_openai(rig: Rig, model: str, upstream: str = "openai", **more: Json) -> JsonObject:
+    """Send a Messages request with marks everywhere, and return what the upstream got at its first try."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    system = [{"type": "text", "text": SYSTEM["content"], **mark}]
+    messages = [{"role": "user", "content": [{"type": "text", "text": "hi", **mark}]}]
+    tools = [{"name": "f", "input_schema": {"type": "object"}, **mark}]
+    body = {"model": f"{upstream}/{model}", "max_tokens": 99, "system": system, "messages": messages, "tools": tools}
+    key = more.pop("key", KEY)
+    fake = rig.play(upstream, "Yes.", stream=False)
+    reply = rig.send("POST", PATHS["messages"], {**body, **more}, key=key, headers={**STRICT, **NAMED})
+    assert reply.status == 200, reply.body
+    assert len(fake.calls) == 1
+    got: JsonObject = fake.calls[0].json
+    return got
+
+
+NAMED = {"x-claude-code-session-id": "a-session"}
+POINT = "prompt_cache_breakpoint"
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    upstreams = ("openai", "responses", "chat")
+    with run_rig(tmp_path_factory.mktemp("keyed"), upstreams=upstreams, keys=("alice", "bob")) as rig:
+        yield rig
+
+
+def test_openais_newer_models_get_one_breakpoint_and_a_key(keyed: Rig) -> None:
+    body = ask_openai(keyed, "gpt-5.6")
+    assert str(body).count(POINT) == 1
+    assert body["input"][0]["content"][-1][POINT] == {"mode": "explicit"}
+    assert len(body["prompt_cache_key"]) == 36
+    assert ask_openai(keyed, "gpt-5.6")["prompt_cache_key"] == body["prompt_cache_key"]
+
+
+def test_earlier_and_unknown_models_get_a_key_but_no_breakpoint(keyed: Rig) -> None:
+    for model in ("gpt-5.5", "a-fine-tune"):
+        body = ask_openai(keyed, model)
+        assert POINT not in str(body)
+        assert body["instructions"] == SYSTEM["content"]
+        assert "prompt_cache_key" in body
+
+
+@pytest.mark.parametrize("upstream", ["responses", "chat"])
+def test_compatible_servers_get_neither(keyed: Rig, upstream: str) -> None:
+    assert "cache" not in str(ask_openai(keyed, "gpt-5.6", upstream)).replace("cached", "")
+
+
+def test_two_client_keys_never_have_the_same_key(keyed: Rig) -> None:
+    keys = {ask_openai(keyed, "gpt-5.5", key=keyed.gateway.keys[name])["prompt_cache_key"] for name in ("alice", "bob")}
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize("setting", ["client", "off"])
+def test_no_key_is_derived_unless_the_gateway_may(tmp_path: Path, setting: str) -> None:
+    with run_rig(tmp_path, ONCE, upstreams=("openai",), options={"openai": f'cache = "{setting}"\n'}) as rig:
+        fake = rig.play("openai", "Yes.", stream=False)
+        contents = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+        path = "/v1beta/models/openai%2Fgpt-5.6:generateContent"
+        assert rig.send("POST", path, contents, headers=NAMED).status == 200
+        assert "cache" not in str(fake.calls[-1].json)

@@ -139,7 +139,7 @@ def check_accepted(first: JsonObject, later: JsonObject, ttl: str, strays: int) 
     """Send a request, and another one that knows the first."""
     taken: list[SentPrompt] = []
     upstream = MessagesCache(minimum=0)
-    fresh = CachePlan(CacheMode.AUTO, ttl, None, taken.append)
+    fresh = CachePlan(CacheMode.AUTO, ttl, take=taken.append)
     upstream.send(build("chat", "messages", first, "claude-sonnet-5", fresh))
     memory = SessionMemory((taken[0].chain,), strays)
     for mode in (CacheMode.AUTO, CacheMode.CLIENT):

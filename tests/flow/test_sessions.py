@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from dragoman.flow.sessions import SESSION_HEADERS, find_session, name_session, response_name, tenant_session
+from dragoman.caching.session_names import SESSION_HEADERS, name_session
+from dragoman.flow.sessions import find_session, response_name, tenant_session
 from dragoman.hub.request import Request, Role, Text, Turn
 from dragoman.net.headers import Header, Headers
 from flow.in_memory import make_call
@@ -104,15 +105,15 @@ def test_what_changes_late_in_the_first_message_does_not_matter() -> None:
 def test_a_parsed_request_has_the_same_name(protocol: str, body: dict[str, object], header: bytes | None) -> None:
     headers = [] if header is None else [(b"session-id", header)]
     call = make_call(protocol, msgspec.json.encode({"model": "m", **body}), tuple(headers))
-    assert name_session(call.headers, call.request()) == find_session(call, lambda name: False)
+    assert name_session(call.headers.get, call.request()) == find_session(call, lambda name: False)
 
 
 def test_a_conversation_names_a_parsed_request_and_a_stored_response_does_not() -> None:
     turns = (Turn(Role.USER, (Text("Hi"),)),)
     named = Request("responses", "m", turns, raw={"conversation": {"id": "conv_1"}, "previous_response_id": "resp_1"})
-    assert name_session(Headers([]), named) == "conv_1"
+    assert name_session(Headers([]).get, named) == "conv_1"
     first, second = (Request("responses", "m", turns, raw={"previous_response_id": id}) for id in ("resp_1", "resp_2"))
-    assert name_session(Headers([]), first) == name_session(Headers([]), second)
+    assert name_session(Headers([]).get, first) == name_session(Headers([]).get, second)
 
 
 def test_what_cannot_be_parsed_is_no_conversation() -> None:

@@ -268,9 +268,9 @@ async def _plan_cache(
         return request, None
     if choose_mode(request, provider.requests) is CacheMode.OFF:
         return remove_cache_settings(request, ledger), None
-    if prompts is None or protocol.upstream is None or not protocol.upstream.caches_at_marks:
+    if prompts is None or protocol.upstream is None:
         return request, None
-    return request, await plan_cache(call, request, route, provider, prompts)
+    return request, await plan_cache(call, request, route, provider, protocol.upstream, prompts)
 
 
 def _make_target(

@@ -5,13 +5,15 @@ import time
 from msgspec.structs import replace
 
 from dragoman.caching.memory import SessionId, SessionMemories
+from dragoman.caching.session_names import derive_key, name_session
 from dragoman.flow.call import Call
 from dragoman.flow.ports import PromptMemory
-from dragoman.flow.sessions import name_session
 from dragoman.hub.caching import FIVE_MINUTES, CacheMode, CachePlan, SentPrompt, SessionMemory
 from dragoman.hub.ext import CACHE_MODE
+from dragoman.hub.ports import Upstream
 from dragoman.hub.request import Request
 from dragoman.net.tasks import run_off_loop
+from dragoman.providers.models import find_profile
 from dragoman.providers.provider import Provider, RequestRules
 from dragoman.routing import Route
 
@@ -49,15 +51,22 @@ class PlannedCache:
 
 
 async def plan_cache(
-    call: Call, request: Request, route: Route, provider: Provider, memory: PromptMemory
+    call: Call, request: Request, route: Route, provider: Provider, upstream: Upstream, memory: PromptMemory
 ) -> PlannedCache:
     """Return how a request is cached that is built for another protocol than its client's."""
-    rules = provider.requests
-    session = await run_off_loop(call.size, lambda: name_session(call.headers, request))
+    rules, mode = provider.requests, choose_mode(request, provider.requests)
+    session = await run_off_loop(call.size, lambda: name_session(call.headers.get, request))
     id = SessionId(call.tenant, session, provider.name, provider.account.slot, route.model)
     started_at = time.time()
-    known = await memory.recall(id, started_at)
-    plan = CachePlan(choose_mode(request, rules), _choose_ttl(rules, known), known)
+    known = await memory.recall(id, started_at) if upstream.caches_at_marks else None
+    plan = CachePlan(
+        mode,
+        _choose_ttl(rules, known),
+        known,
+        breakpoints=rules.cache_breakpoints and find_profile(route.model).cache_breakpoints,
+        takes_keys=rules.cache_keys,
+        key=derive_key(call.tenant, session) if mode is CacheMode.AUTO else None,
+    )
     return PlannedCache(memory, id, plan, started_at)
 
 

@@ -33,6 +33,9 @@ class CachePlan(Struct, frozen=True):
     mode: CacheMode = CacheMode.CLIENT
     ttl: str = FIVE_MINUTES  # of marks whose lifetime the client has not chosen
     memory: SessionMemory | None = None  # None: nothing is known about the session
+    breakpoints: bool = False  # the model takes explicit breakpoints
+    takes_keys: bool = True  # the host knows `prompt_cache_key`
+    key: str | None = None  # of the session, where the client has none
     take: Callable[["SentPrompt"], None] = lambda sent: None  # called with what was built
 
 

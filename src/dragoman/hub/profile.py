@@ -46,6 +46,7 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True):
     hosted_beside_functions: bool = True  # Gemini: tools that Google runs work beside functions
     schema_beside_functions: bool = True  # Gemini: replies can be bound to JSON beside functions
     media_in_results: bool = True  # Gemini: the result of a call may have media
+    cache_breakpoints: bool = False  # OpenAI: caches at explicit breakpoints, too
     cache_minimum: int = 1024  # tokens of the shortest prompt that can be cached, for upstreams that cache at marks
 
 

@@ -25,6 +25,9 @@ from dragoman.providers import KINDS
 from dragoman.providers.models import fetch_models
 from dragoman.providers.provider import Catalogue, Endpoint, FirstTokenWait, ModelInfo, Provider, SendRequest
 
+# Vendors, by kind or preset, whose prompt caches take a session's key, or explicit breakpoints.
+KEYED_VENDORS = frozenset(("openai", "azure-openai", "codex", "openrouter", "xai"))
+BREAKPOINT_VENDORS = frozenset(("openai", "azure-openai"))
 USER_AGENT = f"dragoman/{__version__}"
 
 
@@ -51,7 +54,7 @@ def make_provider(
 
 def make_member(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     """Make the provider of a section with one credential, with the settings that all kinds have."""
-    provider = KINDS[config.kind](config, send, environ)
+    provider, vendor = KINDS[config.kind](config, send, environ), config.preset or config.kind
     return replace(
         provider,
         catalogue=replace(provider.catalogue, default_window=config.context_window),
@@ -59,6 +62,8 @@ def make_member(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
             provider.requests,
             default_thinking=config.default_thinking,
             cache=CacheMode(config.cache),
+            cache_keys=vendor in KEYED_VENDORS,
+            cache_breakpoints=vendor in BREAKPOINT_VENDORS,
             cache_ttl=None if config.cache_ttl == "auto" else config.cache_ttl,
         ),
     )

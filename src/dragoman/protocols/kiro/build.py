@@ -37,8 +37,6 @@ _UNSUPPORTED: dict[str, object] = {
     "logprobs": False,
     "top_logprobs": 0,
     "verbosity": "medium",
-    "cache": None,
-    "cache_key": None,
     "user": None,
     "safety_identifier": None,
     "metadata": {},
