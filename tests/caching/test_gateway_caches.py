@@ -155,3 +155,15 @@ def test_no_key_is_derived_unless_the_gateway_may(tmp_path: Path, setting: str) 
         path = "/v1beta/models/openai%2Fgpt-5.6:generateContent"
         assert rig.send("POST", path, contents, headers=NAMED).status == 200
         assert "cache" not in str(fake.calls[-1].json)
+
+
+def test_two_sessions_of_claude_code_begin_alike_at_other_vendors(keyed: Rig) -> None:
+    prompts = []
+    for session in ("a1b", "c2d"):
+        line = f"x-anthropic-billing-header: cc_version=2.1.325.{session}; cc_entrypoint=cli;"
+        system = [{"type": "text", "text": text} for text in (line, SYSTEM["content"])]
+        body = {"model": "chat/m", "max_tokens": 99, "system": system, "messages": [say("user", session)]}
+        fake = keyed.play("chat", "Yes.", stream=False)
+        assert keyed.send("POST", PATHS["messages"], body).status == 200
+        prompts.append(fake.calls[-1].json["messages"][0])
+    assert prompts == [{"role": "system", "content": SYSTEM["content"]}] * 2

@@ -19,8 +19,8 @@ def mark_parts(request: Request, head: _Part | None, marked: Sequence[_Part], pl
     The latter is `head`: a history that is rewritten leaves all other breakpoints behind.
     """
     chosen = list(marked[-MAX_EXPLICIT:])
-    is_wanted = plan.mode is CacheMode.AUTO or _marks_instructions(request)
-    if head is not None and is_wanted and len(chosen) < MAX_EXPLICIT:
+    needs_head = plan.mode is CacheMode.AUTO or _marks_instructions(request)
+    if head is not None and needs_head and len(chosen) < MAX_EXPLICIT:
         chosen.append(head)
     for part in chosen:
         part[FIELD] = {"mode": "explicit"}

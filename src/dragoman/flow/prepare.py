@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.caching.billing_line import drop_billing_line
 from dragoman.caching.client_marks import remove_cache_settings
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
@@ -226,7 +227,7 @@ async def prepare(
     ledger = call.ledger()
     plan = choose_plan(call.request(), plan, mixes=rules.mixes_tools is None or rules.mixes_tools(fitting.profile))
     offered = await offer_tools(call, plan, rounds, protocol, ledger)
-    request = _with_default_thinking(offered.request, call, provider, fitting.profile, ledger)
+    request = _fit_to_provider(offered.request, call, provider, fitting.profile, ledger)
     request, cache = await _plan_cache(call, request, route, provider, protocol, prompts, ledger)
     target = _make_target(route, provider, fitting, options, cache)
     request, tools, message = await _translate(call, target, provider, fitting, protocol, changes, ledger, request)
@@ -281,10 +282,9 @@ def _make_target(
     return Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options, caches)
 
 
-def _with_default_thinking(
-    request: Request, call: Call, provider: Provider, profile: Profile, ledger: Ledger
-) -> Request:
-    """Ask for the thinking that is set for the client's key, else for the provider."""
+def _fit_to_provider(request: Request, call: Call, provider: Provider, profile: Profile, ledger: Ledger) -> Request:
+    """Leave out what only the client's vendor reads; ask for the thinking that is set for the key or the provider."""
+    request = drop_billing_line(request, provider.issuer, ledger)
     of_key, of_provider = call.default_thinking, provider.requests.default_thinking
     default = of_provider if of_key is None else of_key
     return request if default is None else add_default_thinking(request, default, profile, ledger)
