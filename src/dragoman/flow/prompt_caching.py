@@ -27,6 +27,9 @@ class ProcessMemory:
     async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
         return self._memories.recall(id, at)
 
+    def derive_key(self, id: SessionId) -> str:
+        return derive_key(id.tenant, id.session)
+
     def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
         self._memories.record(id, sent, at)
 
@@ -57,6 +60,7 @@ async def plan_cache(
     rules, mode = provider.requests, choose_mode(request, provider.requests)
     session = await run_off_loop(call.size, lambda: name_session(call.headers.get, request))
     id = SessionId(call.tenant, session, provider.name, provider.account.slot, route.model)
+    has_session = mode is CacheMode.AUTO or request.cache_key is not None
     started_at = time.time()
     known = await memory.recall(id, started_at) if upstream.caches_at_marks else None
     plan = CachePlan(
@@ -65,7 +69,7 @@ async def plan_cache(
         known,
         breakpoints=rules.cache_breakpoints and find_profile(route.model).cache_breakpoints,
         takes_keys=rules.cache_keys,
-        key=derive_key(call.tenant, session) if mode is CacheMode.AUTO else None,
+        key=memory.derive_key(id) if rules.cache_keys and has_session else None,
     )
     return PlannedCache(memory, id, plan, started_at)
 

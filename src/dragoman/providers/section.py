@@ -26,7 +26,7 @@ from dragoman.providers.models import fetch_models
 from dragoman.providers.provider import Catalogue, Endpoint, FirstTokenWait, ModelInfo, Provider, SendRequest
 
 # Vendors, by kind or preset, whose prompt caches take a session's key, or explicit breakpoints.
-KEYED_VENDORS = frozenset(("openai", "azure-openai", "codex", "openrouter", "xai"))
+KEYED_VENDORS = frozenset(("openai", "azure-openai", "codex", "kiro", "openrouter", "xai"))
 BREAKPOINT_VENDORS = frozenset(("openai", "azure-openai"))
 USER_AGENT = f"dragoman/{__version__}"
 
