@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-CORE = ("hub", "framing", "protocols", "passes", "stages", "observers", "prices")
+CORE = ("hub", "framing", "protocols", "passes", "stages", "observers", "prices", "caching")
 READS_CLOCK = {f"{name}.{method}" for name in ("datetime", "date") for method in ("now", "utcnow", "today")}
 DRAWS_RANDOM = {f"uuid.{name}" for name in ("uuid1", "uuid4", "uuid6", "uuid7", "uuid8", "getnode")}
 DOES_IO = {"open", "print", "breakpoint", "__import__"}

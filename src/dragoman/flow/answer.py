@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from dragoman.flow.between_turns import CallScope
 from dragoman.flow.call import Call
 from dragoman.flow.continue_elsewhere import record_continuation
-from dragoman.flow.credential_rotation import response_name, tenant_session
 from dragoman.flow.failures import AllTargetsFailed
 from dragoman.flow.policy import Policy
 from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.replies.opening import Replies
 from dragoman.flow.response_writer import ResponseWriter
+from dragoman.flow.sessions import response_name, tenant_session
 from dragoman.flow.step import Ask, Finish, GiveUp, Interrupted, NoReply, Step, TurnEnd
 from dragoman.flow.turn import CallContext, Turn
 from dragoman.hub.failure import Failure, Kind, RequestError
@@ -128,6 +128,8 @@ class ActiveCall:
                 call.state.note_keeper(prepared.provider.name, prepared.provider.account.label, kept_id)
         if call.record.recording is not None:
             call.record.recording.why = reply.why
+        if turn.built is not None and turn.built.cache is not None and not turn.is_continuation:
+            turn.built.cache.record()
         ledger = None if turn.built is None else turn.built.ledger
         call.record.note_reply(prepared.route, prepared.protocol.name, ledger, reply)
 

@@ -4,11 +4,12 @@ import hashlib
 import re
 from collections import deque
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import groupby, takewhile
 from operator import attrgetter
 
 from msgspec import Struct
 
+from dragoman.caching.breakpoints import mark_parts
 from dragoman.hub.ext import restore
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form
@@ -70,10 +71,12 @@ def _short_id(id: str) -> str:
 class _Writer:
     __slots__ = (
         "_answered",
+        "_has_lists",
         "_ledger",
         "_messages",
         "_parts",
         "_plain_text",
+        "_request",
         "_results",
         "_runs",
         "_same_protocol",
@@ -83,12 +86,13 @@ class _Writer:
 
     def __init__(self, request: Request, target: Target, ledger: Ledger) -> None:
         self._same_protocol = request.protocol == NAME
+        self._request = request
         self._target = target
         self._ledger = ledger
         files = request.protocol in OPENAI_PROTOCOLS
         self._plain_text = "text_content" in target.quirks  # send content as a string if possible
-        caches = not self._plain_text and (self._same_protocol or "plain" not in target.quirks)
-        self._parts = PartBuilder(client=request.protocol, caches=caches, files=files, ledger=ledger)
+        self._has_lists = target.cache.breakpoints and not self._same_protocol and not self._plain_text
+        self._parts = PartBuilder(client=request.protocol, files=files, ledger=ledger)
         self._runs = [list(run) for _, run in groupby(request.turns, key=_get_role)]
         self._results = _results_by_call(self._runs)
         self._sent: set[int] = set()  # results, by identity
@@ -104,7 +108,17 @@ class _Writer:
             else:
                 for turn in run:
                     self._write_turn(turn)
+        if self._has_lists:
+            mark_parts(self._request, self._find_head(), self._parts.marked, self._target.cache)
         return self._messages
+
+    def _find_head(self) -> _Wire | None:
+        """Return the last part of the instructions at the beginning."""
+        head: _Wire | None = None
+        for message in takewhile(lambda message: message["role"] in ("system", "developer"), self._messages):
+            content = message["content"]
+            head = content[-1] if isinstance(content, list) and content else head
+        return head
 
     # Instructions and users
 
@@ -125,13 +139,12 @@ class _Writer:
         if role is Role.DEVELOPER and "no_developer" in self._target.quirks:
             role = Role.SYSTEM
         joined = self._plain_text or (turn.role is not Role.USER and not self._same_protocol)
-        self._add({"role": role.value, "content": _as_content(content, joined)}, turn)
+        # Where a part may get a breakpoint, content is always a list: its form must not depend on that.
+        written = content if self._has_lists and content else _as_content(content, joined)
+        self._add({"role": role.value, "content": written}, turn)
 
     def _write_part(self, part: Part, role: Role) -> Iterable[_Wire]:
         match part:  # text, the most frequent, comes first
-            case Text(cache=cache) if role is not Role.USER and cache is not None and not self._same_protocol:
-                self._parts.drop_cache(cache, "instructions")
-                yield {"type": "text", "text": part.text}
             case Text() | Image() | Document() | Audio() | Foreign():
                 wire = self._parts.write(part)
                 if wire is not None:
@@ -201,7 +214,6 @@ class _Writer:
                 media += self._write(part)
             else:
                 texts += self._write(part)
-        self._parts.drop_cache(result.cache, "tool results")
         message: _Wire = {"role": "tool", "tool_call_id": result.call_id, "content": self._join_content(texts)}
         if result.is_error:
             self._mark_error(result, message)
@@ -284,7 +296,6 @@ class _Writer:
             yield dict(part.raw)
         if not isinstance(part, ToolCall):
             return
-        self._parts.drop_cache(part.cache, "tool calls")
         kind, field = ("custom", "input") if part.custom else ("function", "arguments")
         arguments = part.arguments if part.custom else part.arguments or "{}"
         wire: _Wire = {"id": part.id, "type": kind, kind: {"name": part.name, field: arguments}}

@@ -73,8 +73,6 @@ def _build_function(tool: Function, protocol: str, ledger: Ledger) -> Wire:
         ledger.note_dropped(tool.pointer("strict"), "Gemini has no strict functions")
     if tool.deferred:
         ledger.note_approximated(f"{tool.at}/defer_loading", "Gemini has no tool search; the tool is offered at once")
-    if tool.cache is not None:
-        ledger.note_dropped(tool.cache.at, "Gemini has no cache breakpoints")
     return wire
 
 
