@@ -27,6 +27,7 @@ class Session(Struct):
     name: str = "session"
     memory: SessionMemories | None = None
     mode: CacheMode = CacheMode.AUTO
+    breakpoints: bool = False  # the upstream is OpenAI, with one of its newer models
 
     def send(self, body: JsonObject, at: float = 0.0) -> JsonObject:
         """Return the upstream request, and remember it as if its reply had begun."""
@@ -34,7 +35,8 @@ class Session(Struct):
         id = SessionId("tenant", self.name, "provider", 0, self.model)
         known = None if self.memory is None else self.memory.recall(id, at)
         ttl = "5m" if known is None else known.ttl
-        built = build(self.client, self.upstream, body, self.model, CachePlan(self.mode, ttl, known, take=sent.append))
+        plan = CachePlan(self.mode, ttl, known, self.breakpoints, take=sent.append)
+        built = build(self.client, self.upstream, body, self.model, plan)
         if self.memory is not None and sent:
             self.memory.record(id, sent[0], at)
         return built

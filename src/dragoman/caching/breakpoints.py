@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from dragoman.hub.caching import CacheMode, CachePlan
+from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Request, Text
 from dragoman.passes.adapt_turns import INSTRUCTION_ROLES
 
 MAX_EXPLICIT = 3  # of the four that a request may write, the implicit one takes one
+RETENTION = "prompt_cache_retention"
 FIELD = "prompt_cache_breakpoint"
 _Part = dict[str, object]
 
@@ -24,6 +26,13 @@ def mark_parts(request: Request, head: _Part | None, marked: Sequence[_Part], pl
         chosen.append(head)
     for part in chosen:
         part[FIELD] = {"mode": "explicit"}
+
+
+def keep_one_lifetime(body: dict[str, object], ledger: Ledger) -> None:
+    """Remove the older of two fields that OpenAI rejects together."""
+    if RETENTION in body and "prompt_cache_options" in body:
+        del body[RETENTION]
+        ledger.note_dropped(f"/{RETENTION}", "prompt_cache_options beside it sets the lifetime")
 
 
 def _marks_instructions(request: Request) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.caching.breakpoints import choose_key
+from dragoman.caching.breakpoints import choose_key, keep_one_lifetime
 from dragoman.hub.ext import is_indispensable, note_foreign_fields, restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
@@ -58,6 +58,8 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         if "no_stream_options" not in target.quirks:
             body["stream_options"] = {"include_usage": True}
     restore(body, request.ext if request.protocol == NAME else shared)
+    if request.protocol != NAME:
+        keep_one_lifetime(body, ledger)
     _note_prefill(request, ledger)
     return msgspec.json.encode(body)
 

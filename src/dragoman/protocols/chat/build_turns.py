@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby, takewhile
 from operator import attrgetter
 
@@ -140,7 +140,8 @@ class _Writer:
             role = Role.SYSTEM
         joined = self._plain_text or (turn.role is not Role.USER and not self._same_protocol)
         # Where a part may get a breakpoint, content is always a list: its form must not depend on that.
-        written = content if self._has_lists and content else _as_content(content, joined)
+        is_list = bool(content) and (self._has_lists or self._was_list(turn.parts))
+        written = content if is_list else _as_content(content, joined)
         self._add({"role": role.value, "content": written}, turn)
 
     def _write_part(self, part: Part, role: Role) -> Iterable[_Wire]:
@@ -214,7 +215,8 @@ class _Writer:
                 media += self._write(part)
             else:
                 texts += self._write(part)
-        message: _Wire = {"role": "tool", "tool_call_id": result.call_id, "content": self._join_content(texts)}
+        content = self._join_content(texts, result.content)
+        message: _Wire = {"role": "tool", "tool_call_id": result.call_id, "content": content}
         if result.is_error:
             self._mark_error(result, message)
         if self._same_protocol:
@@ -253,7 +255,7 @@ class _Writer:
         content = [wire for part in parts for wire in self._write_text_part(part)]
         wire_calls = [wire for part in parts for wire in self._write_call(part)]
         refusal = _SEPARATOR.join(part.text for part in parts if isinstance(part, Refusal))
-        message: _Wire = {"role": "assistant", "content": self._join_content(content)}
+        message: _Wire = {"role": "assistant", "content": self._join_content(content, parts)}
         if not content and (wire_calls or refusal) and not self._plain_text:
             message["content"] = None
         if refusal:
@@ -270,8 +272,16 @@ class _Writer:
             self._add(message, *turns)
         self._write_results(calls, run_index)
 
-    def _join_content(self, content: list[_Wire]) -> object:
+    def _join_content(self, content: list[_Wire], parts: Sequence[Part]) -> object:
+        if content and self._was_list(parts):
+            return content
         return _as_content(content, self._plain_text or not self._same_protocol)
+
+    def _was_list(self, parts: Sequence[Part]) -> bool:
+        """Return whether a client of Chat wrote a list, which stays one: the last key of a part is its place there."""
+        if not self._same_protocol or self._plain_text:
+            return False
+        return any(isinstance(part, Text) and part.at[-1:].isdigit() for part in parts)
 
     def _write_text_part(self, part: Part) -> Iterable[_Wire]:
         match part:

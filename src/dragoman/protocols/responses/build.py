@@ -4,7 +4,7 @@ import hashlib
 
 import msgspec
 
-from dragoman.caching.breakpoints import choose_key, mark_parts
+from dragoman.caching.breakpoints import choose_key, keep_one_lifetime, mark_parts
 from dragoman.hub.ext import note_foreign_fields, restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
@@ -73,6 +73,8 @@ class _BodyBuilder:
         _set_if_given(wire, "include", self._build_include() or None)
         wire["stream"] = request.stream
         restore(wire, request.ext if self._same_protocol else _shared_ext(request))
+        if not self._same_protocol:
+            keep_one_lifetime(wire, self._ledger)
         return wire
 
     def _drop_unsupported(self) -> None:
