@@ -209,9 +209,8 @@ async def prepare(
     assert upstream is not None
     options = None if rules.options is no_options else await rules.options(route.model)
     plan = fitting.tool_plan
-    own_tools: tuple[str, ...] = ()
-    if passing is not None and plan is not None and plan.mentions(call.body):
-        own_tools = await find_server_tools(call, plan)
+    has_own = passing is not None and plan is not None and plan.mentions(call.body)
+    own_tools = await find_server_tools(call, plan) if has_own and plan is not None else ()
     is_altered = changes or own_tools or call.is_from_other_protocol or call.continues or provider.replies.stages
     if passing is not None and choice.unchanged and not is_altered:
         return await _pass_unchanged(call, route, provider, protocol, passing, options, number)
