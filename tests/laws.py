@@ -207,3 +207,11 @@ def assert_bounded(make: Callable[[], Machine[In, Out]], items: Iterable[In], li
     finally:
         tracemalloc.stop()
     assert peak <= limit, f"held {peak} bytes, {limit} allowed"
+
+
+def assert_prefixes_stay(requests: Sequence[Sequence[bytes]]) -> None:
+    """Law 8: what one request of a session has sent is the beginning of the next, block by block."""
+    for number, (before, after) in enumerate(pairwise(requests), 1):
+        for place, block in enumerate(before):
+            now = after[place] if place < len(after) else b"nothing"
+            assert now == block, f"block {place} of request {number - 1} is another in request {number}"

@@ -115,9 +115,12 @@ QUIET = (
     Quiet("messages", "/messages/*/content/*/caller/type", ("direct",), "the default: the model itself"),
     Quiet("chat", "/tools/*/custom/format/type", ("text",), "the default: any text"),
     Quiet("responses", "/tools/*/format/type", ("text",), "the default: any text"),
-    Quiet("chat", "/**/prompt_cache_breakpoint/mode", ("explicit",), "the only mode of a breakpoint"),
     Quiet("chat", "/prompt_cache_options/ttl", ("30m",), "the default"),
-    Quiet("responses", "/**/prompt_cache_breakpoint/mode", ("explicit",), "the only mode of a breakpoint"),
+    # What only concerns the prompt cache of another upstream.
+    Quiet("chat responses", "/**/prompt_cache_breakpoint/**", (), "the upstream decides where its cache ends"),
+    Quiet("messages", "/**cache_control/**", (), "the upstream decides where its cache ends"),
+    Quiet("chat responses", "/prompt_cache_key", (), "it names the session"),
+    Quiet("chat responses", "/prompt_cache_options/mode", ("explicit",), "the gateway sets no marks of its own then"),
     # Nothing, written out.
     Quiet("chat", "/messages/*/content", ("",), "empty, beside a refusal or calls"),
     Quiet("chat", "/messages/*/tool_calls/*/function/arguments", ("",), "no arguments"),

@@ -192,6 +192,14 @@ THINKING = '"low", "medium", "high", or a whole number from 1 to 1000000'
             ' did you mean "messages"?',
         ),
         (
+            'kind = "openai"\ncache = "atuo"',
+            '3: providers.p.cache: expected one of "auto", "client", "off", got "atuo"; did you mean "auto"?',
+        ),
+        (
+            'kind = "openai"\ncache_ttl = "2h"',
+            '3: providers.p.cache_ttl: expected one of "auto", "5m", "1h", got "2h"',
+        ),
+        (
             'kind = "openai"\ndefault_thinking = "meduim"',
             f'3: providers.p.default_thinking: expected one of {THINKING}, got "meduim"; did you mean "medium"?',
         ),

@@ -31,7 +31,7 @@ from fakes.upstream import Answer, End, FakeUpstream
 from gateway import Running, provider_section, running
 from narrowing import expect
 from raw_http import ask, post, request_bytes
-from rig import PROTOCOLS, Rig, run_rig
+from rig import PATHS, PROTOCOLS, Rig, run_rig
 from scripting.replies import Text
 from sdk_replies import STREAMS, WHOLE, SdkReply
 from waiting import wait_until
@@ -237,6 +237,24 @@ def test_a_fetched_picture_is_not_fetched_again(tmp_path: Path, monkeypatch: pyt
     assert (refused.status, answered.status) == (400, 200)
     assert b"iVBORyBmYWtl"[:4] in captures[1].upstream_requests[0].body
     assert_same(captures)
+
+
+@pytest.mark.parametrize(
+    ("client", "upstream", "model"), [("chat", "messages", "m"), ("messages", "openai", "gpt-5.6")]
+)
+def test_marks_and_keys_of_caches_replay_the_same(tmp_path: Path, client: str, upstream: str, model: str) -> None:
+    """A replay knows neither the client's key nor what its session has sent before."""
+    settings = debug(tmp_path / "captures")
+    with run_rig(tmp_path, settings, upstreams=(upstream,), keys=("alice",)) as rig:
+        history: list[dict[str, object]] = []
+        for text in ("one " * 2000, "two", "three"):
+            history += [{"role": "user", "content": text}]
+            body = {"model": f"{upstream}/{model}", "max_tokens": 9, "messages": history}
+            rig.play(upstream, "Yes.", stream=False)
+            assert rig.send("POST", PATHS[client], body, key=rig.gateway.keys["alice"]).status == 200
+            assert b"cache" in rig.calls(upstream)[-1].body
+            history += [{"role": "assistant", "content": "Yes."}] * (2 if text == "two" else 1)
+        assert_same(Kept(tmp_path / "captures", rig.gateway).take_new(3))
 
 
 def test_a_pool_of_keys_is_used_in_the_same_order(tmp_path: Path) -> None:

@@ -381,8 +381,11 @@ def hold_on_socket(hall: Hall, conversation: Conversation) -> None:
 
 
 def list_items(upstream: str, body: bytes) -> list[bytes]:
-    """Return the items of a request in the order in which its model reads them, each as it was written."""
+    """Return the items of a request in the order in which its model reads them, each as written, cache marks aside."""
     request = msgspec.json.decode(body, type=JsonObject)
+    for message in request["messages"] if upstream == "messages" else ():
+        for block in message["content"] if isinstance(message["content"], list) else ():
+            block.pop("cache_control", None)
     if upstream != "kiro":
         name = {"responses": "input", "gemini": "contents"}.get(upstream, "messages")
         return [msgspec.json.encode(item) for item in request[name]]

@@ -17,8 +17,8 @@ REPLY = (
 
 
 def picky(request: ReceivedRequest) -> Answer:
-    """Knows neither cache breakpoints nor the newer name of the cap."""
-    for field in ("prompt_cache_breakpoint", "max_completion_tokens"):
+    """Knows neither tiers nor the newer name of the cap."""
+    for field in ("service_tier", "max_completion_tokens"):
         if field in request.body.decode():
             body = b'{"error":{"message":"Extra inputs are not permitted: %s","type":"invalid"}}' % field.encode()
             return Answer(body, status=422, content_type="application/json")
@@ -35,6 +35,7 @@ def test_rejected_fields_are_left_out_and_recorded(tmp_path: Path) -> None:
                 model="up/m",
                 max_tokens=9,
                 messages=[{"role": "user", "content": [words]}],
+                service_tier="standard_only",
                 extra_headers={"x-dragoman-explain": "1"},
             )
             block = reply.parse().content[0]
@@ -43,7 +44,8 @@ def test_rejected_fields_are_left_out_and_recorded(tmp_path: Path) -> None:
 
         text, lost = ask()
         assert text == "Hello."
-        assert "/messages/0/content/0/cache_control" in lost
+        assert "/service_tier" in lost
+        assert "cache_control" not in lost
         assert len(fake.calls) == 3
         assert ask()[0] == "Hello."
         assert len(fake.calls) == 4, "what was learnt is kept"

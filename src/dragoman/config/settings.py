@@ -69,6 +69,8 @@ PathName = Literal[
 ThinkingEffort = Literal["low", "medium", "high"]
 MAX_BUDGET = 1_000_000
 DefaultThinking = ThinkingEffort | Annotated[int, Meta(ge=1, le=MAX_BUDGET)]  # an effort, or a budget in tokens
+CacheSetting = Literal["auto", "client", "off"]
+CacheTtl = Literal["auto", "5m", "1h"]
 ServerName = Literal["llama-cpp-python", "ollama", "deepseek", "mistral"]  # known to upstreams/api_key.py
 
 
@@ -258,6 +260,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     models_endpoint: Address = None  # None: `endpoint`, then /models
     context_window: Count | None = None  # in tokens, of models whose window is not known otherwise
     default_thinking: DefaultThinking | None = None  # requested where a client requests none
+    cache: CacheSetting = "auto"  # who marks what upstreams cache of translated requests
+    cache_ttl: CacheTtl = "auto"  # how long that lives where the client does not say
     model_cache_ttl_s: Wait = 3600.0
     first_token_timeout_s: Seconds | None = None  # None: that of the kind, else that of [server]
     proxy: Annotated[SecretSource | None, HttpRule.ADDRESS] = None

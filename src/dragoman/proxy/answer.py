@@ -8,12 +8,12 @@ from dragoman.net.sink import ReplySink
 from dragoman.proxy.between_turns import CallScope
 from dragoman.proxy.call import Call
 from dragoman.proxy.continue_elsewhere import record_continuation
-from dragoman.proxy.credential_rotation import response_name, tenant_session
 from dragoman.proxy.failures import AllTargetsFailed
 from dragoman.proxy.policy import Policy
 from dragoman.proxy.ports import LostCallMemory
 from dragoman.proxy.replies.opening import Replies
 from dragoman.proxy.response_writer import ResponseWriter
+from dragoman.proxy.sessions import response_name, tenant_session
 from dragoman.proxy.step import Ask, Finish, GiveUp, Interrupted, NoReply, Step, TurnEnd
 from dragoman.proxy.turn import CallContext, UpstreamTurn
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
@@ -128,6 +128,8 @@ class ActiveCall:
                 call.state.record_keeper(prepared.provider.name, prepared.provider.account.label, stored_id)
         if call.record.recording is not None:
             call.record.recording.why = reply.why
+        if turn.built is not None and turn.built.cache is not None and not turn.is_continuation:
+            turn.built.cache.record()
         ledger = None if turn.built is None else turn.built.ledger
         call.record.record_reply(prepared.route, prepared.protocol.name, ledger, reply)
 

@@ -1,18 +1,13 @@
 """Try a provider's credentials in turn, first that of the same conversation; note which to leave alone. No I/O."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping
-from hashlib import blake2b
+from collections.abc import Collection, Mapping
 
-import msgspec
 from msgspec import Struct
 
 from dragoman.net.headers import Headers
-from dragoman.proxy.call import Call
 from dragoman.proxy.step import NoReply
-from dragoman.translate.framing.jsonread import JSON_ERRORS, decode_or
-from dragoman.translate.hub.failure import Failure, Kind, RequestError
-from dragoman.translate.hub.request import Role, Text
+from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.upstreams.credentials.cooldowns import ALL_MODELS
 from dragoman.upstreams.credentials.pool import CredentialChoice
 from dragoman.upstreams.provider import Provider
@@ -22,17 +17,6 @@ log = logging.getLogger(__name__)
 
 SPENT = "spent"
 TEMPORARY = (Kind.RATE_LIMITED.value, SPENT)  # reasons for a cooldown that pass by themselves
-SESSION_HEADERS = (
-    b"x-claude-code-session-id",
-    b"session-id",
-    b"session_id",
-    b"thread-id",
-    b"conversation_id",
-    b"x-session-id",
-    b"x-session-affinity",
-)
-LONGEST_SESSION_NAME = 256
-SESSION_MARK = "session_"  # how Claude Code writes it into the user's id
 
 
 class Cooldown(Struct, frozen=True):
@@ -206,72 +190,3 @@ def _seconds_left(failure: Failure, now: float) -> float | None:
 def _rank(end: NoReply) -> int:
     kind = end.failure.kind
     return REPORTED_FIRST.index(kind) if kind in REPORTED_FIRST else len(REPORTED_FIRST)
-
-
-class _SessionFields(Struct):
-    previous_response_id: object = None
-    conversation: object = None
-    prompt_cache_key: object = None
-    metadata: object = None
-
-
-class _UserId(Struct):
-    session_id: str
-
-
-_decoder = msgspec.json.Decoder(_SessionFields)
-
-
-def find_session(call: Call, known: Callable[[str], bool]) -> str | None:
-    """Return a name for the conversation; None if there is none. `known`: whether a name has been used before."""
-    body = decode_or(_decoder, call.body, _SessionFields())
-    earlier = response_name(body.previous_response_id)
-    if earlier is not None and known(earlier):
-        return earlier
-    for header in SESSION_HEADERS:
-        value = call.headers.get(header)
-        if value:
-            return value.decode("latin-1")
-    for name in (body.prompt_cache_key, _id_in(body.conversation), _in_user_id(body.metadata), earlier):
-        if isinstance(name, str) and name:
-            return name
-    try:
-        # Everything up to the first user message: it stays the same from turn to turn.
-        request = call.request()
-        digest = blake2b(digest_size=16)
-        for turn in request.turns:
-            for part in turn.parts:
-                if isinstance(part, Text):
-                    digest.update(part.text.encode(errors="surrogatepass") + b"\0")
-            if turn.role is Role.USER:
-                break
-        return digest.hexdigest()
-    except RequestError:  # a body that only its own protocol can read
-        return None
-
-
-def tenant_session(tenant: str, name: str | None) -> str | None:
-    """Return the name under which a pool knows a conversation: two client keys never share one."""
-    if name is not None and len(name) > LONGEST_SESSION_NAME:  # a pool remembers thousands of names
-        name = blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-    return None if name is None else f"{tenant}\0{name}"
-
-
-def response_name(id: object) -> str | None:
-    """Return the name of a reply that its upstream stores: only that credential can continue from it."""
-    return f"response {id}" if isinstance(id, str) and id else None
-
-
-def _id_in(conversation: object) -> object:
-    return conversation.get("id") if isinstance(conversation, dict) else conversation
-
-
-def _in_user_id(metadata: object) -> str | None:
-    """Return a session in a user id; not the user id itself, which would put all conversations on one credential."""
-    user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
-    if not isinstance(user_id, str):
-        return None
-    try:
-        return msgspec.json.decode(user_id, type=_UserId).session_id
-    except JSON_ERRORS:
-        return user_id.rpartition(SESSION_MARK)[2] if SESSION_MARK in user_id else None

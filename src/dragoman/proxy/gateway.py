@@ -14,15 +14,17 @@ from dragoman.proxy.answer import ActiveCall
 from dragoman.proxy.call import Call
 from dragoman.proxy.capture.writer import RequestCapture
 from dragoman.proxy.client_encoding import ClientEncoding
-from dragoman.proxy.credential_rotation import available_targets, find_session, tenant_session
+from dragoman.proxy.credential_rotation import available_targets
 from dragoman.proxy.outcome import OutcomeObserver
 from dragoman.proxy.policy import Policy, RetryLimits, SecondChances
-from dragoman.proxy.ports import LostCallMemory
+from dragoman.proxy.ports import LostCallMemory, PromptMemory
+from dragoman.proxy.prompt_caching import ProcessMemory
 from dragoman.proxy.replies.opening import DocumentReplies, Replies, StreamReplies
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.request_record import ObserverQueue
 from dragoman.proxy.response_writer import DocumentWriter, ResponseWriter, StreamWriter
 from dragoman.proxy.runtime import Runtime
+from dragoman.proxy.sessions import find_session, tenant_session
 from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import ReplyContext
@@ -38,9 +40,17 @@ log = logging.getLogger("dragoman.requests")
 class Gateway:
     """Answers calls with the configuration in force."""
 
-    def __init__(self, runtime: Runtime, memory: LostCallMemory, observers: Sequence[OutcomeObserver] = ()) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        memory: LostCallMemory,
+        observers: Sequence[OutcomeObserver] = (),
+        prompts: PromptMemory | None = None,
+    ) -> None:
+        """`prompts`: None is a memory of this process alone."""
         self.runtime = runtime
         self._memory = memory
+        self._prompts: PromptMemory = ProcessMemory() if prompts is None else prompts
         self.observers = ObserverQueue(observers)
         self.captures = RequestCapture()
         self.guard_trips = 0  # how often the grammar guard had to step in
@@ -59,25 +69,26 @@ class Gateway:
     async def answer(self, call: Call, sink: ReplySink) -> None:
         """Answer a call at its targets. Raises RequestError if every one failed and nothing was sent to the client."""
         runtime, routes, memory, recording = call.runtime, call.routes, self._memory, call.record.recording
+        prompts = self._prompts
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         on_guard_trip: Callable[[str], None] = self._record_guard_trip
         if len(routes) > 1:
             routes = available_targets(routes, runtime.providers)
         if recording is not None:
-            from dragoman.proxy.capture.lookups import LookedUpMemory, RecordingLookups
+            from dragoman.proxy.capture.lookups import LookedUpMemory, LookedUpPrompts, RecordingLookups
 
             lookups = RecordingLookups(recording)
             if call.state is not None:
                 lookups.record_state(call.state)
             recording.routes, memory = routes, LookedUpMemory(memory, lookups)
+            prompts = LookedUpPrompts(prompts, lookups)
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._record_guard_trip)
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
         sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
         limits = RetryLimits(runtime.config.retry, call.continues, _jitter)
         chances = SecondChances(runtime.learned_quirks, call.tenant)
         policy = Policy(routes, runtime.providers, limits, chances, sessions)
-        keep_alive_s = runtime.config.server.keep_alive_s
-        writer, replies = self._open_writer(call, sink, keep_alive_s, on_guard_trip, make_watch)
+        writer, replies = self._open_writer(call, sink, on_guard_trip, make_watch, prompts)
         await ActiveCall(call, memory, policy, writer, replies, self._clock).run(sink, self._answering)
         self.answered += 1
 
@@ -115,16 +126,17 @@ class Gateway:
         self,
         call: Call,
         sink: ReplySink,
-        keep_alive_s: float,
         on_guard_trip: Callable[[str], None],
         make_watch: Callable[[], ReplyMonitor],
+        prompts: PromptMemory,
     ) -> tuple[ResponseWriter, Replies]:
         """Return what writes the client's reply, and what opens the replies of its turns, in the form requested."""
         if call.stream:
+            keep_alive_s = call.runtime.config.server.keep_alive_s
             stream = StreamWriter(sink, call, partial(self._make_encoding, call, on_guard_trip), keep_alive_s)
-            return stream, StreamReplies(call, stream, make_watch)
+            return stream, StreamReplies(call, stream, make_watch, prompts)
         document = DocumentWriter(sink, call, on_guard_trip, partial(self._encode_whole, call))
-        return document, DocumentReplies(call, document, make_watch)
+        return document, DocumentReplies(call, document, make_watch, prompts)
 
     def _make_encoding(self, call: Call, on_guard_trip: Callable[[str], None]) -> ClientEncoding:
         client = call.client

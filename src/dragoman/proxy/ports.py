@@ -11,6 +11,8 @@ from typing import Protocol
 
 from dragoman.state.lost_calls import LostCall
 from dragoman.state.stored_call import RecordedState
+from dragoman.translate.caching.memory import SessionId
+from dragoman.translate.hub.caching import SentPrompt, SessionMemory
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import ReplyState
 from dragoman.translate.hub.request import Inline, Request
@@ -65,6 +67,19 @@ class LostCallMemory(Protocol):
 
     async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
         """Return the lost calls of the first of these conversations that is known."""
+
+
+class PromptMemory(Protocol):
+    """Keeps digests of what sessions have sent, by which the marks of prompt caches are placed."""
+
+    async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
+        """Return what is known when a request of the session starts; None: the memory cannot be asked now."""
+
+    def derive_key(self, id: SessionId) -> str:
+        """Return the id of the session for its upstream; two client keys never have the same one."""
+
+    def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
+        """Remember a request that started at `at`, once its reply has begun."""
 
 
 class CallState(Protocol):

@@ -15,11 +15,15 @@ from dragoman.net.headers import CREDENTIAL_FIELDS, JSON, Header, Headers, Lasti
 from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 from dragoman.proxy.call import Call
 from dragoman.proxy.offered_tools import EarlierRounds, choose_plan, find_server_tools, offer_tools
-from dragoman.proxy.ports import MediaFetcher
+from dragoman.proxy.ports import MediaFetcher, PromptMemory
+from dragoman.proxy.prompt_caching import PlannedCache, choose_mode, plan_cache
 from dragoman.proxy.response_headers import format_loss_count, format_loss_headers
 from dragoman.proxy.why import RELAYED, Obstacles, Why, explain_translation, other_protocols, same_protocol
 from dragoman.server_tools.backends import ToolPlan
+from dragoman.translate.caching.billing_line import drop_billing_line
+from dragoman.translate.caching.client_marks import remove_cache_settings
 from dragoman.translate.framing.known_secrets import Secrets, redact_known_in_fields
+from dragoman.translate.hub.caching import CacheMode, CachePlan
 from dragoman.translate.hub.events import Started
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
@@ -141,6 +145,7 @@ class Translated(Outbound, frozen=True, kw_only=True):
     tool_plan: ToolPlan | None = None
     unrun_uses: tuple[ServerToolUse, ...] = ()  # of server tools, which run before the request is sent
     may_pause: bool = False  # the upstream may pause, and the client's protocol has no pause
+    cache: PlannedCache | None = None  # None: the request is not remembered
 
     @property
     def has_rounds(self) -> bool:
@@ -189,6 +194,7 @@ async def prepare(
     number: int,
     changes: Sequence[Change] = (),
     rounds: EarlierRounds | None = None,
+    prompts: PromptMemory | None = None,
 ) -> Prepared:
     """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
     endpoint, rules, name = provider.endpoint, provider.requests, call.protocol.name
@@ -203,9 +209,8 @@ async def prepare(
     assert upstream is not None
     options = None if rules.options is no_options else await rules.options(route.model)
     plan = fitting.tool_plan
-    own_tools: tuple[str, ...] = ()
-    if passing is not None and plan is not None and plan.mentions(call.body):
-        own_tools = await find_server_tools(call, plan)
+    has_own = passing is not None and plan is not None and plan.mentions(call.body)
+    own_tools = await find_server_tools(call, plan) if has_own and plan is not None else ()
     is_altered = changes or own_tools or call.is_from_other_protocol or call.continues or provider.replies.stages
     if passing is not None and choice.unchanged and not is_altered:
         return await _pass_unchanged(call, route, provider, protocol, passing, options, number)
@@ -215,10 +220,10 @@ async def prepare(
     ledger = call.ledger()
     plan = choose_plan(call.request(), plan, mixes=rules.mixes_tools is None or rules.mixes_tools(fitting.profile))
     offered = await offer_tools(call, plan, rounds, protocol, ledger)
-    request = _with_default_thinking(offered.request, call, provider, fitting.profile, ledger)
-    request, tools, message = await _translate(
-        call, route, provider, fitting, protocol, options, changes, ledger, request
-    )
+    request = _fit_to_provider(offered.request, call, provider, fitting.profile, ledger)
+    request, cache = await _plan_cache(call, request, route, provider, protocol, prompts, ledger)
+    target = _make_target(route, provider, fitting, options, cache)
+    request, tools, message = await _translate(call, target, provider, fitting, protocol, changes, ledger, request)
     unsigned, out, secrets = await _address(message, call, provider, protocol, number)
     return Translated(
         route=route,
@@ -239,13 +244,40 @@ async def prepare(
         tool_plan=plan,
         unrun_uses=offered.unrun,
         may_pause=not call.client.knows_pause and Hosted in map(type, request.tools),
+        cache=cache,
     )
 
 
-def _with_default_thinking(
-    request: Request, call: Call, provider: Provider, profile: Profile, ledger: Ledger
-) -> Request:
-    """Ask for the thinking that is set for the client's key, else for the provider."""
+async def _plan_cache(
+    call: Call,
+    request: Request,
+    route: Route,
+    provider: Provider,
+    protocol: Protocol,
+    prompts: PromptMemory | None,
+    ledger: Ledger,
+) -> tuple[Request, PlannedCache | None]:
+    """Return the plan for a request of another protocol; None: only the client's own marks are sent, if any."""
+    if request.protocol == protocol.name:
+        return request, None
+    if choose_mode(request, provider.requests) is CacheMode.OFF:
+        return remove_cache_settings(request, ledger), None
+    if prompts is None or protocol.upstream is None:
+        return request, None
+    return request, await plan_cache(call, request, route, provider, protocol.upstream, prompts)
+
+
+def _make_target(
+    route: Route, provider: Provider, fitting: TargetSettings, options: object, cache: PlannedCache | None
+) -> Target:
+    quirks = provider.requests.quirks | fitting.quirks
+    caches = CachePlan() if cache is None else cache.plan
+    return Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options, caches)
+
+
+def _fit_to_provider(request: Request, call: Call, provider: Provider, profile: Profile, ledger: Ledger) -> Request:
+    """Leave out what only the client's vendor reads; ask for the thinking that is set for the key or the provider."""
+    request = drop_billing_line(request, provider.issuer, ledger)
     of_key, of_provider = call.default_thinking, provider.requests.default_thinking
     default = of_provider if of_key is None else of_key
     return request if default is None else add_default_thinking(request, default, profile, ledger)
@@ -323,22 +355,19 @@ def _explain(
 
 async def _translate(
     call: Call,
-    route: Route,
+    target: Target,
     provider: Provider,
     fitting: TargetSettings,
     protocol: Protocol,
-    options: object,
     changes: Sequence[Change],
     ledger: Ledger,
     offered: Request,
 ) -> tuple[Request, ToolMap, _Message]:
     upstream, rules, size = protocol.upstream, provider.requests, call.size
     assert upstream is not None
-    quirks = rules.quirks | fitting.quirks
     limits = upstream.tool_limits
-    if "no_custom_tools" in quirks:
+    if "no_custom_tools" in target.quirks:
         limits = replace(limits, custom=False)
-    target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options)
     if size <= LARGE_BYTES and fitting.fetcher is None:
         request, tools = adapt_tools(offered, limits, ledger)
         request = _apply_changes(request, (*changes, *rules.passes), ledger)
@@ -353,7 +382,7 @@ async def _translate(
     if call.strict and len(ledger):
         raise RequestError(strict_refusal(ledger))
     headers = _headers_for(request, upstream)
-    location = upstream.locate(route.model, request.stream or upstream.always_streams)
+    location = upstream.locate(target.model, request.stream or upstream.always_streams)
     query, is_lasting = location.query, True
     if request.protocol == protocol.name == call.protocol.name:  # headers such as betas belong to the body
         headers = client_headers(call.headers, call.is_owner, provider, upstream)

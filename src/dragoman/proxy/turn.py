@@ -89,6 +89,11 @@ class UpstreamTurn:
         return await self._read_document(prepared, answer, b"")
 
     @property
+    def is_continuation(self) -> bool:
+        """Whether it goes on with a reply that another upstream has begun."""
+        return self._ask.continuation is not None
+
+    @property
     def headers(self) -> Headers:
         assert self._answer is not None
         return self._answer.headers

@@ -22,6 +22,7 @@ from dragoman.net.dial import parse_url
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.server_tools.web_search import AccountSearch
 from dragoman.translate.framing.known_secrets import LatestForms, SecretForms, list_secrets
+from dragoman.translate.hub.caching import CacheMode
 from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.loss import Ledger
@@ -203,6 +204,10 @@ class RequestRules(Struct, frozen=True):
     mixes_tools: Callable[[Profile], bool] | None = None  # whether those work beside functions; None: with every model
     adjust: Callable[[Failure], Adjustment | None] = lambda failure: None  # whether a refused request is sent again
     default_thinking: str | int | None = None  # effort or budget that is requested where a client requests none
+    cache: CacheMode = CacheMode.AUTO  # of translated requests
+    cache_keys: bool = False  # it knows `prompt_cache_key`
+    cache_breakpoints: bool = False  # it takes explicit breakpoints, of models that have them
+    cache_ttl: str | None = None  # 5m or 1h; None: as the pauses of the session ask for
 
 
 class ReplyRules(Struct, frozen=True):

@@ -18,12 +18,16 @@ from dragoman.config.secret import SecretSource, resolve_secret
 from dragoman.config.settings import ProviderConfig
 from dragoman.net.client import DialOptions
 from dragoman.net.headers import Header
+from dragoman.translate.hub.caching import CacheMode
 from dragoman.upstreams import KINDS
 from dragoman.upstreams.credentials.credential import PATH_ENDS, find_named_file
 from dragoman.upstreams.credentials.pool import Member, Pool
 from dragoman.upstreams.models import fetch_models
 from dragoman.upstreams.provider import Catalogue, Endpoint, FirstTokenWait, ModelInfo, Provider, SendRequest
 
+# Vendors, by kind or preset, whose prompt caches take a session's key, or explicit breakpoints.
+KEYED_VENDORS = frozenset(("openai", "azure-openai", "codex", "kiro", "openrouter", "xai"))
+BREAKPOINT_VENDORS = frozenset(("openai", "azure-openai"))
 USER_AGENT = f"dragoman/{__version__}"
 
 
@@ -50,11 +54,18 @@ def make_provider(
 
 def make_member(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     """Make the provider of a section with one credential, with the settings that all kinds have."""
-    provider = KINDS[config.kind](config, send, environ)
+    provider, vendor = KINDS[config.kind](config, send, environ), config.preset or config.kind
     return replace(
         provider,
         catalogue=replace(provider.catalogue, default_window=config.context_window),
-        requests=replace(provider.requests, default_thinking=config.default_thinking),
+        requests=replace(
+            provider.requests,
+            default_thinking=config.default_thinking,
+            cache=CacheMode(config.cache),
+            cache_keys=vendor in KEYED_VENDORS,
+            cache_breakpoints=vendor in BREAKPOINT_VENDORS,
+            cache_ttl=None if config.cache_ttl == "auto" else config.cache_ttl,
+        ),
     )
 
 

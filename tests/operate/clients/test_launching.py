@@ -4,8 +4,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dragoman.config.load import load
+from dragoman.operate.clients.client_settings import claude_environment
 from dragoman.operate.clients.connecting import RECIPES
 from dragoman.operate.clients.launching import (
     KEPT_FILES,
@@ -80,6 +82,12 @@ def test_claude_codes_other_models_are_set_unless_the_user_has_set_them(tmp_path
     assert "ANTHROPIC_DEFAULT_OPUS_MODEL" not in environ
     assert "SONNET" not in words[2]
     assert "OPUS" not in words[2]
+
+
+@pytest.mark.parametrize(("model", "value"), [("up/gpt-5.6", "0"), ("anthropic/claude-opus-5-5", None), (None, None)])
+def test_claude_codes_billing_line_is_left_out_for_models_of_others(model: str | None, value: str | None) -> None:
+    target = replace(TO, model=model)
+    assert claude_environment(target).get("CLAUDE_CODE_ATTRIBUTION_HEADER") == value
 
 
 def test_opencodes_small_model_is_set_unless_the_user_has_set_it(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from dragoman.proxy.capture.lookups import (
     RENEW,
     STATE,
     LookedUpMemory,
+    LookedUpPrompts,
     Lookups,
     RecordingLookups,
     ReplayingLookups,
@@ -25,7 +26,7 @@ from dragoman.proxy.capture.lookups import (
     name_source,
 )
 from dragoman.proxy.capture.recording import Recording
-from dragoman.proxy.ports import LostCallMemory
+from dragoman.proxy.ports import LostCallMemory, PromptMemory
 from dragoman.proxy.runtime import Runtime
 from dragoman.proxy.steps.restore_state import ReplayedState
 from dragoman.server_tools.addresses import DomainRules
@@ -35,6 +36,8 @@ from dragoman.state.context import Context, ContextItem
 from dragoman.state.lost_calls import LostCall, LostCalls
 from dragoman.state.stored_call import StoredCall, Terms
 from dragoman.store.response_rows import ItemRow
+from dragoman.translate.caching.memory import SessionId
+from dragoman.translate.hub.caching import SentPrompt, SessionMemory
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Inline, Json
 from dragoman.translate.hub.server_tools import (
@@ -73,6 +76,7 @@ LOST = (LostCall("search", '{"q":'),)
 TEXT = ToolText("Finds pages.", "A query.")
 OPTIONS = KiroOptions("arn:profile")
 MODEL = ModelInfo("m", max_output=9)
+SESSION = SessionId("t", "s", "up", 0, "m")
 
 
 class World:
@@ -159,9 +163,28 @@ class World:
         return LOST
 
 
+class Prompts:
+    """A memory of prompts that answers, or that nothing may ask."""
+
+    def __init__(self, *, answers: bool) -> None:
+        self._answers = answers
+
+    async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
+        assert self._answers
+        return SessionMemory((b"12345678",), strays=1)
+
+    def derive_key(self, id: SessionId) -> str:
+        assert self._answers
+        return "key-of-the-session"
+
+    def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
+        return
+
+
 class Surroundings(Struct, frozen=True):
     runtime: Runtime
     memory: LostCallMemory
+    prompts: PromptMemory
 
     @property
     def up(self) -> Provider:
@@ -193,11 +216,16 @@ def make_surroundings(*, answers: bool = True) -> Surroundings:
         fetcher=world,
         tool_plans={"up": replace(plan, describe_search=world.describe)},
     )
-    return Surroundings(runtime, world)
+    return Surroundings(runtime, world, Prompts(answers=answers))
 
 
 def look_up_all(real: Surroundings, lookups: Lookups) -> Surroundings:
-    return Surroundings(look_up_through(real.runtime, lookups), LookedUpMemory(real.memory, lookups))
+    memory, prompts = LookedUpMemory(real.memory, lookups), LookedUpPrompts(real.prompts, lookups)
+    return Surroundings(look_up_through(real.runtime, lookups), memory, prompts)
+
+
+async def derive_key(around: Surroundings) -> object:
+    return around.prompts.derive_key(SESSION)
 
 
 async def search(around: Surroundings) -> object:
@@ -242,6 +270,8 @@ ASK: dict[LookupName, Callable[[Surroundings], Awaitable[object]]] = {
     LookupName.SOONEST_CREDENTIAL: find_soonest_free,
     LookupName.MEDIA: lambda around: present(around.runtime.fetcher).fetch_all([PICTURE]),
     LookupName.CUT_CALLS: lambda around: around.memory.recall("t", (b"digest",)),
+    LookupName.SESSION_KEY: derive_key,
+    LookupName.PROMPTS: lambda around: around.prompts.recall(SESSION, NOW),
     LookupName.TOOL_RUN: search,
     LookupName.TOOL_TEXT: lambda around: present(around.plan.describe_search)(True),
 }

@@ -1,14 +1,12 @@
-"""Passes over turns: merging, tagging, flattening, dropping reasoning, cache breakpoints, linked media."""
+"""Passes over turns: merging, tagging, flattening, dropping reasoning, linked media."""
 
 import msgspec
-import pytest
 from msgspec.structs import replace
 
 from dragoman.translate.hub.loss import Ledger, LossKind
 from dragoman.translate.hub.ports import ToolLimits
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
-    Cache,
     Document,
     Function,
     Hosted,
@@ -78,7 +76,7 @@ def test_later_instructions_are_tagged_in_place() -> None:
 def test_calls_and_results_without_tools_become_text() -> None:
     ledger = Ledger()
     image = Image(Inline("image/png", "AA=="))
-    call = Turn(Role.ASSISTANT, (Text("I look."), ToolCall("c", "look", '{"at":1}', "/c", cache=Cache("/cache"))))
+    call = Turn(Role.ASSISTANT, (Text("I look."), ToolCall("c", "look", '{"at":1}', "/c")))
     results = Turn(Role.USER, (ToolResult("c", (Text("seen"), image), "/r"), ToolResult("x", (), "/x", is_error=True)))
     found = flatten_tools(make_request(HI, call, results), ledger).turns
     assert all(isinstance(part, Text | Image) for turn in found for part in turn.parts)
@@ -88,7 +86,6 @@ def test_calls_and_results_without_tools_become_text() -> None:
     assert "look" in expect(Text, found[2].parts[0]).text
     assert found[2].parts[1:3] == (Text("seen"), image)
     assert "Error" in expect(Text, found[2].parts[3]).text
-    assert ("/cache", LossKind.DROPPED) in list_losses(ledger)
     assert {"/c", "/r", "/x"} <= {path for path, how in list_losses(ledger) if how is LossKind.APPROXIMATED}
 
 
@@ -152,45 +149,12 @@ def contents(body: JsonObject) -> list[Json]:
     return [item.get("content", item.get("output")) for item in turns]
 
 
-@each_row(("target", "text"), [("chat", "text"), ("responses", "input_text")])
-def test_the_last_part_or_result_bears_the_breakpoint(target: str, text: str) -> None:
-    second = {"role": "user", "content": [{"type": "text", "text": "b"}, IMAGE]}
-    body, lost = build_body(target, {"role": "user", "content": "a"}, {"role": "assistant", "content": "ok"}, second)
-    last = contents(body)[-1]
-    assert last[0] == {"type": text, "text": "b"}
-    assert last[1]["prompt_cache_breakpoint"] == KEPT
-    assert msgspec.json.encode(body).count(b"prompt_cache_breakpoint") == 1
-    assert lost == {"/cache_control": LossKind.APPROXIMATED}
-    body, lost = build_body(target, {"role": "user", "content": "a"}, CALL, make_tool_result("4C"))
-    assert contents(body)[-1] == [{"type": text, "text": "4C", "prompt_cache_breakpoint": KEPT}]
-    assert lost == {"/cache_control": LossKind.APPROXIMATED}
-
-
-@pytest.mark.parametrize("target", ["chat", "responses"])
-@pytest.mark.parametrize("end", [make_tool_result([]), make_tool_result(""), {"role": "assistant", "content": "so"}])
-def test_a_part_without_breakpoints_leaves_it_to_the_part_before(target: str, end: dict[str, object]) -> None:
-    body, lost = build_body(target, {"role": "user", "content": "a"}, CALL, end)
-    first = contents(body)[0]
-    assert first[-1]["prompt_cache_breakpoint"] == KEPT
-    assert lost["/cache_control"] is LossKind.APPROXIMATED
-
-
-@each_row("target", ["chat", "responses"])
-def test_a_breakpoint_that_the_client_set_stays_and_one_without_a_place_is_lost(target: str) -> None:
+@each_row("target", ["chat", "responses", "gemini", "kiro"])
+def test_upstreams_that_find_prefixes_themselves_need_no_breakpoint(target: str) -> None:
     marked = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "5m"}}
     body, lost = build_body(target, {"role": "user", "content": [marked]})
-    assert contents(body)[0][0]["prompt_cache_breakpoint"] == {"mode": "explicit", "ttl": "30m"}
-    assert lost["/cache_control"] is LossKind.APPROXIMATED
-    body, lost = build_body(target, {"role": "assistant", "content": "so"})
-    assert b"prompt_cache_breakpoint" not in msgspec.json.encode(body)
-    assert lost["/cache_control"] is LossKind.DROPPED
-
-
-def test_servers_without_breakpoints_lose_it() -> None:
-    body, lost = build_body("chat", {"role": "user", "content": "a"}, quirks=frozenset({"plain"}))
-    assert contents(body) == ["a"]
-    assert lost == {"/cache_control": LossKind.DROPPED}
-    assert build_body("kiro", {"role": "user", "content": "a"})[1]["/cache_control"] is LossKind.DROPPED
+    assert b"cache" not in msgspec.json.encode(body)
+    assert [path for path in lost if "cache" in path] == []
 
 
 def test_its_own_protocol_keeps_it_word_for_word() -> None:

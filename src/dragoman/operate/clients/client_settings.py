@@ -42,6 +42,9 @@ def claude_environment(to: GatewayTarget) -> dict[str, str]:
     if to.model is not None:
         # Claude Code uses the second one for titles and the like, in the background.
         env |= {"ANTHROPIC_MODEL": to.model, "ANTHROPIC_DEFAULT_HAIKU_MODEL": to.model}
+        if "claude" not in to.model.rpartition("/")[2].lower():
+            # Else its prompts begin with a line that differs from session to session, and no server can cache them.
+            env["CLAUDE_CODE_ATTRIBUTION_HEADER"] = "0"
     if to.window is not None:
         # The first is for models that it does not know; the second limits the window of those that it does.
         env |= {name: str(to.window) for name in CLAUDE_WINDOWS}

@@ -37,6 +37,8 @@ class LookupName(StrEnum):
     SOONEST_CREDENTIAL = "soonest"
     MEDIA = "fetch"
     CUT_CALLS = "recall"
+    SESSION_KEY = "session key"
+    PROMPTS = "prompts"  # what is remembered of the session's earlier requests
     TOOL_RUN = "tool run"
     TOOL_TEXT = "tool text"
     STATE = "state"  # what a request refers to in the server's state, and how its reply becomes part of it

@@ -23,7 +23,7 @@ from dragoman.proxy.capture.format import NO_PROVIDER, Capture, CapturedToolRun
 from dragoman.proxy.capture.format import LookupName as Name
 from dragoman.proxy.capture.masking import encode_headers, to_text
 from dragoman.proxy.capture.recording import Recording
-from dragoman.proxy.ports import CallState, LostCallMemory, MediaFetcher, ModelCatalogue
+from dragoman.proxy.ports import CallState, LostCallMemory, MediaFetcher, ModelCatalogue, PromptMemory
 from dragoman.proxy.runtime import Runtime
 from dragoman.server_tools.addresses import DomainRules
 from dragoman.server_tools.backends import ToolPlan
@@ -32,6 +32,8 @@ from dragoman.server_tools.web_fetch import FetchBackend, fetch
 from dragoman.server_tools.web_search import SearchBackend, SearchQuery
 from dragoman.state.lost_calls import LostCall
 from dragoman.state.stored_call import RecordedState
+from dragoman.translate.caching.memory import SessionId
+from dragoman.translate.hub.caching import SessionMemory
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Inline, Json
 from dragoman.translate.hub.server_tools import (
@@ -114,6 +116,10 @@ def _measure_media(found: dict[str, Inline]) -> tuple[int, str]:
     return sum(len(media.data) for media in found.values()), "fetched media"
 
 
+def _measure_prompts(known: SessionMemory | None) -> tuple[int, str]:
+    return 0 if known is None else sum(map(len, known.branches)), "digests of earlier prompts"
+
+
 def _measure_run(run: CapturedToolRun) -> tuple[int, str]:
     texts: list[str | None] = []
     match run.outcome:
@@ -139,6 +145,10 @@ CREDENTIAL: LookupKind[CredentialChoice | None] = LookupKind(Name.CREDENTIAL, No
 SOONEST_CREDENTIAL: LookupKind[int] = LookupKind(Name.SOONEST_CREDENTIAL, int)
 MEDIA: LookupKind[dict[str, Inline]] = LookupKind(Name.MEDIA, dict[str, Inline], measure=_measure_media)
 CUT_CALLS: LookupKind[tuple[LostCall, ...]] = LookupKind(Name.CUT_CALLS, tuple[LostCall, ...], is_optional=True)
+SESSION_KEY: LookupKind[str] = LookupKind(Name.SESSION_KEY, str, is_optional=True)
+PROMPTS: LookupKind[SessionMemory | None] = LookupKind(
+    Name.PROMPTS, SessionMemory | None, is_optional=True, measure=_measure_prompts
+)
 TOOL_RUN: LookupKind[CapturedToolRun] = LookupKind(Name.TOOL_RUN, CapturedToolRun, measure=_measure_run)
 TOOL_TEXT: LookupKind[ToolText | None] = LookupKind(Name.TOOL_TEXT, ToolText | None, is_optional=True)
 STATE: LookupKind[RecordedState | None] = LookupKind(Name.STATE, RecordedState, _write_state, is_optional=True)
@@ -412,6 +422,21 @@ class LookedUpMemory:
     def __init__(self, memory: LostCallMemory, lookups: Lookups) -> None:
         self.remember = memory.remember
         self.recall = lookups.wrap_async(NO_PROVIDER, CUT_CALLS, memory.recall)
+
+
+class LookedUpPrompts:
+    """A memory of prompts; what it recalls, and the keys of its sessions, are looked up."""
+
+    def __init__(self, memory: PromptMemory, lookups: Lookups) -> None:
+        self._memory = memory
+        self._lookups = lookups
+        self.record = memory.record
+
+    async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
+        return await self._lookups.wrap_async(id.provider, PROMPTS, self._memory.recall)(id, at)
+
+    def derive_key(self, id: SessionId) -> str:
+        return self._lookups.wrap(id.provider, SESSION_KEY, self._memory.derive_key)(id)
 
 
 class LookedUpSearch:

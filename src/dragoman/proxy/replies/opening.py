@@ -6,6 +6,7 @@ from typing import Generic, Protocol, TypeVar
 from dragoman.net.headers import Headers
 from dragoman.proxy.call import Call
 from dragoman.proxy.decoding import begins_array, begins_document, begins_events, make_source
+from dragoman.proxy.ports import PromptMemory
 from dragoman.proxy.prepare import Change, Prepared, prepare
 from dragoman.proxy.replies.passed import PassedDocument, PassedStream
 from dragoman.proxy.replies.reply import DocumentReply, ReplyForm, ReplyOrigin, StreamedReply, choose_reply
@@ -43,8 +44,9 @@ class _ModelReplies(Generic[W]):
     _form: ReplyForm  # that the client requested
     deadline = ReplyDeadline
 
-    def __init__(self, call: Call, writer: W, make_watch: MakeWatch) -> None:
+    def __init__(self, call: Call, writer: W, make_watch: MakeWatch, prompts: PromptMemory | None = None) -> None:
         self._call = call
+        self._prompts = prompts
         self._writer = writer
         self._make_watch = make_watch
 
@@ -52,7 +54,7 @@ class _ModelReplies(Generic[W]):
         """Choose between a request of the client's own bytes and one that is translated."""
         call, route = self._call, ask.route
         settings = target_settings(call.runtime, route, call.tenant)  # anew: a refusal may have taught a quirk
-        return prepare(call, route, ask.provider, settings, ask.number, changes, ask.rounds)
+        return prepare(call, route, ask.provider, settings, ask.number, changes, ask.rounds, self._prompts)
 
     def begin_turn(self, ask: Ask, prepared: Prepared) -> None:
         self._ask, self._prepared, self._headers = ask, prepared, NO_HEADERS

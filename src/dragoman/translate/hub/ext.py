@@ -16,6 +16,7 @@ from dragoman.translate.hub.request import (
     unescape_key,
 )
 
+CACHE_MODE = "prompt_cache_options/mode"  # honoured wherever the gateway would set marks of its own
 # Fields of a request that other vendors have as well, but that cannot be translated.
 _WHY = {"context_management": "only its own vendor can read back a compacted context: the whole context is sent"}
 
@@ -45,7 +46,7 @@ def record_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept:
         ledger.record_approximated(request.pointer("search_sources"), "the upstream's own sources are listed")
     why = f"{protocol} has no such field"
     for pointer in request.ext:
-        if kept is None or pointer not in kept:
+        if pointer != CACHE_MODE and (kept is None or pointer not in kept):
             ledger.record_dropped(f"/{pointer}", _WHY.get(pointer, why))
     foreign: list[Foreign] = []
     for holder in (*request.turns, *_parts(request), *request.tools):

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from dragoman.translate.hub.caching import CachePlan
+
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 DEFAULT_EFFORT = "high"  # of a model whose thinking is enabled without an effort
 _EFFORT_UP_TO = ((1024, "low"), (8192, "medium"), (24576, "high"))  # thinking tokens; xhigh above the last bound
@@ -44,6 +46,8 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True):
     hosted_beside_functions: bool = True  # Gemini: tools that Google runs work beside functions
     schema_beside_functions: bool = True  # Gemini: replies can be bound to JSON beside functions
     media_in_results: bool = True  # Gemini: the result of a call may have media
+    cache_breakpoints: bool = False  # OpenAI: caches at explicit breakpoints, too
+    cache_minimum: int = 1024  # tokens of the shortest prompt that can be cached, for upstreams that cache at marks
 
 
 class Target(Struct, frozen=True):
@@ -55,3 +59,4 @@ class Target(Struct, frozen=True):
     budgets: dict[str, int] = {}  # effort -> thinking budget, as configured
     quirks: frozenset[str] = frozenset()  # oddities of a compatible server, by name
     options: object = None  # settings that only this provider's protocol uses
+    cache: CachePlan = CachePlan()

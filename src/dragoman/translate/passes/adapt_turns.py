@@ -1,4 +1,4 @@
-"""Change the turns of a request so that an upstream accepts them: instructions, reasoning, cache breakpoints, media."""
+"""Change the turns of a request so that an upstream accepts them: instructions, reasoning, media."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import (
-    Cache,
     Document,
     Foreign,
     Image,
@@ -25,8 +24,6 @@ from dragoman.translate.hub.request import (
 
 INSTRUCTION_ROLES = (Role.SYSTEM, Role.DEVELOPER)
 _REASONING_REJECTED = "the upstream rejected the reasoning of earlier turns, so the request was repeated without it"
-_BREAKPOINT_MOVED = "the breakpoint is set on the last part that can have one"
-_NO_BREAKPOINT = "no part of this request can have a cache breakpoint"
 
 _Content = Text | Image | Document | Foreign
 
@@ -88,47 +85,6 @@ def _drop_from_turn(turn: Turn, ledger: Ledger) -> Turn:
             ledger.record_dropped(part.at, _REASONING_REJECTED)
     parts = tuple(part for part in turn.parts if not isinstance(part, Thinking))
     return turn if len(parts) == len(turn.parts) else replace(turn, parts=parts)
-
-
-def place_cache_breakpoint(request: Request, ledger: Ledger) -> Request:
-    """Return the request with the setting to cache all of it as a breakpoint on the last part of a user.
-
-    Only Messages has that setting; other protocols have breakpoints on parts, and all of them on those of a user.
-    """
-    cache = request.cache
-    if cache is None:
-        return request
-    turns = list(request.turns)
-    for index in reversed(range(len(turns))):
-        parts = _mark_last(turns[index].parts, cache) if turns[index].role is Role.USER else None
-        if parts is not None:
-            ledger.record_approximated(cache.at, _BREAKPOINT_MOVED)
-            turns[index] = replace(turns[index], parts=parts)
-            return replace(request, turns=tuple(turns), cache=None)
-    ledger.record_dropped(cache.at, _NO_BREAKPOINT)
-    return replace(request, cache=None)
-
-
-def _mark_last(parts: tuple[Part, ...], cache: Cache) -> tuple[Part, ...] | None:
-    """Return the parts with a breakpoint on the last one that can have it; None if none can."""
-    for index in reversed(range(len(parts))):
-        marked = _mark_part(parts[index], cache)
-        if marked is not None:
-            return (*parts[:index], marked, *parts[index + 1 :])
-    return None
-
-
-def _mark_part(part: Part, cache: Cache) -> Part | None:
-    match part:
-        case Text(text="") | Document(source=""):
-            return None
-        case Text() | Image() | Document():
-            return part if part.cache is not None else replace(part, cache=cache)
-        case ToolResult():
-            content = _mark_last(part.content, cache)
-            return None if content is None else part if part.cache is not None else replace(part, content=content)
-        case _:
-            return None
 
 
 def find_links(request: Request, needs_inline: Callable[[Part], bool]) -> list[str]:

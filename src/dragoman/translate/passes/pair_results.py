@@ -179,16 +179,12 @@ def _flatten_turn(turn: Turn, names: dict[str, str], ledger: Ledger) -> Turn:
 def _call_to_text(call: ToolCall, ledger: Ledger) -> Text:
     """Return a call as text that cannot be confused with a call."""
     ledger.record_approximated(call.at, "a call that cannot be sent as one is sent as text")
-    if call.cache is not None:
-        ledger.record_dropped(call.cache.at, "a call sent as text cannot be a cache breakpoint")
     return Text(f"(The tool {call.name} was called with these arguments: {call.arguments or '{}'})", call.at)
 
 
 def _result_to_text(result: ToolResult, name: str | None, ledger: Ledger) -> list[Part]:
     """Return the content of a result, after a line that names its call."""
     ledger.record_approximated(result.at, "a result that cannot be sent as one is sent as text")
-    if result.cache is not None:
-        ledger.record_dropped(result.cache.at, "a result sent as text cannot be a cache breakpoint")
     source = f"the tool {name}" if name else f"the tool call {result.call_id}"
     return [Text(f"({'Error' if result.is_error else 'Result'} of {source}:)", result.at), *result.content]
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from uuid import NAMESPACE_URL, uuid4, uuid5
+from uuid import uuid4
 
 import msgspec
 from msgspec import Raw, Struct
@@ -12,10 +12,11 @@ from dragoman.config.discovery import codex_credential_paths, home_directory
 from dragoman.config.settings import CodexProviderConfig, ProviderConfig
 from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
+from dragoman.translate.caching.session_names import derive_key, name_session
 from dragoman.translate.framing.jsonscan import replace_value
 from dragoman.translate.framing.sse import DataRewriter
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
-from dragoman.translate.hub.request import Request, Role, Text
+from dragoman.translate.hub.request import Request
 from dragoman.upstreams.account_state import AccountLimits
 from dragoman.upstreams.codex.account import (
     CodexAccount,
@@ -212,7 +213,7 @@ class Codex:
         if b"session-id" in headers or b"session_id" in headers:
             return ()
         try:
-            session = derive_session_id(request(), attempt.tenant)
+            session = derive_key(attempt.tenant, name_session(headers.get, request()))
         except RequestError:  # the context can only be read by this backend
             session = str(uuid4())
         return ((b"session-id", session.encode()),)
@@ -241,15 +242,3 @@ class Codex:
 def fix_response(out: OutgoingRequest, response: IncomingResponse) -> IncomingResponse:
     """Fill the output of a stream's final event."""
     return FixedResponse(response, fill_output()) if is_event_stream(response) else response
-
-
-def derive_session_id(request: Request, tenant: str) -> str:
-    """Derive the session from the client's cache key, else from the conversation's first message.
-
-    The same message of two client keys gives two sessions.
-    """
-    if request.cache_key:
-        return str(uuid5(NAMESPACE_URL, f"{tenant}\0{request.cache_key}"))
-    first = next((turn for turn in request.turns if turn.role is Role.USER), None)
-    texts = [part.text for part in first.parts if isinstance(part, Text)] if first else []
-    return str(uuid5(NAMESPACE_URL, "\0".join((tenant, *texts))))

@@ -9,23 +9,19 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from dragoman.translate.caching.client_marks import remove_marks
 from dragoman.translate.framing.jsonread import JSON_ERRORS
 from dragoman.translate.framing.jsonscan import replace_value
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import (
-    Document,
     Ext,
-    Function,
     Hosted,
-    Image,
     Part,
     Request,
     Role,
     Text,
     Thinking,
     Tool,
-    ToolCall,
-    ToolResult,
     Turn,
 )
 
@@ -53,7 +49,6 @@ REJECTED: dict[str, object] = {
     "user": None,
     "safety_identifier": None,
     "metadata": None,
-    "cache": None,
 }
 # Fields that Chat has too, and that would be copied.
 SHARED = frozenset(("moderation", "prompt_cache_options", "prompt_cache_retention"))
@@ -127,11 +122,13 @@ def _has_accepted_items(given: Raw, body: bytes) -> bool:
 
 def fit_request(request: Request, ledger: Ledger) -> Request:
     """Return the request without what the backend rejects, and with what it requires."""
+    if request.protocol == NAME:  # those of others are not sent anyway
+        request = remove_marks(request, lambda at: ledger.record_dropped(at, NO_CACHE))
     turns = tuple(_fit_turn(turn, ledger) for turn in request.turns)
     fitted = replace(
         request,
         turns=_add_instructions(request, [turn for turn in turns if turn.parts], ledger),
-        tools=tuple(_fit_tool(tool, ledger) for tool in request.tools),
+        tools=tuple(_fit_tool(tool) for tool in request.tools),
         parallel=request.parallel if request.tools else None,
         reasoning=_replace_ultra(request, ledger),
         service_tier=_fit_tier(request, ledger),
@@ -206,9 +203,7 @@ def _is_leading_system(turn: Turn, request: Request) -> bool:
 
 
 def _fit_turn(turn: Turn, ledger: Ledger) -> Turn:
-    return replace(
-        turn, parts=tuple(_fit_part(part, ledger) for part in turn.parts if not _is_reasoning_reference(part, ledger))
-    )
+    return replace(turn, parts=tuple(part for part in turn.parts if not _is_reasoning_reference(part, ledger)))
 
 
 def _is_reasoning_reference(part: Part, ledger: Ledger) -> bool:
@@ -219,26 +214,8 @@ def _is_reasoning_reference(part: Part, ledger: Ledger) -> bool:
     return True
 
 
-def _fit_part(part: Part, ledger: Ledger) -> Part:
-    if isinstance(part, ToolResult):
-        part = replace(part, content=tuple(_fit_part(inner, ledger) for inner in part.content))
-    if not isinstance(part, Text | Image | Document | ToolCall | ToolResult) or part.cache is None:
-        return part
-    ledger.record_dropped(part.cache.at, NO_CACHE)
-    return replace(part, cache=None)
-
-
-def _fit_tool(tool: Tool, ledger: Ledger) -> Tool:
-    if isinstance(tool, Hosted):
-        raw = tool.raw
-        if (
-            tool.kind == "web_search"
-            and isinstance(raw, dict)
-            and str(raw.get("type")).startswith("web_search_preview")
-        ):
-            return replace(tool, raw={**raw, "type": "web_search"})
-        return tool
-    if not isinstance(tool, Function) or tool.cache is None:
-        return tool
-    ledger.record_dropped(tool.cache.at, NO_CACHE)
-    return replace(tool, cache=None)
+def _fit_tool(tool: Tool) -> Tool:
+    raw = tool.raw if isinstance(tool, Hosted) and tool.kind == "web_search" else None
+    if isinstance(tool, Hosted) and isinstance(raw, dict) and str(raw.get("type")).startswith("web_search_preview"):
+        return replace(tool, raw={**raw, "type": "web_search"})
+    return tool

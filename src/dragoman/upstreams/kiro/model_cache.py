@@ -103,6 +103,7 @@ Schema = dict[str, object]
 class _Known(Struct, frozen=True):
     window: int
     schema: Schema | None
+    caches_prompts: bool = False
 
 
 class ModelCache:
@@ -123,6 +124,10 @@ class ModelCache:
         if isinstance(landed, Failure):
             raise RequestError(landed)
         return landed
+
+    def caches_prompts(self, model: str) -> bool:
+        known = self._known.get(model)
+        return known is not None and known.caches_prompts
 
     async def fields_schema(self, model: str) -> Schema | None:
         """Return the schema of the model's own request fields; None if it is not known."""
@@ -150,8 +155,11 @@ class ModelCache:
         finally:
             self._has_tried = True
             self._fetching = None
-        self._known = {model.model_id: _Known(self._window(model), _read_schema(model)) for model in listed}
+        self._known = {model.model_id: self._describe(model) for model in listed}
         return tuple(self._info(model) for model in listed)
+
+    def _describe(self, model: ListedModel) -> _Known:
+        return _Known(self._window(model), _read_schema(model), model.caches_prompts)
 
     def _info(self, model: ListedModel) -> ModelInfo:
         limits = model.token_limits

@@ -156,6 +156,14 @@ class ListedModel(Struct, rename="camel"):
     rate_multiplier: object = None  # of the plan's credits
     rate_unit: object = None
     additional_model_request_fields_schema: Raw = NOTHING  # an object, or its JSON as a string
+    prompt_caching: object = None
+    supports_prompt_cache: object = None
+
+    @property
+    def caches_prompts(self) -> bool:
+        """Whether it takes cache points: an object describes them, or a flag says so."""
+        described = self.prompt_caching
+        return self.supports_prompt_cache is True or (isinstance(described, dict) and False not in described.values())
 
     @property
     def credit_rate(self) -> float | None:

@@ -1,5 +1,6 @@
 """Turns, thoughts, media and cache breakpoints as Chat writes them."""
 
+from dragoman.translate.hub.caching import CacheMode, CachePlan
 from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
@@ -34,7 +35,6 @@ from translate.protocols.chat.chat_building import (
     assistant,
     build_body,
     expect_refusal_at,
-    losses,
     messages,
     request,
     result,
@@ -160,7 +160,7 @@ def test_content_is_one_string_and_never_null_for_a_server_that_takes_no_parts()
     turns = user(marked, Text("b")), assistant(CALLS[0]), user(result("a", Text("r"), Text("s")))
     body, lost = build_body(request(*turns), ODD)
     assert [message["content"] for message in body["messages"]] == ["a\n\nb", "", "r\n\ns"]
-    assert lost == [("/a/cache_control", DROPPED)]
+    assert lost == []
 
 
 def test_an_item_that_chat_cannot_represent_leaves_no_empty_message() -> None:
@@ -263,23 +263,50 @@ def test_foreign_parts_are_dropped_by_name() -> None:
     )
 
 
-def test_breakpoints_stand_on_parts_and_lifetimes_are_fitted() -> None:
-    expected = request(user(Text("a", cache=Cache("/k", "1h")), Image(PNG, cache=Cache("/k2"))))
-    body, lost = build_body(expected)
-    content = body["messages"][0]["content"]
-    assert [part["prompt_cache_breakpoint"] for part in content] == [
-        {"mode": "explicit", "ttl": "12h"},
-        {"mode": "explicit"},
+BREAKPOINTS = Target("gpt-5.6", "openai", cache=CachePlan(CacheMode.AUTO, breakpoints=True))
+EXPLICIT = {"mode": "explicit"}
+
+
+def test_one_breakpoint_stands_at_the_end_of_the_instructions() -> None:
+    turns = (
+        system(Text("a"), Text("b")),
+        user(Text("c", cache=Cache("/k", "1h"))),
+        assistant(Text("d")),
+        user(Text("e")),
+    )
+    body, lost = build_body(request(*turns), BREAKPOINTS)
+    assert body["messages"] == [
+        {
+            "role": "system",
+            "content": [
+                {"type": "text", "text": "a"},
+                {"type": "text", "text": "b", "prompt_cache_breakpoint": EXPLICIT},
+            ],
+        },
+        {"role": "user", "content": [{"type": "text", "text": "c"}]},
+        {"role": "assistant", "content": "d"},
+        {"role": "user", "content": [{"type": "text", "text": "e"}]},
     ]
-    assert lost == [("/k", APPROXIMATED), ("/k2", APPROXIMATED)]
+    assert lost == []
 
 
-def test_breakpoints_elsewhere_are_dropped() -> None:
+def test_breakpoints_of_openais_clients_are_kept_without_lifetimes() -> None:
+    parts = [Text(str(number), cache=Cache(f"/{number}", "30m")) for number in range(5)]
+    body, lost = build_body(request(system(Text("a")), user(*parts), protocol="responses"), BREAKPOINTS)
+    content = body["messages"][1]["content"]
+    assert [part.get("prompt_cache_breakpoint") for part in content] == [None, None, EXPLICIT, EXPLICIT, EXPLICIT]
+    assert "prompt_cache_breakpoint" not in str(body["messages"][0])
+    assert lost == []
+
+
+def test_other_models_get_no_breakpoint() -> None:
     cache = Cache("/k", "5m")
     for expected, target in (
-        (request(system(Text("a", cache=cache)), user(Text("b"))), OPENAI),
+        (request(system(Text("a", cache=cache)), user(Text("b", cache=cache))), OPENAI),
         (request(tools=(Function("f", cache=cache),)), OPENAI),
         (request(assistant(CALLS[0]), user(ToolResult("a", (), cache=cache))), OPENAI),
-        (request(user(Text("a", cache=cache))), STRICT),
+        (request(user(Text("a", cache=cache)), protocol="responses"), STRICT),
     ):
-        assert losses(expected, target) == [("/k", DROPPED)], expected
+        body, lost = build_body(expected, target)
+        assert "cache" not in str(body)
+        assert lost == []

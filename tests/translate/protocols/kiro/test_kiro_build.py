@@ -503,7 +503,7 @@ def test_strictness_and_late_loading_are_recorded() -> None:
     built = ask(
         "messages", build_with(tools=[tool(strict=True, defer_loading=True, cache_control={"type": "ephemeral"})])
     )
-    assert {"/tools/0/strict", "/tools/0/cache_control"} <= built.dropped
+    assert "/tools/0/strict" in built.dropped
     assert "/tools/0/defer_loading" in built.approximated
     assert b"cachePoint" not in built.body
 

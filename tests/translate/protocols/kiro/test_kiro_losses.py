@@ -33,6 +33,9 @@ UNHEARD = {
     "logprobs": "none",
     "refusal": "none",
     "properties": "none",
+    "ttl": "of a cache that Kiro does not have",
+    "mode": "of a cache that Kiro does not have",
+    "prompt_cache_key": "it names the session",
 }
 
 
@@ -113,7 +116,6 @@ def test_every_leaf_of_a_rich_request_changes_the_body_or_stands_in_the_ledger(p
         ("user", "u", "/user"),
         ("safety_identifier", "s", "/safety_identifier"),
         ("service_tier", "flex", "/service_tier"),
-        ("prompt_cache_key", "k", "/prompt_cache_key"),
     ],
 )
 def test_a_setting_without_a_channel_is_dropped_and_recorded(field: str, value: object, at: str) -> None:

@@ -75,7 +75,7 @@ def test_a_plain_request_is_plain() -> None:
     assert body == {
         "model": "claude-up",
         "max_tokens": 9,
-        "messages": [{"role": "user", "content": "hi"}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
         "stream": True,
     }
     assert recorded == {}
@@ -83,7 +83,7 @@ def test_a_plain_request_is_plain() -> None:
 
 LACKING = {
     "frequency_penalty": 0.5, "presence_penalty": 0.5, "seed": 7, "logprobs": True, "top_logprobs": 3,
-    "verbosity": "low", "prompt_cache_key": "k", "metadata": {"a": "b"},
+    "verbosity": "low", "metadata": {"a": "b"},
 }  # fmt: skip
 DEFAULTS = {"frequency_penalty": 0, "presence_penalty": 0.0, "logprobs": False, "n": 1, "verbosity": "medium"}
 
@@ -128,9 +128,12 @@ def test_each_setting_is_sent_as_the_model_takes_it(
 
 
 def test_settings_that_messages_lacks_are_dropped_with_a_loss() -> None:
-    fields = {"cache_key" if key == "prompt_cache_key" else key: value for key, value in LACKING.items()}
     lost = dict.fromkeys((f"/{key}" for key in LACKING), DROPPED)
-    assert_built(PLAIN, {**fields, "where": {"cache_key": "/prompt_cache_key"}}, dict.fromkeys(LACKING), lost)
+    assert_built(PLAIN, LACKING, dict.fromkeys(LACKING), lost)
+
+
+def test_a_cache_key_is_no_loss_where_it_only_names_the_session() -> None:
+    assert_built(PLAIN, {"cache_key": "k"}, {"prompt_cache_key": None}, {})
 
 
 def test_json_mode_is_requested_in_the_prompt() -> None:
@@ -377,7 +380,7 @@ def test_alternatives_at_the_root_of_a_tools_schema_are_described_in_words() -> 
 
 def test_a_breakpoint_on_a_tool_is_kept() -> None:
     tool = Function("f", "/tools/0", parameters={"type": "object"}, cache=Cache("/tools/0/cache", "5m"))
-    assert build_body(chat(tools=(tool,)))[0]["tools"][0]["cache_control"] == {"type": "ephemeral", "ttl": "5m"}
+    assert build_body(chat(tools=(tool,)))[0]["tools"][0]["cache_control"] == {"type": "ephemeral"}
 
 
 SINGLE = {"disable_parallel_tool_use": True}

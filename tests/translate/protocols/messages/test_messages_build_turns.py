@@ -62,20 +62,24 @@ def use_of(id: str, input: object = None) -> JsonObject:
     return {"type": "tool_use", "id": id, "name": "f", "input": input or {}}
 
 
-def result_of(id: str, content: object = "ok", **more: object) -> JsonObject:
-    return {"type": "tool_result", "tool_use_id": id, "content": content, **more}
-
-
 def words(*texts: str) -> list[object]:
     return [{"type": "text", "text": text} for text in texts]
 
 
-def by_user(content: object) -> JsonObject:
-    return {"role": "user", "content": content}
+def blocks(content: str | list[object]) -> list[object]:
+    return words(content) if isinstance(content, str) else content
 
 
-def by_model(content: object) -> JsonObject:
-    return {"role": "assistant", "content": content}
+def result_of(id: str, content: str | list[object] = "ok", **more: object) -> JsonObject:
+    return {"type": "tool_result", "tool_use_id": id, "content": blocks(content), **more}
+
+
+def by_user(content: str | list[object]) -> JsonObject:
+    return {"role": "user", "content": blocks(content)}
+
+
+def by_model(content: str | list[object]) -> JsonObject:
+    return {"role": "assistant", "content": blocks(content)}
 
 
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aW1n"}}
@@ -86,17 +90,24 @@ CALLED = by_model([use_of("a")])
 def test_leading_instructions_become_the_system_prompt() -> None:
     developer = turn(Role.DEVELOPER, "Be kind.", at="/messages/1")
     built, lost = build_body(chat((system("Be brief."), developer, user("hi"))))
-    assert built["system"] == "Be brief.\n\nBe kind."
+    assert built["system"] == words("Be brief.", "Be kind.")
     assert built["messages"] == [by_user("hi")]
     assert "/messages/1" not in lost
 
 
-def test_instructions_with_a_breakpoint_are_blocks() -> None:
+def test_a_breakpoint_becomes_a_mark_without_a_loss() -> None:
     marked = Text("Be kind.", "/messages/0", cache=Cache("/messages/0/cache", "30m"))
     built, lost = build_body(chat((system("Be brief.", marked), user("hi"))))
-    kind = {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    kind = {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}
     assert built["system"] == [*words("Be brief."), kind]
-    assert lost["/messages/0/cache"] is APPROXIMATED
+    assert lost == {}
+
+
+def test_a_breakpoint_within_a_result_marks_the_whole_result() -> None:
+    marked = Text("ok", "/messages/2", cache=Cache("/messages/2/cache", "30m"))
+    built, lost = build_turns(user("go"), assistant(call("a")), user(ToolResult("a", (marked,), "/messages/2")))
+    assert built[2] == by_user([{**result_of("a"), "cache_control": {"type": "ephemeral"}}])
+    assert lost == {}
 
 
 @each_row(
@@ -251,7 +262,7 @@ def test_a_prefill_is_refused_where_the_model_refuses_it() -> None:
 
 def test_later_instructions_keep_their_role_where_the_model_allows_it() -> None:
     turns = user("a"), system("French."), assistant("b"), user("c"), system("Now.")
-    french, now = ({"role": "system", "content": text} for text in ("French.", "Now."))
+    french, now = ({"role": "system", "content": words(text)} for text in ("French.", "Now."))
     assert build_turns(*turns, profile=LATER) == ([by_user("a"), french, by_model("b"), by_user("c"), now], {})
     between_users = build_turns(user("a"), system("French."), user("c"), profile=LATER)
     assert between_users == ([by_user(TAGGED)], FRENCH)

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from dragoman.translate.hub.caching import CacheMode, CachePlan
 from dragoman.translate.hub.loss import LossKind
 from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.profile import Profile, Target
@@ -93,19 +94,36 @@ def test_leading_system_text_becomes_the_instructions() -> None:
     assert body["input"] == [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
 
 
-def test_a_system_prompt_with_a_breakpoint_becomes_a_developer_item() -> None:
-    cache = Cache("/system/0/cache_control", "1h")
-    system = Turn(Role.SYSTEM, (Text("One.", "/system/0", cache=cache),), "/system")
-    request = request_of(system, HI)
-    assert "instructions" not in build_body(request)
-    assert items(request)[0] == {
-        "type": "message",
-        "role": "developer",
-        "content": [
-            {"type": "input_text", "text": "One.", "prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}}
-        ],
-    }
-    assert find_losses(request) == [("/system/0/cache_control", LossKind.APPROXIMATED)]
+BREAKPOINTS = Target("gpt-5.6", "openai", cache=CachePlan(CacheMode.AUTO, breakpoints=True))
+
+
+def test_one_breakpoint_stands_at_the_end_of_the_instructions() -> None:
+    cache = Cache("/k", "1h")
+    system = Turn(Role.SYSTEM, (Text("One.", "/system/0"), Text("Two.", "/system/1")), "/system")
+    marked = Turn(Role.USER, (Text("hi", "/m", cache=cache),), "/m")
+    body = build_body(request_of(system, marked), BREAKPOINTS)
+    assert "instructions" not in body
+    first, second = body["input"]
+    assert (first["role"], second["role"]) == ("developer", "user")
+    assert first["content"] == [
+        {"type": "input_text", "text": "One."},
+        {"type": "input_text", "text": "Two.", "prompt_cache_breakpoint": {"mode": "explicit"}},
+    ]
+    assert second["content"] == [{"type": "input_text", "text": "hi"}]
+    assert find_losses(request_of(system, marked)) == []
+
+
+def test_only_the_clients_own_mark_becomes_a_breakpoint_where_it_decides() -> None:
+    client = Target("gpt-5.6", "openai", cache=CachePlan(CacheMode.CLIENT, breakpoints=True))
+    for cache, count in ((None, 0), (Cache("/system/0/cache_control", "1h"), 1)):
+        system = Turn(Role.SYSTEM, (Text("One.", "/system/0", cache=cache),), "/system")
+        assert str(build_body(request_of(system, HI), client)).count("prompt_cache_breakpoint") == count
+
+
+def test_models_without_breakpoints_get_instructions_whatever_is_marked() -> None:
+    system = Turn(Role.SYSTEM, (Text("One.", "/system/0", cache=Cache("/system/0/cache_control", "1h")),), "/system")
+    assert build_body(request_of(system, HI))["instructions"] == "One."
+    assert find_losses(request_of(system, HI)) == []
 
 
 def test_a_later_system_message_stays_where_it_stands() -> None:
@@ -194,12 +212,11 @@ def test_a_failed_tool_shows_it_in_its_text_and_is_never_incomplete() -> None:
     assert find_losses(request) == [("/r/is_error", LossKind.APPROXIMATED)]
 
 
-def test_a_breakpoint_on_a_tool_result_stands_on_its_last_part() -> None:
+def test_a_result_looks_the_same_whatever_is_marked() -> None:
     cache = Cache("/r/cache_control")
     request = request_of(assistant(CALLS[0]), user(ToolResult("a", (Text("fine", "/x"),), "/r", cache=cache)))
-    assert items(request)[1]["output"] == [
-        {"type": "input_text", "text": "fine", "prompt_cache_breakpoint": {"mode": "explicit"}}
-    ]
+    assert build_body(request)["input"][-1]["output"] == "fine"
+    assert find_losses(request) == []
 
 
 def test_a_call_without_a_result_gets_one_where_it_stands() -> None:
@@ -236,10 +253,10 @@ def test_ids_that_every_step_uses_again_become_unique() -> None:
     assert find_losses(request) == []
 
 
-def test_breakpoints_where_there_is_no_place_for_them_are_recorded() -> None:
+def test_breakpoints_where_there_is_no_place_for_them_are_no_loss() -> None:
     cache = Cache("/tools/0/cache_control")
     request = request_of(tools=(Function("f", "/tools/0", cache=cache), Function("g", "/tools/1")))
-    assert find_losses(request) == [("/tools/0/cache_control", LossKind.DROPPED)]
+    assert find_losses(request) == []
 
 
 def test_reasoning_returns_to_its_issuer_without_an_id() -> None:

@@ -39,10 +39,11 @@ from dragoman.proxy.capture.format import (
     TimedEvent,
     UpstreamRequest,
 )
-from dragoman.proxy.capture.lookups import LookedUpMemory, Lookups, ReplayingLookups
+from dragoman.proxy.capture.lookups import LookedUpMemory, LookedUpPrompts, Lookups, ReplayingLookups
 from dragoman.proxy.capture.masking import encode_headers, mask_capture
 from dragoman.proxy.capture.writer import Job, RequestCapture
 from dragoman.proxy.gateway import Gateway
+from dragoman.proxy.prompt_caching import ProcessMemory
 from dragoman.state.lost_calls import LostCalls
 from dragoman.tenancy.keys import Access, KeyId, Keyring
 
@@ -90,7 +91,11 @@ def _was_given_another_reply(capture: Capture) -> bool:
 async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     upstream = RecordedUpstream(capture.upstream_requests, time.time() - capture.started_at)
     lookups = ReplayingLookups(capture)
-    gateway = Gateway(make_runtime(capture, upstream, lookups), LookedUpMemory(LostCalls(None), lookups))
+    gateway = Gateway(
+        make_runtime(capture, upstream, lookups),
+        LookedUpMemory(LostCalls(None), lookups),
+        prompts=LookedUpPrompts(ProcessMemory(), lookups),
+    )
     gateway.now, gateway.new_id = lookups.now, lookups.new_id
     recorded: list[Job] = []
     gateway.captures = RequestCapture(keep=recorded.append)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dragoman.translate.caching.breakpoints import choose_key, keep_one_lifetime
 from dragoman.translate.hub.ext import is_indispensable, record_foreign_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
@@ -25,7 +26,6 @@ from dragoman.translate.hub.request import (
     Tool,
     ToolChoice,
 )
-from dragoman.translate.passes.adapt_turns import place_cache_breakpoint
 from dragoman.translate.protocols.chat.build_turns import build_messages
 from dragoman.translate.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS, SEARCH_OPTIONS
 
@@ -43,7 +43,6 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     """Return the body for the upstream; raises RequestError for what would change the answer."""
     shared = _shared_ext(request)
     record_foreign_fields(request, NAME, ledger, shared)
-    request = place_cache_breakpoint(request, ledger)
     body: _Wire = {"model": target.model, "messages": build_messages(request, target, ledger)}
     body |= _build_tools(request, target, ledger)
     effort = _build_effort(request, target, ledger)
@@ -59,6 +58,8 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         if "no_stream_options" not in target.quirks:
             body["stream_options"] = {"include_usage": True}
     restore(body, request.ext if request.protocol == NAME else shared)
+    if request.protocol != NAME:
+        keep_one_lifetime(body, ledger)
     _record_prefill(request, ledger)
     return msgspec.json.encode(body)
 
@@ -113,8 +114,6 @@ def _write_function(tool: Function, same_protocol: bool, target: Target, ledger:
         function["strict"] = tool.strict
     if tool.deferred:
         ledger.record_approximated(f"{tool.at}/defer_loading", "Chat has no tool search; the tool is offered at once")
-    if tool.cache is not None:
-        ledger.record_dropped(tool.cache.at, "Chat has no cache breakpoint on tools")
     wire: dict[str, object] = {"type": "function", "function": function}
     if same_protocol:
         restore(wire, tool.ext)
@@ -243,7 +242,6 @@ def _build_vendor_settings(request: Request, target: Target, ledger: Ledger) -> 
     settings: _Wire = {
         "user": _build_user(request),
         "verbosity": request.verbosity,
-        "cache_key": request.cache_key,
         "safety_identifier": request.safety_identifier,
         "metadata": request.metadata,
         "service_tier": request.service_tier,
@@ -254,7 +252,7 @@ def _build_vendor_settings(request: Request, target: Target, ledger: Ledger) -> 
         for name, value in (("user", settings.get("user")), ("service_tier", settings.get("service_tier"))):
             if value is not None:
                 ledger.record_approximated(request.pointer(name), "has nearly the same meaning in Chat")
-    settings["prompt_cache_key"] = settings.pop("cache_key", None)
+    settings["prompt_cache_key"] = request.cache_key if request.protocol == NAME else choose_key(request, target)
     return settings
 
 

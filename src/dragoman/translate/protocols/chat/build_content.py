@@ -1,5 +1,6 @@
 """Build Chat content parts and reasoning fields from hub parts."""
 
+from dragoman.translate.caching.breakpoints import FIELD
 from dragoman.translate.framing.jsonread import parse_or
 from dragoman.translate.hub.ext import restore
 from dragoman.translate.hub.failure import BadRequest
@@ -21,21 +22,20 @@ from dragoman.translate.protocols.chat.wire import AUDIO_TYPES, CALL_KEY, FIELD_
 
 _AUDIO_FORMATS = {media_type: name for name, media_type in AUDIO_TYPES.items()} | {"audio/mp3": "mp3"}
 _EXTENSIONS = {media_type: name for name, media_type in FILE_TYPES.items()}
-_TTLS = {"5m": "30m", "1h": "12h"}  # Anthropic's lifetimes -> the shortest of OpenAI's that is not shorter
 
 
 class PartBuilder:
     """Build the content parts of one request."""
 
-    __slots__ = ("_caches", "_citations_key", "_files", "_ledger", "_other_vendor", "_same_protocol")
+    __slots__ = ("_citations_key", "_files", "_ledger", "_other_vendor", "_same_protocol", "marked")
 
-    def __init__(self, *, client: str, caches: bool, files: bool, ledger: Ledger) -> None:
+    def __init__(self, *, client: str, files: bool, ledger: Ledger) -> None:
         self._same_protocol = client == NAME
         self._other_vendor = client not in OPENAI_PROTOCOLS
         self._citations_key = "annotations" if client == "responses" else "citations"  # in its protocol
-        self._caches = caches  # the server takes cache breakpoints
         self._files = files  # the client's file ids belong to this vendor
         self._ledger = ledger
+        self.marked: list[dict[str, object]] = []  # parts of a translated request that the client marked as OpenAI does
 
     def write(self, part: Text | Image | Document | Audio | Foreign) -> dict[str, object] | None:
         """Return the part as Chat writes it; None for a foreign part, which is in the ledger already."""
@@ -51,10 +51,6 @@ class PartBuilder:
             case Foreign():
                 return dict(part.raw) if self._same_protocol and isinstance(part.raw, dict) else None
 
-    def drop_cache(self, cache: Cache | None, what: str) -> None:
-        if cache is not None:
-            self._ledger.record_dropped(cache.at, f"Chat has no cache breakpoint on {what}")
-
     def _finish_part(self, wire: dict[str, object], part: Text | Image | Document | Audio) -> dict[str, object]:
         if type(part) is not Audio and part.cache is not None:
             self._write_cache(wire, part.cache)
@@ -67,15 +63,10 @@ class PartBuilder:
         return wire
 
     def _write_cache(self, wire: dict[str, object], cache: Cache) -> None:
-        if not self._caches:
-            self._ledger.record_dropped(cache.at, "this server rejects cache breakpoints")
-            return
-        written: dict[str, object] = {"mode": "explicit"}
-        if cache.ttl is not None:
-            written["ttl"] = _TTLS.get(cache.ttl, cache.ttl) if self._other_vendor else cache.ttl
-        if self._other_vendor:
-            self._ledger.record_approximated(cache.at, "the breakpoint is kept; the vendor decides its lifetime")
-        wire["prompt_cache_breakpoint"] = written
+        if self._same_protocol:
+            wire[FIELD] = {"mode": "explicit"} if cache.ttl is None else {"mode": "explicit", "ttl": cache.ttl}
+        elif not self._other_vendor:
+            self.marked.append(wire)
 
     def _build_image(self, part: Image) -> dict[str, object]:
         match part.source:

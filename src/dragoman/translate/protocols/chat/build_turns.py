@@ -3,12 +3,13 @@
 import hashlib
 import re
 from collections import deque
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from itertools import groupby, takewhile
 from operator import attrgetter
 
 from msgspec import Struct
 
+from dragoman.translate.caching.breakpoints import mark_parts
 from dragoman.translate.hub.ext import restore
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.opaque import OpaqueForm
@@ -70,10 +71,12 @@ def _short_id(id: str) -> str:
 class _Writer:
     __slots__ = (
         "_answered",
+        "_has_lists",
         "_ledger",
         "_messages",
         "_parts",
         "_plain_text",
+        "_request",
         "_results",
         "_runs",
         "_same_protocol",
@@ -83,12 +86,13 @@ class _Writer:
 
     def __init__(self, request: Request, target: Target, ledger: Ledger) -> None:
         self._same_protocol = request.protocol == NAME
+        self._request = request
         self._target = target
         self._ledger = ledger
         files = request.protocol in OPENAI_PROTOCOLS
         self._plain_text = "text_content" in target.quirks  # send content as a string if possible
-        caches = not self._plain_text and (self._same_protocol or "plain" not in target.quirks)
-        self._parts = PartBuilder(client=request.protocol, caches=caches, files=files, ledger=ledger)
+        self._has_lists = target.cache.breakpoints and not self._same_protocol and not self._plain_text
+        self._parts = PartBuilder(client=request.protocol, files=files, ledger=ledger)
         self._runs = [list(run) for _, run in groupby(request.turns, key=_get_role)]
         self._results = _results_by_call(self._runs)
         self._sent: set[int] = set()  # results, by identity
@@ -104,7 +108,17 @@ class _Writer:
             else:
                 for turn in run:
                     self._write_turn(turn)
+        if self._has_lists:
+            mark_parts(self._request, self._find_head(), self._parts.marked, self._target.cache)
         return self._messages
+
+    def _find_head(self) -> _Wire | None:
+        """Return the last part of the instructions at the beginning."""
+        head: _Wire | None = None
+        for message in takewhile(lambda message: message["role"] in ("system", "developer"), self._messages):
+            content = message["content"]
+            head = content[-1] if isinstance(content, list) and content else head
+        return head
 
     # Instructions and users
 
@@ -125,13 +139,13 @@ class _Writer:
         if role is Role.DEVELOPER and "no_developer" in self._target.quirks:
             role = Role.SYSTEM
         joined = self._plain_text or (turn.role is not Role.USER and not self._same_protocol)
-        self._add({"role": role.value, "content": _as_content(content, joined)}, turn)
+        # Where a part may get a breakpoint, content is always a list: its form must not depend on that.
+        is_list = bool(content) and (self._has_lists or self._was_list(turn.parts))
+        written = content if is_list else _as_content(content, joined)
+        self._add({"role": role.value, "content": written}, turn)
 
     def _write_part(self, part: Part, role: Role) -> Iterable[_Wire]:
         match part:  # text, the most frequent, comes first
-            case Text(cache=cache) if role is not Role.USER and cache is not None and not self._same_protocol:
-                self._parts.drop_cache(cache, "instructions")
-                yield {"type": "text", "text": part.text}
             case Text() | Image() | Document() | Audio() | Foreign():
                 wire = self._parts.write(part)
                 if wire is not None:
@@ -201,8 +215,8 @@ class _Writer:
                 media += self._write(part)
             else:
                 texts += self._write(part)
-        self._parts.drop_cache(result.cache, "tool results")
-        message: _Wire = {"role": "tool", "tool_call_id": result.call_id, "content": self._join_content(texts)}
+        content = self._join_content(texts, result.content)
+        message: _Wire = {"role": "tool", "tool_call_id": result.call_id, "content": content}
         if result.is_error:
             self._mark_error(result, message)
         if self._same_protocol:
@@ -241,7 +255,7 @@ class _Writer:
         content = [wire for part in parts for wire in self._write_text_part(part)]
         wire_calls = [wire for part in parts for wire in self._write_call(part)]
         refusal = _SEPARATOR.join(part.text for part in parts if isinstance(part, Refusal))
-        message: _Wire = {"role": "assistant", "content": self._join_content(content)}
+        message: _Wire = {"role": "assistant", "content": self._join_content(content, parts)}
         if not content and (wire_calls or refusal) and not self._plain_text:
             message["content"] = None
         if refusal:
@@ -258,8 +272,16 @@ class _Writer:
             self._add(message, *turns)
         self._write_results(calls, run_index)
 
-    def _join_content(self, content: list[_Wire]) -> object:
+    def _join_content(self, content: list[_Wire], parts: Sequence[Part]) -> object:
+        if content and self._was_list(parts):
+            return content
         return _as_content(content, self._plain_text or not self._same_protocol)
+
+    def _was_list(self, parts: Sequence[Part]) -> bool:
+        """Return whether a client of Chat wrote a list, which stays one: the last key of a part is its place there."""
+        if not self._same_protocol or self._plain_text:
+            return False
+        return any(isinstance(part, Text) and part.at[-1:].isdigit() for part in parts)
 
     def _write_text_part(self, part: Part) -> Iterable[_Wire]:
         match part:
@@ -284,7 +306,6 @@ class _Writer:
             yield dict(part.raw)
         if not isinstance(part, ToolCall):
             return
-        self._parts.drop_cache(part.cache, "tool calls")
         kind, field = ("custom", "input") if part.custom else ("function", "arguments")
         arguments = part.arguments if part.custom else part.arguments or "{}"
         wire: _Wire = {"id": part.id, "type": kind, kind: {"name": part.name, field: arguments}}

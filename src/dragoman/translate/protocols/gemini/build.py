@@ -9,7 +9,6 @@ from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import DEFAULT_EFFORT, EFFORTS, Target, effort_for_budget
 from dragoman.translate.hub.request import Format, Reasoning, Request, Shape, Switch
-from dragoman.translate.passes.adapt_turns import place_cache_breakpoint
 from dragoman.translate.protocols.gemini.build_schema import clean_schema
 from dragoman.translate.protocols.gemini.build_tools import build_tools
 from dragoman.translate.protocols.gemini.build_turns import build_conversation
@@ -28,7 +27,6 @@ _LABEL_MAX = 63
 # Fields that Gemini does not have, and the default of each, which is no loss.
 _UNSUPPORTED: dict[str, object] = {
     "verbosity": "medium",
-    "cache_key": None,
     "user": None,
     "safety_identifier": None,
     "max_tool_calls": None,
@@ -38,7 +36,6 @@ _UNSUPPORTED: dict[str, object] = {
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     """Return the body for the upstream; raises RequestError for what would change the answer."""
     record_foreign_fields(request, NAME, ledger)
-    request = place_cache_breakpoint(request, ledger)
     _drop_unsupported(request, ledger)
     offered = build_tools(request, target, ledger)
     format_fields, format_text = _build_format(request.format, target, offered.has_functions, ledger)

@@ -73,8 +73,6 @@ def _build_function(tool: Function, protocol: str, ledger: Ledger) -> Wire:
         ledger.record_dropped(tool.pointer("strict"), "Gemini has no strict functions")
     if tool.deferred:
         ledger.record_approximated(f"{tool.at}/defer_loading", "Gemini has no tool search; the tool is offered at once")
-    if tool.cache is not None:
-        ledger.record_dropped(tool.cache.at, "Gemini has no cache breakpoints")
     return wire
 
 

@@ -13,7 +13,6 @@ from dragoman.translate.hub.opaque import OpaqueForm, can_send_to
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
     Audio,
-    Cache,
     Document,
     Ext,
     FileId,
@@ -108,7 +107,6 @@ class _TurnBuilder:
         wires: list[Wire] = []
         for part in (part for turn in turns for part in turn.parts):
             if isinstance(part, Text):
-                self._media.drop_cache(part.cache)
                 wires += [{"text": part.text}] if part.text else []
             elif not isinstance(part, Foreign):
                 self._ledger.record_dropped(part.at, "Gemini's instructions are text")
@@ -205,7 +203,6 @@ class _TurnBuilder:
             return []
 
     def _build_call(self, call: ToolCall) -> Wire:
-        self._media.drop_cache(call.cache)
         wire: Wire = {"functionCall": {"id": call.id, "name": call.name, "args": self._read_arguments(call)}}
         self._restore(wire, call.ext)
         return wire
@@ -245,11 +242,9 @@ class _TurnBuilder:
         return responses + others
 
     def _build_text(self, part: Text | Refusal) -> list[Wire]:
-        if isinstance(part, Text):
-            self._media.drop_cache(part.cache)
-            if part.citations:
-                at = f"{part.at}/{self._citations_key}"
-                self._ledger.record_dropped(at, "Gemini does not accept citations in a request")
+        if isinstance(part, Text) and part.citations:
+            at = f"{part.at}/{self._citations_key}"
+            self._ledger.record_dropped(at, "Gemini does not accept citations in a request")
         if not part.text:
             return []
         wire: Wire = {"text": part.text}
@@ -258,12 +253,10 @@ class _TurnBuilder:
 
     def _build_result(self, result: ToolResult, others: list[Wire]) -> Wire:
         """Return the response. Media that it cannot hold are added to the parts that follow all responses."""
-        self._media.drop_cache(result.cache)
         texts: list[str] = []
         attached: list[Wire] = []
         for part in result.content:
             if isinstance(part, Text):
-                self._media.drop_cache(part.cache)
                 texts.append(part.text)
             elif isinstance(part, Document) and isinstance(part.source, str):
                 texts.append(f"{part.title}{_SEPARATOR}{part.source}" if part.title else part.source)
@@ -317,8 +310,6 @@ class _MediaBuilder:
         return is_known and self._media_in_results
 
     def build(self, part: Image | Document | Audio) -> list[Wire]:
-        if not isinstance(part, Audio):
-            self.drop_cache(part.cache)
         if isinstance(part, Image) and part.detail not in (None, "auto"):
             self._ledger.record_dropped(part.detail_at or part.at, "Gemini has no detail for one image")
         title = part.title if isinstance(part, Document) else None
@@ -343,7 +334,3 @@ class _MediaBuilder:
         guessed = "image/jpeg" if isinstance(part, Image) else "application/pdf"
         self._ledger.record_invented(part.at, f"Gemini wants the type of a linked file: {guessed}")
         return guessed
-
-    def drop_cache(self, cache: Cache | None) -> None:
-        if cache is not None:
-            self._ledger.record_dropped(cache.at, "Gemini has no cache breakpoints")

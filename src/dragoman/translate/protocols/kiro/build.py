@@ -1,5 +1,8 @@
 """Build the body of a Kiro request for one target from a hub request."""
 
+from collections.abc import Sequence
+
+from dragoman.translate.hub.caching import CacheMode
 from dragoman.translate.hub.ext import record_foreign_fields
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
@@ -11,11 +14,16 @@ from dragoman.translate.protocols.kiro.build_thinking import MODE_TAG, NativeFie
 from dragoman.translate.protocols.kiro.wire import (
     MANUAL,
     NAME,
+    NO_CACHE_POINTS,
     VIBE,
+    AssistantEntry,
+    CachePoint,
     ConversationState,
+    Entry,
     KiroOptions,
     Payload,
     UserContext,
+    UserEntry,
     encode_json,
     json_text,
     read_options,
@@ -37,8 +45,6 @@ _UNSUPPORTED: dict[str, object] = {
     "logprobs": False,
     "top_logprobs": 0,
     "verbosity": "medium",
-    "cache": None,
-    "cache_key": None,
     "user": None,
     "safety_identifier": None,
     "metadata": {},
@@ -68,18 +74,29 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         *_format_sentences(request.format, ledger),
     ]
     history, current = build_turns(turns, "\n\n".join(opening), writer, ledger)
+    if options.cache_points and target.cache.mode is CacheMode.AUTO and NO_CACHE_POINTS not in target.quirks:
+        _add_cache_points([*history, current])
     if offered.tools:
         message = current.user_input_message
         context = message.user_input_message_context or UserContext()
         context.tools = offered.tools
         message.user_input_message_context = context
     payload = Payload(
-        ConversationState(MANUAL, VIBE, current, options.conversation_id, history),
+        ConversationState(MANUAL, VIBE, current, target.cache.key or options.conversation_id, history),
         options.profile_arn or None,
         options.agent_mode or None,
         _choose_native_fields(request, plan, options, ledger),
     )
     return _check_size(encode_json(payload), options)
+
+
+def _add_cache_points(entries: Sequence[Entry]) -> None:
+    """Mark the first message, which has the instructions, and the newest of the assistant's."""
+    first = next(entry for entry in entries if isinstance(entry, UserEntry))
+    first.user_input_message.cache_point = CachePoint()
+    newest = next((entry for entry in reversed(entries) if isinstance(entry, AssistantEntry)), None)
+    if newest is not None:
+        newest.assistant_response_message.cache_point = CachePoint()
 
 
 def _fit_request(request: Request, options: KiroOptions, ledger: Ledger) -> Request:

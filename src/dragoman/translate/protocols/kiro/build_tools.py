@@ -232,8 +232,6 @@ def _build_specification(tool: Function, ledger: Ledger) -> ToolEntry:
         ledger.record_dropped(tool.pointer("strict"), "Kiro has no strict mode")
     if tool.deferred:
         ledger.record_approximated(tool.pointer("defer_loading"), "the tool is offered at once")
-    if tool.cache is not None:
-        ledger.record_dropped(tool.cache.at, "Kiro has no cache breakpoints")
     return ToolEntry(ToolSpecification(tool.name, description, InputSchema(schema)))
 
 

@@ -14,7 +14,6 @@ from dragoman.translate.hub.opaque import OpaqueForm
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
     Audio,
-    Cache,
     Document,
     FileId,
     Foreign,
@@ -143,7 +142,6 @@ class TurnBuilder:
         for part in turn.parts:
             match part:
                 case ToolCall():
-                    self._drop_breakpoint(part.cache)
                     calls.append(ToolCallEntry(part.id, part.name, self._parse_arguments(part)))
                 case Thinking():
                     reasoning = self._build_reasoning(part, reasoning)
@@ -164,7 +162,6 @@ class TurnBuilder:
             case Text() | Refusal():
                 return self._check_text(part)
             case Document():
-                self._drop_breakpoint(part.cache)
                 return [_build_document_text(part, self._ledger)]
             case Thinking():
                 self._ledger.record_dropped(part.at, "only an assistant turn can hold reasoning")
@@ -176,7 +173,6 @@ class TurnBuilder:
         if isinstance(part, Refusal):
             self._ledger.record_approximated(part.at, "a refusal is sent as text")
         else:
-            self._drop_breakpoint(part.cache)
             if part.citations:
                 self._ledger.record_dropped(f"{part.at}/{self._citations}", "citations cannot be returned")
         if part.text.strip():
@@ -186,7 +182,6 @@ class TurnBuilder:
         return []
 
     def _add_image(self, part: Image, turn: Turn, images: list[ImageBlock]) -> None:
-        self._drop_breakpoint(part.cache)
         if part.detail not in (None, "auto"):
             self._ledger.record_dropped(part.detail_at or part.at, "the level of detail cannot be chosen")
         place = next(index for index, other in enumerate(turn.parts) if other is part)
@@ -195,7 +190,6 @@ class TurnBuilder:
         images.append(_build_image(part))
 
     def _build_result(self, result: ToolResult, images: list[ImageBlock]) -> ToolOutcome:
-        self._drop_breakpoint(result.cache)
         texts: list[str] = []
         for part in result.content:
             if isinstance(part, Image):
@@ -210,7 +204,6 @@ class TurnBuilder:
         return ToolOutcome(result.call_id, status, [ResultText(text) for text in texts])
 
     def _add_result_image(self, part: Image, images: list[ImageBlock]) -> None:
-        self._drop_breakpoint(part.cache)
         self._ledger.record_approximated(
             part.at, "an image of a result is attached to the message that holds the result"
         )
@@ -251,10 +244,6 @@ class TurnBuilder:
         if cleaned != value:
             self._ledger.record_dropped(call.at, "Kiro takes no empty keys in arguments")
         return cleaned
-
-    def _drop_breakpoint(self, cache: Cache | None) -> None:
-        if cache is not None:
-            self._ledger.record_dropped(cache.at, "Kiro has no cache breakpoints")
 
 
 def _has_text(parts: tuple[Part, ...]) -> bool:

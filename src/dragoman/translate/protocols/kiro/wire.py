@@ -32,6 +32,7 @@ IMAGE_FORMATS = {
     "image/gif": "gif",
     "image/webp": "webp",
 }
+NO_CACHE_POINTS = "no_cache_points"  # a quirk
 MANUAL = "MANUAL"
 VIBE = "vibe"
 SUCCESS = "success"
@@ -48,6 +49,7 @@ class KiroOptions(Struct, frozen=True):
     origin: str = "AI_EDITOR"
     agent_mode: str | None = None
     thinking_by: str = "auto"  # auto | native | tags | off
+    cache_points: bool = False  # the model's list entry says that it caches prompts
     fields_schema: dict[str, object] | None = None  # additionalModelRequestFieldsSchema; None: no native channel
     tool_description_max: int = 10_000
     max_payload_bytes: int | None = None
@@ -217,12 +219,19 @@ class UserContext(Struct, rename="camel", omit_defaults=True):
     tools: list[ToolEntry] = field(default_factory=list)
 
 
+class CachePoint(Struct):
+    """A mark: the prompt is cached up to the end of its message."""
+
+    type: str = "default"
+
+
 class UserInput(Struct, rename="camel", omit_defaults=True):
     content: str
     model_id: str
     origin: str
     images: list[ImageBlock] = field(default_factory=list)
     user_input_message_context: UserContext | None = None
+    cache_point: CachePoint | None = None
 
 
 class ReasoningText(Struct):
@@ -241,6 +250,7 @@ class AssistantReply(Struct, rename="camel", omit_defaults=True):
     content: str
     tool_uses: list[ToolCallEntry] = field(default_factory=list)
     reasoning_content: ReasoningContent | None = None
+    cache_point: CachePoint | None = None
 
 
 class UserEntry(Struct, rename="camel"):

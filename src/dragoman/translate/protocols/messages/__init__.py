@@ -110,6 +110,7 @@ PROTOCOL = Protocol(
         required_headers=(ANTHROPIC_VERSION,),
         request_headers=build.request_headers,
         models_query="?limit=1000",
+        caches_at_marks=True,
         reads_documents=True,
     ),
     models=ModelList(_render_models, _render_model, is_requested=lambda header, query: _names_version(header)),

@@ -9,6 +9,7 @@ from dragoman.translate.hub.profile import Profile, Target
 from dragoman.translate.hub.request import Format, Hosted, Request, Shape
 from dragoman.translate.passes.adapt_tools import DEFINITIONS, Schema, add_to_description, map_schemas
 from dragoman.translate.passes.adapt_turns import split_leading_instructions
+from dragoman.translate.protocols.messages.build_cache import encode_with_marks
 from dragoman.translate.protocols.messages.build_content import ContentBuilder
 from dragoman.translate.protocols.messages.build_thinking import ThinkingPlan, plan_thinking
 from dragoman.translate.protocols.messages.build_tools import build_tools
@@ -31,7 +32,6 @@ _UNSUPPORTED: dict[str, object] = {
     "logprobs": False,
     "top_logprobs": 0,
     "verbosity": "medium",
-    "cache_key": None,
     "metadata": {},
 }
 
@@ -86,10 +86,11 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         "stream": request.stream or None,
     }
     wire |= {key: value for key, value in optional.items() if value is not None}
+    if not content.same_protocol:
+        return encode_with_marks(wire, content.marked, target, ledger)
     content.mark(wire, request.cache)
     content.limit_breakpoints()
-    if content.same_protocol:
-        restore(wire, request.ext)
+    restore(wire, request.ext)
     return msgspec.json.encode(wire)
 
 

@@ -2,9 +2,11 @@
 
 import base64
 import binascii
+from collections.abc import Sequence
 
 import msgspec
 
+from dragoman.translate.caching.placing import MAX_MARKS
 from dragoman.translate.hub.ext import restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
@@ -30,16 +32,16 @@ from dragoman.translate.hub.request import (
     ToolCall,
     ToolResult,
 )
-from dragoman.translate.protocols.messages.wire import MAX_BREAKPOINTS, NAME, Wire
+from dragoman.translate.protocols.messages.wire import NAME, Wire
 
 _PDF = "application/pdf"
-_KEPT_TTLS = ("5m", "1h")
+_AS_STRING = ("/content", "/system")  # where a text stands that is not in a block
 
 
 class ContentBuilder:
-    """Build the blocks of one request and count its cache breakpoints."""
+    """Build the blocks of one request and note its cache breakpoints."""
 
-    __slots__ = ("_breakpoints", "issuer", "ledger", "protocol", "same_protocol", "turns_at")
+    __slots__ = ("_breakpoints", "issuer", "ledger", "marked", "protocol", "same_protocol", "turns_at")
 
     def __init__(self, request: Request, target: Target, ledger: Ledger) -> None:
         self.protocol = request.protocol
@@ -47,6 +49,7 @@ class ContentBuilder:
         self.issuer = target.issuer
         self.turns_at = request.pointer("turns")
         self.ledger = ledger
+        self.marked: list[tuple[Wire, Cache]] = []  # of another protocol's client; written once all blocks are known
         self._breakpoints: list[tuple[Wire, str]] = []
 
     def block(self, part: Part) -> Wire | None:
@@ -79,31 +82,41 @@ class ContentBuilder:
 
     def result(self, result: ToolResult, id: str) -> Wire:
         wire: Wire = {"type": "tool_result", "tool_use_id": id}
+        before = len(self.marked)
         blocks = [block for part in result.content if (block := self.block(part)) is not None]
+        inner = [cache for _, cache in self.marked[before:]]  # a result is marked as a whole
+        del self.marked[before:]
         if blocks:
-            wire["content"] = simplify_content(blocks)
+            wire["content"] = self.keep_form(result.content, blocks)
         if result.is_error:
             wire["is_error"] = True
-        return self._finish_block(wire, result.cache, result.ext)
+        return self._finish_block(wire, result.cache or (inner[-1] if inner else None), result.ext)
+
+    def keep_form(self, parts: Sequence[Part], blocks: list[Wire]) -> str | list[Wire]:
+        """Return content as a client of Messages wrote it, as a string or as blocks; for any other client as blocks.
+
+        A form that depended on marks, or on what follows, would change a prompt that is cached.
+        """
+        if self.same_protocol and len(parts) == 1 and isinstance(part := parts[0], Text):
+            return part.text if part.at.endswith(_AS_STRING) else blocks
+        return blocks
 
     def mark(self, wire: Wire, cache: Cache | None) -> Wire:
         """Set the cache breakpoint of a block or tool."""
         if cache is None:
             return wire
-        control: Wire = {"type": "ephemeral"}
-        if cache.ttl is not None:
-            control["ttl"] = cache.ttl if cache.ttl in _KEPT_TTLS else "1h"
         if not self.same_protocol:
-            self.ledger.record_approximated(cache.at, "a cache breakpoint lives for five minutes or an hour")
-        wire["cache_control"] = control
+            self.marked.append((wire, cache))
+            return wire
+        wire["cache_control"] = {"type": "ephemeral"} if cache.ttl is None else {"type": "ephemeral", "ttl": cache.ttl}
         self._breakpoints.append((wire, cache.at))
         return wire
 
     def limit_breakpoints(self) -> None:
         """Keep only the last breakpoints, which cover the longest prefixes."""
-        for wire, at in self._breakpoints[:-MAX_BREAKPOINTS]:
+        for wire, at in self._breakpoints[:-MAX_MARKS]:
             del wire["cache_control"]
-            self.ledger.record_dropped(at, f"a request has at most {MAX_BREAKPOINTS} cache breakpoints")
+            self.ledger.record_dropped(at, f"a request has at most {MAX_MARKS} cache breakpoints")
 
     def _finish_block(self, wire: Wire, cache: Cache | None, ext: Ext) -> Wire:
         self.mark(wire, cache)
@@ -115,8 +128,6 @@ class ContentBuilder:
         if not part.text.strip() and not self.same_protocol:
             if part.text:
                 self.ledger.record_dropped(part.at, "a text of white space only is not accepted")
-            if part.cache is not None:
-                self.ledger.record_dropped(part.cache.at, "an empty text cannot be a cache breakpoint")
             return None
         wire = _text_block(part.text)
         if part.citations and (self.same_protocol or all(map(_is_own_citation, part.citations))):
@@ -192,13 +203,6 @@ class ContentBuilder:
         except (msgspec.MsgspecError, RecursionError):
             self.ledger.record_approximated(call.at, "arguments that are not a JSON object are sent inside one")
             return {"arguments": call.arguments}
-
-
-def simplify_content(blocks: list[Wire]) -> str | list[Wire]:
-    """Return a string if it means the same as the blocks."""
-    if len(blocks) == 1 and set(blocks[0]) == {"type", "text"} and isinstance(text := blocks[0]["text"], str):
-        return text
-    return blocks
 
 
 def _text_block(text: str) -> Wire:

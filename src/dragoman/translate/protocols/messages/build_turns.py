@@ -11,7 +11,7 @@ from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import Part, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.translate.passes.adapt_turns import INSTRUCTION_ROLES
-from dragoman.translate.protocols.messages.build_content import ContentBuilder, simplify_content
+from dragoman.translate.protocols.messages.build_content import ContentBuilder
 from dragoman.translate.protocols.messages.wire import HOSTED_RESULT, HOSTED_USES, NOT_IN_IDS, Wire
 
 _get_parts = attrgetter("parts")
@@ -59,29 +59,27 @@ class _PairedCall(Struct):
 def build_system(leading: Iterable[Turn], more: Sequence[str], content: ContentBuilder) -> str | list[Wire] | None:
     """Build the system prompt; `more` are the gateway's own instructions."""
     blocks: list[Wire] = []
-    for part in chain.from_iterable(map(_get_parts, leading)):
+    parts = tuple(chain.from_iterable(map(_get_parts, leading)))
+    for part in parts:
         if not isinstance(part, Text) and not content.same_protocol:
             content.ledger.record_dropped(part.at, "instructions can hold only text")
         elif (block := content.block(part)) is not None:
             blocks.append(block)
-    blocks += [{"type": "text", "text": text} for text in more]
-    plain = all(set(block) == {"type", "text"} for block in blocks)
-    if plain and (not content.same_protocol or len(blocks) == 1):
-        return "\n\n".join(str(block["text"]) for block in blocks) or None
-    return blocks or None
+    if more:
+        return blocks + [{"type": "text", "text": text} for text in more]
+    return content.keep_form(parts, blocks) or None
 
 
 def build_messages(turns: Sequence[Turn], profile: Profile, content: ContentBuilder) -> list[Wire]:
     """Build the conversation after its leading instructions."""
-    messages = _build_unchanged(turns, content) if content.same_protocol else _build_reshaped(turns, profile, content)
-    return [{**message, "content": simplify_content(_blocks_in(message))} for message in messages]
+    return _build_unchanged(turns, content) if content.same_protocol else _build_reshaped(turns, profile, content)
 
 
 def _build_unchanged(turns: Sequence[Turn], content: ContentBuilder) -> list[Wire]:
     messages: list[Wire] = []
     for turn in turns:
         blocks = [block for part in turn.parts if (block := content.block(part)) is not None]
-        message: Wire = {"role": turn.role.value, "content": blocks}
+        message: Wire = {"role": turn.role.value, "content": content.keep_form(turn.parts, blocks)}
         restore(message, turn.ext)
         messages.append(message)
     return messages
@@ -228,7 +226,8 @@ def _build_result(pair: _PairedCall, content: ContentBuilder) -> Wire:
     if pair.result is not None:
         return content.result(pair.result, pair.id)
     content.ledger.record_invented(pair.call.at, "every call must have a result")
-    return {"type": "tool_result", "tool_use_id": pair.id, "content": _NO_RESULT, "is_error": True}
+    missing = [{"type": "text", "text": _NO_RESULT}]
+    return {"type": "tool_result", "tool_use_id": pair.id, "content": missing, "is_error": True}
 
 
 def _build_blocks(run: _Run, pairs: Iterable[_PairedCall], content: ContentBuilder) -> list[Wire]:

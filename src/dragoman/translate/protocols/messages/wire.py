@@ -19,7 +19,6 @@ VENDOR = "anthropic"  # the issuer of signatures that clients send without our e
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 MIN_BUDGET = 1024
 DEFAULT_MAX_TOKENS = 32_000
-MAX_BREAKPOINTS = 4
 STOPS = {
     "end_turn": Stop.END,
     "stop_sequence": Stop.STOP_SEQUENCE,

@@ -4,12 +4,12 @@ import hashlib
 
 import msgspec
 
+from dragoman.translate.caching.breakpoints import choose_key, keep_one_lifetime, mark_parts
 from dragoman.translate.hub.ext import record_foreign_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.translate.hub.request import Ext, Format, Json, Reasoning, Request, Shape, Switch
-from dragoman.translate.passes.adapt_turns import place_cache_breakpoint
 from dragoman.translate.protocols.responses.build_tools import ToolBuilder
 from dragoman.translate.protocols.responses.build_turns import InputBuilder
 from dragoman.translate.protocols.responses.wire import (
@@ -32,7 +32,7 @@ _SUMMARIES = {"summarized": "auto", "updates": "auto", "omitted": None}  # Messa
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     record_foreign_fields(request, NAME, ledger, _shared_ext(request))
-    return msgspec.json.encode(_BodyBuilder(place_cache_breakpoint(request, ledger), target, ledger).build())
+    return msgspec.json.encode(_BodyBuilder(request, target, ledger).build())
 
 
 def _shared_ext(request: Request) -> Ext:
@@ -73,6 +73,8 @@ class _BodyBuilder:
         _set_if_given(wire, "include", self._build_include() or None)
         wire["stream"] = request.stream
         restore(wire, request.ext if self._same_protocol else _shared_ext(request))
+        if not self._same_protocol:
+            keep_one_lifetime(wire, self._ledger)
         return wire
 
     def _drop_unsupported(self) -> None:
@@ -89,7 +91,9 @@ class _BodyBuilder:
         writer = InputBuilder(self._request, self._target, self._ledger)
         instructions, turns = writer.instructions()
         _set_if_given(wire, "instructions", instructions)
-        wire["input"] = writer.items(turns)
+        wire["input"] = items = writer.items(turns)
+        if not self._same_protocol and self._target.cache.breakpoints:
+            mark_parts(self._request, writer.find_head(items), writer.marked, self._target.cache)
 
     def _add_sampling(self, wire: Wire, reasoning: Wire) -> None:
         profile = self._target.profile
@@ -217,7 +221,8 @@ class _BodyBuilder:
 
     def _add_identity(self, wire: Wire) -> None:
         request = self._request
-        _set_if_given(wire, "prompt_cache_key", request.cache_key)
+        key = request.cache_key if self._same_protocol else choose_key(request, self._target)
+        _set_if_given(wire, "prompt_cache_key", key)
         _set_if_given(wire, "safety_identifier", request.safety_identifier)
         _set_if_given(wire, "metadata", request.metadata)
         _set_if_given(wire, "service_tier", request.service_tier)

@@ -118,8 +118,6 @@ class ToolBuilder:
             self._ledger.record_approximated(
                 f"{tool.at}/defer_loading", "without tool search the tool is offered at once"
             )
-        if tool.cache is not None:
-            self._ledger.record_dropped(tool.cache.at, "Responses has cache breakpoints on input parts only")
         if self._same_protocol:
             restore(wire, tool.ext)
         return wire

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
+from dragoman.translate.caching.breakpoints import FIELD
 from dragoman.translate.hub.ext import restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
@@ -33,7 +34,6 @@ from dragoman.translate.passes.pair_results import pair_calls
 from dragoman.translate.protocols.responses.wire import NAME, OPENAI_PROTOCOLS, Wire
 
 _ERROR_MARK = "[tool error] "
-_TTL = {"5m": "30m", "1h": "12h"}  # at least as long as requested
 
 
 class InputBuilder:
@@ -45,19 +45,34 @@ class InputBuilder:
         self._ledger = ledger
         self._same_protocol = request.protocol == NAME
         self._parts = _PartBuilder(request, ledger)
+        self.marked = self._parts.marked
         self._unread_by_item = _group_by_item(request.ext) if self._same_protocol else {}
         parts = (part for turn in request.turns for part in turn.parts)
         self._custom_calls = {part.id for part in parts if isinstance(part, ToolCall) and part.custom}
 
     def instructions(self) -> tuple[str | None, Sequence[Turn]]:
-        """Return the leading system text, if it is only text, and the remaining turns."""
+        """Return the leading system text, if it is only text, and the remaining turns.
+
+        For a model with cache breakpoints it stays in items, which can have one.
+        """
         turns = self._request.turns if self._same_protocol else pair_calls(self._request.turns, self._ledger)
         leading = list(takewhile(self._is_instruction, turns))
         parts = [part for turn in leading for part in turn.parts]
-        texts = [part.text for part in parts if isinstance(part, Text) and part.cache is None]
-        if not parts or len(texts) < len(parts):  # a cache breakpoint needs a part
+        texts = [part.text for part in parts if isinstance(part, Text)]
+        has_items = self._target.cache.breakpoints and not self._same_protocol
+        if has_items or not parts or len(texts) < len(parts):
             return None, turns
         return "\n\n".join(texts) or None, turns[len(leading) :]
+
+    def find_head(self, items: Sequence[Json]) -> Wire | None:
+        """Return the last part of the instructions at the beginning of the input."""
+        head: Wire | None = None
+        for item in items:
+            if not isinstance(item, dict) or item.get("role") not in ("system", "developer"):
+                break
+            content = item["content"]
+            head = content[-1] if isinstance(content, list) else head
+        return head
 
     def items(self, turns: Sequence[Turn]) -> list[Json]:
         items: list[Json] = []
@@ -126,18 +141,13 @@ class InputBuilder:
                 result.error_pointer, "Responses has no error flag; the text begins with [tool error]"
             )
         content = [part for part in result.content if self._same_protocol or not isinstance(part, Foreign)]
-        if result.cache is None and all(isinstance(part, Text) and part.cache is None for part in content):
+        if all(isinstance(part, Text) for part in content):
             texts = [part.text for part in content if isinstance(part, Text)]
             if len(texts) < 2:
                 return mark + "".join(texts)
         output = self._parts.build_parts(content)
         if mark:
             output.insert(0, {"type": "input_text", "text": mark.strip()})
-        last = output[-1] if output else None
-        if result.cache is not None and isinstance(last, dict):
-            last["prompt_cache_breakpoint"] = self._parts.build_breakpoint(result.cache)
-        else:
-            self._parts.drop_breakpoint(result.cache)
         return output or ""
 
     # The assistant's side
@@ -173,7 +183,6 @@ class InputBuilder:
             wire: Wire = {"type": "refusal", "refusal": part.text}
         else:
             wire = {"type": "output_text", "text": part.text, "annotations": self._build_annotations(part)}
-            self._parts.drop_breakpoint(part.cache)
         if self._same_protocol:
             restore(wire, part.ext)
         return wire
@@ -206,7 +215,6 @@ class InputBuilder:
             item = {"type": "custom_tool_call", "call_id": call.id, "name": call.name, "input": call.arguments}
         if call.namespace is not None:
             item["namespace"] = call.namespace
-        self._parts.drop_breakpoint(call.cache)
         if self._same_protocol:
             restore(item, call.ext)
         return item
@@ -259,6 +267,7 @@ class _PartBuilder:
         self._same_protocol = request.protocol == NAME
         self._same_files = request.protocol in OPENAI_PROTOCOLS
         self._same_caches = request.protocol in OPENAI_PROTOCOLS
+        self.marked: list[Wire] = []  # parts of a translated request that the client marked as OpenAI does
 
     def build_parts(self, parts: Iterable[Part]) -> list[Json]:
         written = (self.build_part(part) for part in parts)
@@ -286,23 +295,11 @@ class _PartBuilder:
                 return raw
         return None
 
-    def build_breakpoint(self, cache: Cache) -> Wire:
-        """Build a cache breakpoint; Anthropic's lifetimes become OpenAI's."""
-        wire: Wire = {"mode": "explicit"}
-        if cache.ttl is not None:
-            wire["ttl"] = cache.ttl if self._same_caches else _TTL.get(cache.ttl, cache.ttl)
-        if not self._same_caches:
-            self._ledger.record_approximated(cache.at, "the breakpoint is kept; the vendor decides its lifetime")
-        return wire
-
-    def drop_breakpoint(self, cache: Cache | None) -> None:
-        """Record a breakpoint in a place where Responses has none."""
-        if cache is not None:
-            self._ledger.record_dropped(cache.at, "Responses has cache breakpoints on input parts only")
-
     def _finish_part(self, wire: Wire, cache: Cache | None, ext: Ext) -> Wire:
-        if cache is not None:
-            wire["prompt_cache_breakpoint"] = self.build_breakpoint(cache)
+        if cache is not None and self._same_protocol:
+            wire[FIELD] = {"mode": "explicit"} if cache.ttl is None else {"mode": "explicit", "ttl": cache.ttl}
+        elif cache is not None and self._same_caches:
+            self.marked.append(wire)
         if self._same_protocol:
             restore(wire, ext)
         return wire

@@ -1,0 +1,46 @@
+"""Breakpoints and keys of OpenAI's prompt caches, which find most prefixes by themselves."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from dragoman.translate.hub.caching import CacheMode, CachePlan
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.profile import Target
+from dragoman.translate.hub.request import Request, Text
+from dragoman.translate.passes.adapt_turns import INSTRUCTION_ROLES
+
+MAX_EXPLICIT = 3  # of the four that a request may write, the implicit one takes one
+RETENTION = "prompt_cache_retention"
+FIELD = "prompt_cache_breakpoint"
+_Part = dict[str, object]
+
+
+def mark_parts(request: Request, head: _Part | None, marked: Sequence[_Part], plan: CachePlan) -> None:
+    """Set breakpoints on the parts that the client marked, of many on the latest, and on the end of the instructions.
+
+    The latter is `head`: a history that is rewritten leaves all other breakpoints behind.
+    """
+    chosen = list(marked[-MAX_EXPLICIT:])
+    needs_head = plan.mode is CacheMode.AUTO or _marks_instructions(request)
+    if head is not None and needs_head and len(chosen) < MAX_EXPLICIT:
+        chosen.append(head)
+    for part in chosen:
+        part[FIELD] = {"mode": "explicit"}
+
+
+def keep_one_lifetime(body: dict[str, object], ledger: Ledger) -> None:
+    """Remove the older of two fields that OpenAI rejects together."""
+    if RETENTION in body and "prompt_cache_options" in body:
+        del body[RETENTION]
+        ledger.record_dropped(f"/{RETENTION}", "prompt_cache_options beside it sets the lifetime")
+
+
+def _marks_instructions(request: Request) -> bool:
+    leading = takewhile(lambda turn: turn.role in INSTRUCTION_ROLES, request.turns)
+    return any(isinstance(part, Text) and part.cache is not None for turn in leading for part in turn.parts)
+
+
+def choose_key(request: Request, target: Target) -> str | None:
+    """Return the `prompt_cache_key` of a translated request: the client's own, else that of its session."""
+    is_taken = target.cache.takes_keys and "plain" not in target.quirks
+    return (request.cache_key or target.cache.key) if is_taken else None

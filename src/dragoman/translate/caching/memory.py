@@ -1,0 +1,129 @@
+"""Remember what sessions have sent, as digests without content: bounded, and least recently used first to go.
+
+No clock is read: `at` is when a request starts, in seconds.
+"""
+
+from collections import OrderedDict, deque
+
+from msgspec import Struct
+
+from dragoman.translate.caching.branches import extends
+from dragoman.translate.hub.caching import FIVE_MINUTES, ONE_HOUR, SentPrompt, SessionMemory
+
+MAX_BRANCHES = 16
+MAX_BYTES = 32 * 1024 * 1024
+NEW_SESSIONS = 32  # of a client key at one upstream, by which its one-shot requests are recognised
+MAX_KEYS = 4096  # client keys at an upstream for which new sessions are remembered
+SHORT_GAP_S = 300.0
+LONG_GAP_S = 3600.0
+_SESSION_BYTES = 640  # what a session takes besides its digests and its name
+_BRANCH_BYTES = 56
+
+
+class SessionId(Struct, frozen=True):
+    """Whose prompts are compared: caches are shared neither by accounts nor by models."""
+
+    tenant: str
+    session: str
+    provider: str
+    credential: int
+    model: str
+
+
+class _Session(Struct):
+    branches: list[bytes]  # the one that was extended last at the end
+    started_at: float  # of the last request
+    ttl: str
+    strays: int = 0
+    size: int = 0
+
+
+class _NewSession(Struct):
+    head: bytes
+    is_continued: bool = False
+
+
+class SessionMemories:
+    """The memory of one process."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._size = 0
+        self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
+        self._new: OrderedDict[tuple[str, str], deque[tuple[SessionId, _NewSession]]] = OrderedDict()
+
+    @property
+    def size(self) -> int:
+        """Return the bytes that are taken, roughly."""
+        return self._size
+
+    def recall(self, id: SessionId, at: float) -> SessionMemory:
+        """Return what is known when a request of the session starts."""
+        session = self._sessions.get(id)
+        if session is None:
+            return SessionMemory(one_shot_heads=self._one_shot_heads(id))
+        ttl = choose_ttl(session.ttl, at - session.started_at)
+        return SessionMemory(tuple(session.branches), session.strays, ttl)
+
+    def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
+        """Remember a request that started at `at`, once its reply has begun."""
+        if not sent.chain:
+            return
+        session = self._sessions.pop(id, None)
+        if session is None:
+            session = _Session([], at, FIVE_MINUTES)
+            self._record_new(id, sent.head)
+        self._size -= session.size
+        session.ttl = choose_ttl(session.ttl, at - session.started_at)
+        session.started_at = at
+        self._add_branch(id, session, sent.chain)
+        session.size = _measure(id, session)
+        self._size += session.size
+        self._sessions[id] = session
+        while self._size > self._max_bytes:
+            self._size -= self._sessions.popitem(last=False)[1].size
+
+    def _add_branch(self, id: SessionId, session: _Session, chain: bytes) -> None:
+        """Replace the branch that the request extends, of several the longest."""
+        extended = max((branch for branch in session.branches if extends(chain, branch)), key=len, default=None)
+        if extended is None:
+            session.strays += 1
+        else:
+            session.strays = 0
+            session.branches.remove(extended)
+            self._record_continued(id)
+        session.branches.append(chain)
+        del session.branches[:-MAX_BRANCHES]
+
+    def _record_new(self, id: SessionId, head: bytes) -> None:
+        key = (id.tenant, id.provider)
+        known = self._new.pop(key, None)
+        if known is None:
+            known = deque(maxlen=NEW_SESSIONS)
+        known.append((id, _NewSession(head)))
+        self._new[key] = known
+        if len(self._new) > MAX_KEYS:
+            self._new.popitem(last=False)
+
+    def _record_continued(self, id: SessionId) -> None:
+        for new, session in self._new.get((id.tenant, id.provider), ()):
+            if new == id:
+                session.is_continued = True
+
+    def _one_shot_heads(self, id: SessionId) -> tuple[bytes, ...] | None:
+        known = self._new.get((id.tenant, id.provider), ())
+        if len(known) < NEW_SESSIONS or any(session.is_continued for _, session in known):
+            return None
+        return tuple({session.head: None for _, session in known})
+
+
+def choose_ttl(current: str, gap_s: float) -> str:
+    """Return how long marks should live after a pause: an hour once pauses outlast five minutes, but not an hour."""
+    if gap_s > LONG_GAP_S:
+        return FIVE_MINUTES
+    return ONE_HOUR if gap_s > SHORT_GAP_S else current
+
+
+def _measure(id: SessionId, session: _Session) -> int:
+    names = len(id.tenant) + len(id.session) + len(id.provider) + len(id.model)
+    return _SESSION_BYTES + names + sum(len(branch) + _BRANCH_BYTES for branch in session.branches)

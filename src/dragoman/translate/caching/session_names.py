@@ -1,0 +1,91 @@
+"""Name the conversation that a request belongs to: by what its client sends, else by how it begins."""
+
+from hashlib import blake2b
+from uuid import NAMESPACE_URL, uuid5
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.translate.framing.jsonread import JSON_ERRORS
+from dragoman.translate.hub.ports import GetHeader
+from dragoman.translate.hub.request import Request, Role, Text
+from dragoman.translate.passes.adapt_turns import INSTRUCTION_ROLES
+
+SESSION_HEADERS = (
+    b"x-claude-code-session-id",
+    b"session-id",
+    b"session_id",
+    b"thread-id",
+    b"conversation_id",
+    b"x-session-id",
+    b"x-session-affinity",
+)
+LONGEST_SESSION_NAME = 256
+SESSION_MARK = "session_"  # how Claude Code writes it into the user's id
+
+FIRST_CHARACTERS = 128  # of the first user message: what some clients send after them changes with every turn
+
+
+class _UserId(Struct):
+    session_id: str
+
+
+def name_session(header: GetHeader, request: Request) -> str:
+    """Return a name for the conversation of a request that was parsed, with all that it refers to.
+
+    Such names may be shared by several conversations: of subagents, or of one day.
+    """
+    name = find_name(header, request.cache_key, request.raw.get("conversation"), request.user)
+    return digest_beginning(request) if name is None else shorten_name(name)
+
+
+def find_name(header: GetHeader, cache_key: object, conversation: object, user_id: object) -> str | None:
+    """Return the name that a client gives to its conversation, in headers or in these fields of the body."""
+    for name_of_header in SESSION_HEADERS:
+        value = header(name_of_header)
+        if value:
+            return value.decode("latin-1")
+    for name in (cache_key, _id_in(conversation), _in_user_id(user_id)):
+        if isinstance(name, str) and name:
+            return name
+    return None
+
+
+def derive_key(tenant: str, session: str) -> str:
+    """Return the id of a session for upstreams: the same everywhere, and never that of another client key."""
+    return str(uuid5(NAMESPACE_URL, f"{tenant}\0{session}"))
+
+
+def shorten_name(name: str) -> str:
+    """Return the name, or its digest if it is long: thousands of names are remembered."""
+    if len(name) <= LONGEST_SESSION_NAME:
+        return name
+    return blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def digest_beginning(request: Request) -> str:
+    """Return a digest of the instructions and of how the first user message begins: both stay from turn to turn."""
+    digest = blake2b(digest_size=16)
+    for turn in request.turns:
+        texts = [part.text for part in turn.parts if isinstance(part, Text)]
+        if turn.role is Role.USER:
+            digest.update(b"user\0" + texts[0][:FIRST_CHARACTERS].encode(errors="surrogatepass") if texts else b"")
+            break
+        if turn.role in INSTRUCTION_ROLES:
+            for text in texts:
+                digest.update(text.encode(errors="surrogatepass") + b"\0")
+    return digest.hexdigest()
+
+
+def _id_in(conversation: object) -> object:
+    return conversation.get("id") if isinstance(conversation, dict) else conversation
+
+
+def _in_user_id(user_id: object) -> str | None:
+    """Return a session in a user id; not the user id itself, which would put all conversations on one credential."""
+    if not isinstance(user_id, str):
+        return None
+    try:
+        return msgspec.json.decode(user_id, type=_UserId).session_id
+    except JSON_ERRORS:
+        return user_id.rpartition(SESSION_MARK)[2] if SESSION_MARK in user_id else None

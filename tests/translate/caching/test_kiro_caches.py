@@ -1,0 +1,73 @@
+"""Kiro caches by conversation and at cache points, of models that are listed with prompt caching."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from asking import PATHS, send
+from fakes.kiro import MODELS, FakeKiro, make_framed, tail, words
+from fakes.upstream import Answer
+from gateway import Running, running
+from rig import ONCE
+from wire_json import JsonObject
+
+CACHING = {**MODELS[1], "modelId": "claude-caching", "promptCaching": {"supportsPromptCaching": True}}
+REPLY = make_framed(words("Yes."), tail())
+REFUSAL = b'{"__type":"ValidationException","message":"Unexpected member cachePoint in userInputMessage"}'
+
+
+@pytest.fixture
+def kiro(tmp_path: Path) -> Iterator[tuple[FakeKiro, Running]]:
+    with FakeKiro() as fake:
+        fake.listed = [*MODELS, CACHING]
+        fake.replies = [REPLY]
+        toml = ONCE + fake.section(fake.sign_in(tmp_path / "kiro-auth-token.json"), "kiro")
+        with running(toml, tmp_path) as gateway:
+            yield fake, gateway
+
+
+def ask(gateway: Running, *texts: str, model: str = "claude-caching", session: str = "s") -> None:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[place % 2], "content": text} for place, text in enumerate(texts)]
+    body = {"model": f"kiro/{model}", "messages": [{"role": "system", "content": "Be brief."}, *messages]}
+    reply = send(gateway, "POST", PATHS["chat"], body, headers={"session-id": session})
+    assert reply.status == 200, reply.body
+
+
+def list_states(fake: FakeKiro) -> list[JsonObject]:
+    bodies = [request.json for request in fake.requests if b"conversationState" in request.body]
+    return [body["conversationState"] for body in bodies]
+
+
+def test_a_session_has_one_conversation_id(kiro: tuple[FakeKiro, Running]) -> None:
+    fake, gateway = kiro
+    for session in ("a", "a", "b"):
+        ask(gateway, "hi", session=session)
+    ids = [state["conversationId"] for state in list_states(fake)]
+    assert ids[0] == ids[1] != ids[2]
+    assert {len(id) for id in ids} == {36}
+
+
+def test_the_first_message_and_the_newest_of_the_assistant_are_marked(kiro: tuple[FakeKiro, Running]) -> None:
+    fake, gateway = kiro
+    ask(gateway, "one", "a", "two", "b", "three")
+    [state] = list_states(fake)
+    entries = [*state["history"], state["currentMessage"]]
+    marked = [place for place, entry in enumerate(entries) if "cachePoint" in next(iter(entry.values()))]
+    assert marked == [0, 3]
+    assert str(state).count("cachePoint") == 2
+
+
+def test_other_models_are_not_marked(kiro: tuple[FakeKiro, Running]) -> None:
+    fake, gateway = kiro
+    ask(gateway, "one", "a", "two", model="claude-sonnet-4.5")
+    assert "cachePoint" not in str(list_states(fake))
+
+
+def test_a_refused_cache_point_is_left_out_from_then_on(kiro: tuple[FakeKiro, Running]) -> None:
+    fake, gateway = kiro
+    fake.replies = [Answer(REFUSAL, status=400, content_type="application/json"), REPLY]
+    ask(gateway, "one")
+    ask(gateway, "one")
+    assert ["cachePoint" in str(state) for state in list_states(fake)] == [True, False, False]
