@@ -18,9 +18,9 @@ REPLY = (
 
 def picky(request: ReceivedRequest) -> Answer:
     """Knows neither cache breakpoints nor the newer name of the cap."""
-    for field in ("prompt_cache_breakpoint", "max_completion_tokens"):
-        if field in request.body.decode():
-            body = b'{"error":{"message":"Extra inputs are not permitted: %s","type":"invalid"}}' % field.encode()
+    for path in ("messages.0.content.0.prompt_cache_breakpoint", "max_completion_tokens"):
+        if path.rpartition(".")[2] in request.body.decode():
+            body = b'{"error":{"message":"%s: Extra inputs are not permitted","type":"invalid"}}' % path.encode()
             return Answer(body, status=422, content_type="application/json")
     return Answer(REPLY, content_type="application/json")
 

@@ -105,6 +105,8 @@ class ActiveCall:
         assert prepared is not None
         assert reply is not None
         self._accepted = True
+        if self._policy.tries_repairs:
+            self._policy.note_repaired()
         watches_credentials, kept_id = self._policy.watches_credentials, None
         if watches_credentials or call.state is not None:
             kept_id = prepared.find_kept_id(reply.watch.started)
@@ -117,7 +119,7 @@ class ActiveCall:
                 call.state.note_keeper(prepared.provider.name, prepared.provider.account.label, kept_id)
         if call.record.recording is not None:
             call.record.recording.why = reply.why
-        ledger = None if turn.built is None else turn.built.ledger
+        ledger = prepared.ledger
         call.record.note_reply(prepared.route, prepared.protocol.name, ledger, reply)
 
     async def _end(self, step: GiveUp | Finish) -> None:

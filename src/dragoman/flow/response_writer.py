@@ -283,8 +283,7 @@ def own_headers(call: Call, prepared: Prepared, why: Why, given: list[Header], *
         *id_headers(call.client, call.id, given),
         (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace")),
     ]
-    if not prepared.why.passes:
-        head += prepared.count_losses(explain=call.explain, whole=whole)
+    head += prepared.count_losses(explain=call.explain, whole=whole)
     if call.explain:
         head.append((b"x-dragoman-why", str(why).encode("ascii", "replace")))
     return head
