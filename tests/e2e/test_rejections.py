@@ -292,3 +292,29 @@ def test_a_rule_of_one_key_changes_no_other_keys_bytes_and_ends_by_command(tmp_p
         expect(LearnedQuirks, gateway.app.gateway.runtime.learned_quirks).forget("up")
         assert request(gateway, case).status == 200
         assert "seed" in fake.calls[-1].json, "an upgraded server gets its field back"
+
+
+@pytest.mark.parametrize(
+    ("quirks", "model", "is_known"),
+    [
+        ("vllm", "Qwen/Qwen3.6-35B-A3B", True),
+        ("ollama", "qwen3.8:27b", True),
+        ("llama.cpp", "qwen3.5-9b", True),
+        ("vllm", "llama-4", False),
+        ("deepseek", "qwen3.8", False),
+        ("leading_system", "any", True),
+    ],
+)
+def test_where_instructions_must_lead_is_known_for_some_models(
+    quirks: str, model: str, is_known: bool, tmp_path: Path
+) -> None:
+    section = '[providers.up]\nkind = "openai-compatible"\nprotocol = "chat"\nendpoint = "{}"\napi_key = "sk-fake"\n'
+    with (
+        FakeUpstream([write_reply("chat", "Fine.", stream=False)]) as fake,
+        running(section.format(fake.url) + f'quirks = "{quirks}"\n', tmp_path) as gateway,
+    ):
+        reply = ask(gateway, "messages", f"up/{model}", messages=MID_SYSTEM, headers=EXPLAIN)
+        assert later_system(fake.calls[0]) is not is_known
+        assert (("/messages/1", "approximated") in reply.losses) is is_known
+        ask(gateway, "chat", f"up/{model}", messages=MID_SYSTEM)
+        assert later_system(fake.calls[1]), "a Chat client's bytes pass until they are rejected"

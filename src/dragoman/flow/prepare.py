@@ -396,7 +396,7 @@ async def _translate(
         headers = client_headers(call.headers, call.is_owner, provider, upstream)
         is_lasting = call.headers.lasting is not None
         query = _merge_queries(query, client_query(call.query))
-    rejected = (*fitting.rules, *list_configured(quirks))
+    rejected = (*fitting.rules, *list_configured(provider, route.model))
     if rejected:
         sent = Sent(protocol.name, body, headers)
         sent = await run_off_loop(len(body), partial(apply_rules, sent, rejected, ledger))

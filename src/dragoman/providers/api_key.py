@@ -85,7 +85,9 @@ SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
                 "cut_then_done",
             }
         ),
+        "llama.cpp": frozenset(),
         "ollama": frozenset({"max_tokens", "no_custom_tools"}),
+        "vllm": frozenset(),
         "deepseek": frozenset({"replay_reasoning", "no_custom_tools"}),
         "mistral": frozenset(
             {"max_tokens", "no_developer", "no_custom_tools", "plain", "no_stream_options", "short_call_ids"}

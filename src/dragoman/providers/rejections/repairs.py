@@ -4,6 +4,7 @@ A request that passes unchanged to the protocol's own vendor stays as it is: its
 vendor rejects.
 """
 
+import re
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -24,7 +25,10 @@ OWN_VENDORS = {
     "responses": frozenset(("openai", "codex")),
     "gemini": frozenset(("gemini",)),
 }
-EDITED_QUIRKS = ("leading_system",)  # configured ones that are not a matter of how a request is built
+LEADING_SYSTEM = "leading_system"
+# The templates of these models want system messages at the beginning, with servers that use a model's own template.
+STRICT_MODELS = re.compile(r"(?:.*/)?qwen-?3.*", re.IGNORECASE)
+TEMPLATE_SERVERS = frozenset(("ollama", "vllm", "llama.cpp"))
 ANSWERED = 200
 _TEACHING = (Kind.BAD_REQUEST, Kind.UPSTREAM)  # not a refused credential, a limit, a long context or a policy
 
@@ -33,9 +37,12 @@ def is_own_vendor(provider: Provider, protocol: str) -> bool:
     return provider.kind in OWN_VENDORS.get(protocol, ())
 
 
-def list_configured(quirks: frozenset[str]) -> tuple[Found, ...]:
-    """Return the rules that hold because of configured quirks."""
-    return tuple(Found(quirk) for quirk in EDITED_QUIRKS if quirk in quirks)
+def list_configured(provider: Provider, model: str) -> tuple[Found, ...]:
+    """Return the rules that hold for translated requests because of the configured quirks and server."""
+    is_strict = STRICT_MODELS.fullmatch(model) is not None and not TEMPLATE_SERVERS.isdisjoint(
+        provider.catalogue.servers
+    )
+    return (Found(LEADING_SYSTEM),) if is_strict or LEADING_SYSTEM in provider.requests.quirks else ()
 
 
 def adapt_profile(profile: Profile, quirks: frozenset[str]) -> Profile:
