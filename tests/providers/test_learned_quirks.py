@@ -1,7 +1,8 @@
 """What upstreams reject is learnt separately for each client key, for a day, and its number is bounded."""
 
-from dragoman.providers.learned_quirks import KEPT_S, MAX_RULES, MAX_RULES_OF_ONE, LearnedQuirks
+from dragoman.providers.learned_quirks import KEPT_S, LearnedQuirks
 from dragoman.providers.rejections.rules import Found
+from dragoman.store.learned_rules import MAX_RULES, MAX_RULES_OF_ONE
 
 FIELD = Found("extra_field", "/tools/*/new")
 ROLE = Found("no_developer")

@@ -44,8 +44,9 @@ def no_parameters(body: Body) -> str | None:
 
 
 def later_system(body: Body) -> str | None:
-    roles = [message["role"] for message in body.get("messages", [])]
-    return "System message must be at the beginning." if "system" in roles[1:] else None
+    text = msgspec.json.encode(body.get("messages", [])).decode()
+    is_later = text.find('"system"') > text.find('"user"') >= 0
+    return "System message must be at the beginning." if is_later else None
 
 
 def no_null(body: Body) -> str | None:

@@ -7,10 +7,9 @@ from typing import Protocol
 from msgspec import Struct
 
 from dragoman.providers.rejections.rules import BY_ID, Found, Scope
+from dragoman.store.learned_rules import MAX_RULES, MAX_RULES_OF_ONE, RULE_LIFE_S
 
-MAX_RULES = 10_000  # in all; the oldest go first
-MAX_RULES_OF_ONE = 100  # of one tenant and provider: some are learnt per model, and clients may invent model names
-KEPT_S = 24 * 3600.0  # then the full form is tried again, because servers are upgraded
+KEPT_S = float(RULE_LIFE_S)  # then the full form is tried again, because servers are upgraded
 
 
 class Learned(Struct, frozen=True):
@@ -42,6 +41,8 @@ class QuirkMemory(Protocol):
     def find(self, tenant: str, provider: str, model: str) -> tuple[Found, ...]:
         """Return the rules that hold for this tenant's requests to the provider's model, in the order of learning."""
 
+    counts: dict[str, int]  # by rule: how many were learnt in this process
+
     def add(self, tenant: str, provider: str, model: str, found: Found) -> None:
         """Keep a rule with which the provider has answered this tenant's request."""
 
@@ -60,6 +61,7 @@ class LearnedQuirks:
     ) -> None:
         self._everywhere = {name: tuple(map(parse_rule, texts)) for name, texts in (everywhere or {}).items()}
         self._clock = clock
+        self.counts: dict[str, int] = {}  # by rule: how many were learnt here
         self._all: dict[_Key, Learned] = {}  # the oldest first
         self._by_owner: dict[tuple[str, str], dict[_Key, Learned]] = {}
 
@@ -80,19 +82,21 @@ class LearnedQuirks:
         scope = BY_ID[found.rule].scope
         if scope is not Scope.REQUEST:
             of_model = model if scope is Scope.MODEL else ""
-            self.keep(Learned(tenant, provider, found.rule, found.path, of_model, self._clock()))
+            if self.keep(Learned(tenant, provider, found.rule, found.path, of_model, self._clock())):
+                self.counts[found.rule] = self.counts.get(found.rule, 0) + 1
 
-    def keep(self, learned: Learned) -> None:
-        """Keep a rule that was learnt here or by another worker; one that is known already keeps its time."""
+    def keep(self, learned: Learned) -> bool:
+        """Keep a rule, and return whether it is new; one that is known already keeps its time."""
         key = _make_key(learned)
         if key in self._all:
-            return
+            return False
         own = self._by_owner.setdefault((learned.tenant, learned.provider), {})
         self._all[key] = own[key] = learned
         if len(own) > MAX_RULES_OF_ONE:
             self._remove(next(iter(own.values())))
         if len(self._all) > MAX_RULES:
             self._remove(next(iter(self._all.values())))
+        return True
 
     def forget(self, provider: str | None = None) -> None:
         """Forget what was learnt of a provider, or of all."""

@@ -322,4 +322,20 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE dragoman.client_keys ADD COLUMN default_thinking TEXT;
     """,
+    # What upstreams have rejected. `rule_changes` tells processes to read the rules again.
+    """
+    CREATE TABLE dragoman.learned_rules (
+        tenant    TEXT NOT NULL,
+        provider  TEXT NOT NULL,
+        rule      TEXT NOT NULL,
+        path      TEXT NOT NULL,
+        model     TEXT NOT NULL,
+        section   TEXT NOT NULL,
+        learnt_at BIGINT NOT NULL,
+        PRIMARY KEY (tenant, provider, rule, path, model)
+    );
+    CREATE INDEX rules_by_age ON dragoman.learned_rules (learnt_at);
+    CREATE TABLE dragoman.rule_changes (number BIGINT NOT NULL);
+    INSERT INTO dragoman.rule_changes VALUES (1);
+    """,
 )

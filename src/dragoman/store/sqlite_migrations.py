@@ -300,4 +300,20 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE client_keys ADD COLUMN default_thinking TEXT;
     """,
+    # What upstreams have rejected. `rule_changes` tells processes to read the rules again.
+    """
+    CREATE TABLE learned_rules (
+        tenant    TEXT NOT NULL,
+        provider  TEXT NOT NULL,
+        rule      TEXT NOT NULL,
+        path      TEXT NOT NULL,
+        model     TEXT NOT NULL,
+        section   TEXT NOT NULL,
+        learnt_at INTEGER NOT NULL,
+        PRIMARY KEY (tenant, provider, rule, path, model)
+    ) WITHOUT ROWID;
+    CREATE INDEX rules_by_age ON learned_rules (learnt_at);
+    CREATE TABLE rule_changes (number INTEGER NOT NULL);
+    INSERT INTO rule_changes VALUES (1);
+    """,
 )
