@@ -12,6 +12,7 @@ from dragoman.net.server import Server
 from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics import Reading
 from dragoman.providers.provider import Provider
+from dragoman.providers.rejections.rules import BY_ID
 from dragoman.responses.background import STATUSES
 
 AVAILABLE = "available"
@@ -45,6 +46,8 @@ def make_metrics_reader(
         yield from response_samples(site.responses if isinstance(site.responses, ResponsesApi) else None)
         for how, count in site.parked_runs.joined.items():
             yield Reading(catalogue.RUNS_JOINED.name, (how,), (count,))
+        for rule in BY_ID:
+            yield Reading(catalogue.LEARNED.name, (rule,), (gateway.runtime.learned_quirks.counts.get(rule, 0),))
         for result, count in reloads.items():
             yield Reading(catalogue.RELOADS.name, (result,), (count,))
         now = time.time()

@@ -26,7 +26,7 @@ from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.passes.adapt_turns import drop_reasoning
 from dragoman.protocols.kiro.errors import may_be_old_token
-from dragoman.protocols.kiro.wire import NAME, NO_CACHE_POINTS, KiroOptions
+from dragoman.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.providers.kiro.account import AccountProfile, KiroAccount
 from dragoman.providers.kiro.credential import Credential, TokenIssuers, describe_truncation
 from dragoman.providers.kiro.credential_sources import find_source
@@ -66,7 +66,6 @@ REQUEST_ID = b"x-amzn-requestid"
 FIRST_TOKEN_LIMIT_S = 15.0  # a healthy Kiro starts sooner; a retry usually helps
 MAX_ATTEMPTS = 3  # as the vendor's own clients state it
 PROFILE_REQUIRED = re.compile(r"profile_?arn is required", re.IGNORECASE)
-CACHE_POINT_REJECTED = re.compile(r"cache_?point", re.IGNORECASE)
 TOOL_USE_REJECTED = re.compile(r"invalid tool use format", re.IGNORECASE)
 
 
@@ -215,8 +214,6 @@ class Kiro:
         if PROFILE_REQUIRED.search(failure.message):
             self._account.profile.require()
             return Adjustment("profile resolved")
-        if CACHE_POINT_REJECTED.search(failure.message):
-            return Adjustment("cache points dropped", quirk=NO_CACHE_POINTS)
         return Adjustment("replayed") if TOOL_USE_REJECTED.search(failure.message) else None
 
 
