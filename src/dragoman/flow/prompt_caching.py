@@ -27,9 +27,6 @@ class ProcessMemory:
     async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
         return self._memories.recall(id, at)
 
-    def derive_key(self, id: SessionId) -> str:
-        return derive_key(id.tenant, id.session)
-
     def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
         self._memories.record(id, sent, at)
 
@@ -69,7 +66,7 @@ async def plan_cache(
         known,
         breakpoints=rules.cache_breakpoints and find_profile(route.model).cache_breakpoints,
         takes_keys=rules.cache_keys,
-        key=memory.derive_key(id) if rules.cache_keys and has_session else None,
+        key=derive_key(call.tenant, session) if rules.cache_keys and has_session else None,
     )
     return PlannedCache(memory, id, plan, started_at)
 

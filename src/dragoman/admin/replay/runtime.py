@@ -13,7 +13,6 @@ from dragoman.accounts.pool import Choice, Member, Pool
 from dragoman.admin import AdminError
 from dragoman.admin.replay.recorded_services import RecordedUpstream, encode_headers, replay_plans
 from dragoman.caching.memory import SessionId
-from dragoman.caching.session_names import derive_key
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.providers import SECTION_TYPES
 from dragoman.config.settings import (
@@ -124,11 +123,6 @@ class ReplayedPrompts:
         if not self._lookups.has(id.provider, LookupName.PROMPTS):
             return None
         return msgspec.convert(self._lookups.next(id.provider, LookupName.PROMPTS), SessionMemory | None)
-
-    def derive_key(self, id: SessionId) -> str:
-        if not self._lookups.has(id.provider, LookupName.SESSION_KEY):
-            return derive_key(id.tenant, id.session)
-        return msgspec.convert(self._lookups.next(id.provider, LookupName.SESSION_KEY), str)
 
     def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
         return

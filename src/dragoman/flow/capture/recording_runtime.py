@@ -219,11 +219,6 @@ class RecordingPrompts:
             self._recording.note_lookup(id.provider, LookupName.PROMPTS, lambda: {"value": msgspec.to_builtins(known)})
         return known
 
-    def derive_key(self, id: SessionId) -> str:
-        key = self._memory.derive_key(id)
-        self._recording.note_lookup(id.provider, LookupName.SESSION_KEY, lambda: {"value": key})
-        return key
-
     def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
         self._memory.record(id, sent, at)
 
