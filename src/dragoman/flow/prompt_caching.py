@@ -1,11 +1,12 @@
 """Plan how the upstream requests of a call use prompt caches, and remember what they sent."""
 
 import time
+from functools import partial
 
 from msgspec.structs import replace
 
 from dragoman.caching.memory import SessionId, SessionMemories
-from dragoman.caching.session_names import derive_key, name_session
+from dragoman.caching.session_names import derive_key, digest_beginning, read_name
 from dragoman.flow.call import Call
 from dragoman.flow.ports import PromptMemory
 from dragoman.hub.caching import FIVE_MINUTES, CacheMode, CachePlan, SentPrompt, SessionMemory
@@ -55,7 +56,9 @@ async def plan_cache(
 ) -> PlannedCache:
     """Return how a request is cached that is built for another protocol than its client's."""
     rules, mode = provider.requests, choose_mode(request, provider.requests)
-    session = await run_off_loop(call.size, lambda: name_session(call.headers.get, request))
+    session = read_name(call.headers.get, request)
+    if session is None:
+        session = await run_off_loop(call.size, partial(digest_beginning, request))
     id = SessionId(call.tenant, session, provider.name, provider.account.slot, route.model)
     has_session = mode is CacheMode.AUTO or request.cache_key is not None
     started_at = time.time()
