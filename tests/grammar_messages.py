@@ -131,7 +131,7 @@ class _Folding:
             case "signature_delta":
                 block["signature"] = delta["signature"]
             case "citations_delta":
-                block.setdefault("citations", []).append(delta["citation"])
+                block["citations"] = [*(block["citations"] or ()), delta["citation"]]
             case "input_json_delta":
                 self.arguments += delta["partial_json"]
 
@@ -151,7 +151,7 @@ class _Folding:
         for block in self.content:
             if isinstance(block.get("input"), str):
                 block["input"] = _object(block["input"], changes["stop_reason"])
-        return assemble(self.message, self.content, changes, delta["usage"])
+        return assemble(self.message, self.content, changes, {**self.message["usage"], **delta["usage"]})
 
 
 def _object(text: str, stop: str) -> object:

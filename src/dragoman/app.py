@@ -49,7 +49,7 @@ from dragoman.state.service import ResponseService, remove_old_responses_forever
 from dragoman.store import Store, StoreError
 from dragoman.tenancy.keys import Keyring
 from dragoman.translate.protocols import PROTOCOLS
-from dragoman.upstreams.learned_quirks import LearnedQuirks
+from dragoman.upstreams.kept_rules import KeptRules
 from dragoman.upstreams.models import CachedCatalogue
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.section import USER_AGENT, make_provider
@@ -57,7 +57,7 @@ from dragoman.upstreams.section import USER_AGENT, make_provider
 log = logging.getLogger(__name__)
 
 RELOAD_POLL_S = 1.0
-KEY_POLL_S = 0.5  # how soon a key created or revoked by another process takes effect
+KEY_POLL_S = 0.5  # how soon a key or rule that another process creates or removes takes effect
 QUIET_S = 0.5  # without a connection, after which a stopping gateway closes its listening socket
 STOP_POLL_S = 0.02
 LAST_EVENTS_S = 2.0  # for clients that follow background responses which end with the time to drain
@@ -117,6 +117,7 @@ class App:
         self._client = HttpClient()
         self._metrics = make_registry(environ, shared_counters)
         self._tools = CurrentBackends()
+        self._rules = KeptRules(store)
         self._is_replaced = False
         self._console: Console | None = None
         self.reloads = {"good": 0, "bad": 0}
@@ -154,8 +155,13 @@ class App:
         config = self.gateway.runtime.config
         if self.group is not None:
             self.group.start()
+        with suppress(StoreError):
+            await self._rules.load()
         await self.server.start(config.server.host, config.server.port, sock=sock)
-        self._watching = [spawn(self.keyring.watch(KEY_POLL_S), name="key watch")]
+        self._watching = [
+            spawn(self.keyring.watch(KEY_POLL_S), name="key watch"),
+            spawn(self._rules.watch(KEY_POLL_S), name="rule watch"),
+        ]
         if self._store is not None:
             old_usage = remove_old_usage_forever(self._store, lambda: self.gateway.runtime.config.store.usage_days)
             self._watching.append(spawn(old_usage, name="old usage"))
@@ -302,10 +308,10 @@ class App:
             fetcher = LinkedMediaFetcher(
                 self._client.send, config.fetch, USER_AGENT, proxies=read_proxies(self._environ)
             )
-        learned_quirks = old.learned_quirks if old is not None else LearnedQuirks()
+        self._rules.adopt(config.providers)
         budgets = msgspec.structs.asdict(config.effort)
         plans = self._plan_tools(config, providers, None if old is None else old.config.tools)
-        return Runtime(config, providers, catalogues, PROTOCOLS, fetcher, budgets, learned_quirks, plans)
+        return Runtime(config, providers, catalogues, PROTOCOLS, fetcher, budgets, self._rules, plans)
 
     def _plan_tools(self, config: Config, providers: Mapping[str, Provider], old: Tools | None) -> dict[str, ToolPlan]:
         if config.tools != old:

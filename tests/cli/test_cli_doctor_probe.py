@@ -76,7 +76,7 @@ def test_a_discovered_server_gets_a_section(shell: Shell) -> None:
         done = shell.run("doctor", "vllm", "--write")
     assert done.code == 0
     written = tomllib.loads(shell.read(".config/dragoman/dragoman.toml"))["providers"]["vllm"]
-    assert written == {"kind": "openai-compatible", "endpoint": fake.url, "protocol": "chat"}
+    assert written == {"kind": "openai-compatible", "endpoint": fake.url, "protocol": "chat", "quirks": "vllm"}
 
 
 @pytest.mark.parametrize(

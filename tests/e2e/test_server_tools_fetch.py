@@ -190,4 +190,5 @@ def test_a_fetched_page_of_the_history_is_call_and_result_and_the_vendors_own_bl
     assert b"dgm1." not in request.body
     use, result = history["content"][:2]
     assert result.pop("encrypted_content").startswith("dgm1.")
+    assert use.pop("caller") == result.pop("caller") == {"type": "direct"}  # the default
     assert request.json["messages"][1]["content"][:2] == [use, result]

@@ -136,7 +136,7 @@ def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
 def repeat_in_error(sent_request: ReceivedRequest) -> Answer:
     """Repeats the client's text in an error that names a field."""
     if b"Provoke" in sent_request.body and b'"max_completion_tokens"' in sent_request.body:
-        body = b'{"error":{"message":"max_completion_tokens is not permitted","type":"invalid"}}'
+        body = b'{"error":{"message":"max_completion_tokens: Extra inputs are not permitted","type":"invalid"}}'
         return Answer(body, status=422, content_type="application/json")
     return REPLY
 

@@ -310,7 +310,7 @@ def join_blocks(events: Sequence[JsonObject]) -> list[JsonObject]:
             case {"type": "content_block_delta", "delta": {"partial_json": json}}:
                 blocks[-1]["input"] = (blocks[-1]["input"] or "") + json
             case {"type": "content_block_delta", "delta": {"type": "citations_delta", "citation": citation}}:
-                blocks[-1].setdefault("citations", []).append(citation)
+                blocks[-1]["citations"] = [*(blocks[-1]["citations"] or ()), citation]
             case {"type": "content_block_delta", "delta": delta}:
                 [name] = delta.keys() - {"type"}
                 blocks[-1][name] = blocks[-1].get(name, "") + delta[name]

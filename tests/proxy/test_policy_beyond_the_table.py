@@ -13,12 +13,14 @@ from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import Request, Role, Text, Turn
 from dragoman.translate.hub.usage import Usage
 from dragoman.upstreams.provider import Adjustment, RequestRules
+from dragoman.upstreams.rejections.rules import Found
 from narrowing import expect, present
 from proxy.in_memory import MESSAGES_STREAM, make_provider, make_renewing, run
 from proxy.policy_trial import ONE, TWO, Trial
 from proxy.rigs import WriterRig
 from tables import each_row
 
+BROKEN_OFF = Failure(Kind.LOST, "gone")
 REFUSED_CREDENTIAL = Failure(Kind.CREDENTIAL, "the token has expired")
 
 
@@ -62,8 +64,7 @@ def drop_seed(request: Request, ledger: Ledger) -> Request:
 AMENDS = {
     "temperature": Adjustment("without temperature", drop_temperature),
     "seed": Adjustment("without seed", drop_seed),
-    "server": Adjustment("as its server wants it", quirk="plain"),
-    "model": Adjustment("as the model wants it", quirk="no_chat_tools", of_model=True, reroutes=True),
+    "again": Adjustment("unchanged"),
 }
 
 
@@ -83,23 +84,53 @@ def test_each_change_is_tried_once_and_changes_accumulate() -> None:
     assert trial.after(objection("temperature")) == GiveUp(Failure(Kind.BAD_REQUEST, "temperature"))
 
 
-def test_a_quirk_is_learnt_for_the_tenant_and_the_request_is_repeated_at_once() -> None:
-    trial = Trial(first=make_provider("one", requests=RequestRules(adjust=adjust_by_message)))
+SAMPLING, ROLE, FIELD = Found("no_sampling"), Found("no_developer"), Found("extra_field", "/tools/*/new")
+
+
+def rejection(*repairs: Found, words: str = "no") -> NoReply:
+    return NoReply(Failure(Kind.BAD_REQUEST, words), ErrorReply(400, Headers([]), b"{}"), repairs=repairs)
+
+
+def test_what_is_rejected_is_learnt_once_the_request_without_it_is_answered() -> None:
+    trial = Trial()
+    assert trial.expect_ask(trial.begin()).repairs == ()
+    assert trial.expect_ask(trial.after(rejection(SAMPLING))).repairs == (SAMPLING,)
+    assert trial.expect_ask(trial.after(rejection(ROLE))).repairs == (SAMPLING, ROLE)
+    assert trial.policy.tries_repairs
+    assert trial.learnt.find("t", "one", "m") == ()
+    trial.policy.record_repaired()
+    assert trial.learnt.find("t", "one", "m") == (SAMPLING, ROLE)
+    assert trial.learnt.find("t", "one", "another model") == (ROLE,)
+    assert trial.learnt.find("another tenant", "one", "m") == ()
+    assert not trial.policy.tries_repairs
+
+
+@each_row("then", [rejection(words="still no"), NoReply(Failure(Kind.UPSTREAM, "broken")), NoReply(BROKEN_OFF)])
+def test_a_changed_request_that_fails_too_teaches_nothing_and_the_first_error_is_reported(then: NoReply) -> None:
+    trial = Trial()
     trial.begin()
-    assert trial.expect_ask(trial.after(objection("server"))).changes == ()
-    trial.expect_ask(trial.after(objection("model")))
-    assert trial.learnt.quirks("t", "one") == {"plain", "no_chat_tools:m"}
-    assert trial.learnt.quirks("another tenant", "one") == frozenset()
+    first = rejection(SAMPLING, words="the first")
+    step = trial.after(first)
+    while isinstance(step, Ask):
+        step = trial.after(then)
+    assert step == GiveUp(first.failure, first.error_reply)
+    assert trial.learnt.list_all() == []
+
+
+def test_a_call_is_repaired_three_times_at_most() -> None:
+    trial = Trial()
+    trial.begin()
+    for number in range(3):
+        trial.expect_ask(trial.after(rejection(Found("extra_field", f"/f{number}"), words=str(number))))
+    assert expect(GiveUp, trial.after(rejection(FIELD))).failure.message == "0"
 
 
 @pytest.mark.parametrize(
     ("objected", "credentials", "is_repeated"),
     [
         ("temperature", 1, False),
-        ("server", 1, False),
-        ("model", 1, True),
         ("temperature", 2, True),
-        ("server", 2, False),
+        ("again", 2, False),
     ],
 )
 def test_bytes_that_passed_unchanged_are_rebuilt_only_where_the_refusal_is_of_our_making(

@@ -140,7 +140,7 @@ async def test_a_form_is_sent_again_as_a_whole() -> None:
 
 
 async def test_a_refused_request_is_not_adjusted() -> None:
-    rules = RequestRules(adjust=lambda failure: Adjustment("again", reroutes=True))
+    rules = RequestRules(adjust=lambda failure: Adjustment("again"))
     async with open_rig(document(b'{"error":{"message":"no"}}', status=400), requests=rules) as rig:
         with pytest.raises(RequestError):
             await rig.ask()

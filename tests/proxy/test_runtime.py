@@ -6,6 +6,7 @@ from dragoman.config.settings import ModelRoute
 from dragoman.proxy.runtime import find_targets, list_known_models, target_settings
 from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.upstreams.provider import Catalogue, ModelInfo, Provider
+from dragoman.upstreams.rejections.rules import Found
 from dragoman.upstreams.routing import Route
 from proxy.in_memory import make_provider, make_world, run
 
@@ -60,10 +61,12 @@ def test_what_is_listed_and_learnt_decides_what_a_request_is_fitted_to() -> None
     run(world.catalogues["one"].wait_for_list())
     plain = target_settings(world, route, "t")
     assert (plain.profile.max_output, plain.profile.no_tools_in, plain.quirks) == (1234, (), frozenset())
-    world.learned_quirks.add("t", "one", "plain")
-    world.learned_quirks.add("t", "one", "no_chat_tools:m")
-    assert target_settings(world, route, "t").quirks == {"plain", "no_chat_tools:m"}
+    world.learned_quirks.add("t", "one", "m", Found("max_tokens", "/max_completion_tokens"))
+    world.learned_quirks.add("t", "one", "m", Found("no_chat_tools"))
+    assert target_settings(world, route, "t").quirks == {"max_tokens", "no_chat_tools"}
     assert target_settings(world, route, "t").profile.no_tools_in == ("chat",)
+    assert target_settings(world, route, "t", strict=True).rules == ()
+    assert target_settings(world, route, "u", (Found("max_tokens"),)).quirks == {"max_tokens"}
     assert target_settings(world, Route("one", "n"), "t").profile.no_tools_in == ()
     assert target_settings(world, route, "another tenant").profile.no_tools_in == ()
 

@@ -226,7 +226,7 @@ def test_a_document_of_the_same_protocol_passes_to_the_byte() -> None:
 def test_a_document_of_another_protocol_is_translated() -> None:
     played = play(WHOLE_TRANSLATED, document(WHOLE))
     assert played.end == Completed()
-    assert msgspec.json.decode(played.reply.body)["content"] == [{"type": "text", "text": "Half a loaf"}]
+    assert msgspec.json.decode(played.reply.body)["content"][0]["text"] == "Half a loaf"
     assert played.first_tokens == 1
 
 
@@ -259,7 +259,7 @@ def test_a_reply_that_always_streams_is_folded_for_a_client_that_wants_a_documen
         Scene("messages", False, "kiro", replies=KIRO), make_framed(words("Half a "), words("loaf"), tail(), cut=9)
     )
     assert played.end == Completed()
-    assert msgspec.json.decode(played.reply.body)["content"] == [{"type": "text", "text": "Half a loaf"}]
+    assert msgspec.json.decode(played.reply.body)["content"][0]["text"] == "Half a loaf"
 
 
 @pytest.mark.parametrize("stream", [True, False])

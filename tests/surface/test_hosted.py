@@ -29,7 +29,13 @@ MCP_ITEM = {
     "error": None,
 }
 CODE_BLOCKS: tuple[JsonObject, ...] = (
-    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "code_execution", "input": {"code": "print(6*7)"}},
+    {
+        "type": "server_tool_use",
+        "id": "srvtoolu_1",
+        "name": "code_execution",
+        "input": {"code": "print(6*7)"},
+        "caller": {"type": "direct"},
+    },
     {
         "type": "code_execution_tool_result",
         "tool_use_id": "srvtoolu_1",

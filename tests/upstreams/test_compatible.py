@@ -20,7 +20,7 @@ def picky(request: ReceivedRequest) -> Answer:
     """Knows neither tiers nor the newer name of the cap."""
     for field in ("service_tier", "max_completion_tokens"):
         if field in request.body.decode():
-            body = b'{"error":{"message":"Extra inputs are not permitted: %s","type":"invalid"}}' % field.encode()
+            body = b'{"error":{"message":"%s: Extra inputs are not permitted","type":"invalid"}}' % field.encode()
             return Answer(body, status=422, content_type="application/json")
     return Answer(REPLY, content_type="application/json")
 

@@ -46,7 +46,7 @@ def make_owner_page(owner: str) -> dict[str, Answer]:
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
-    ("name", "quirks"), [("ollama", ("ollama",)), ("lmstudio", ()), ("vllm", ()), ("llamacpp", ())]
+    ("name", "quirks"), [("ollama", ("ollama",)), ("lmstudio", ()), ("vllm", ("vllm",)), ("llamacpp", ("llama.cpp",))]
 )
 def test_a_server_that_lists_models_is_found_with_its_quirks(name: str, quirks: tuple[str, ...]) -> None:
     with FakeUpstream(models=("m",)) as fake:
@@ -58,7 +58,7 @@ def test_a_server_that_lists_models_is_found_with_its_quirks(name: str, quirks: 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
     ("owner", "name", "quirks"),
-    [("me", "llamacpp", ("llama-cpp-python",)), ("llamacpp", "llamacpp", ()), ("vllm", "vllm", ())],
+    [("me", "llamacpp", ("llama-cpp-python",)), ("llamacpp", "llamacpp", ("llama.cpp",)), ("vllm", "vllm", ("vllm",))],
 )
 def test_a_server_on_another_ones_port_is_identified_by_its_list(
     owner: str, name: str, quirks: tuple[str, ...]

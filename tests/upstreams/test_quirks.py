@@ -45,7 +45,7 @@ def test_a_server_and_further_quirks_are_named_together(tmp_path: Path) -> None:
 
 def test_an_unknown_quirk_is_reported_with_line_and_nearest_spelling(tmp_path: Path) -> None:
     expected = f'4: providers.p.quirks: expected one of {CHOICES}, got "{{}}"; did you mean "{{}}"?'
-    assert problem_of(tmp_path, COMPATIBLE + 'quirks = "llama_cpp"') == expected.format("llama_cpp", "llama-cpp-python")
+    assert problem_of(tmp_path, COMPATIBLE + 'quirks = "llama_cpp"') == expected.format("llama_cpp", "llama.cpp")
     misspelt = problem_of(tmp_path, COMPATIBLE + 'quirks = ["plain", "max-tokens"]')
     assert misspelt == expected.format("max-tokens", "max_tokens")
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "usage": "Show what was used: requests, tokens and cost.",
     "responses": "List, show and delete stored responses.",
     "doctor": "Check everything and show what to do.",
+    "quirks": "Show and forget what was learned from rejections.",
     "capture": "List, show and export captured exchanges.",
     "replay": "Run a captured exchange through the current code.",
     "providers": "List, add and remove providers.",

@@ -52,6 +52,7 @@ Quirk = Literal[
     "cut_then_done",
     "no_stream_options",
     "short_call_ids",
+    "leading_system",
 ]
 # The paths of OpenAI's API, below /v1, that pass unchanged: translate/protocols/relayed_paths.py.
 PathName = Literal[
@@ -71,7 +72,8 @@ MAX_BUDGET = 1_000_000
 DefaultThinking = ThinkingEffort | Annotated[int, Meta(ge=1, le=MAX_BUDGET)]  # an effort, or a budget in tokens
 CacheSetting = Literal["auto", "client", "off"]
 CacheTtl = Literal["auto", "5m", "1h"]
-ServerName = Literal["llama-cpp-python", "ollama", "deepseek", "mistral"]  # known to upstreams/api_key.py
+# Known to upstreams/api_key.py.
+ServerName = Literal["llama-cpp-python", "llama.cpp", "ollama", "vllm", "deepseek", "mistral"]
 
 
 THINKING_EFFORTS: tuple[ThinkingEffort, ...] = get_args(ThinkingEffort)

@@ -116,6 +116,8 @@ class ActiveCall:
         assert prepared is not None
         assert reply is not None
         self._accepted = True
+        if self._policy.tries_repairs:
+            self._policy.record_repaired()
         watches_credentials, stored_id = self._policy.watches_credentials, None
         if watches_credentials or call.state is not None:
             stored_id = prepared.find_stored_id(reply.watch.started)
@@ -130,7 +132,7 @@ class ActiveCall:
             call.record.recording.why = reply.why
         if turn.built is not None and turn.built.cache is not None and not turn.is_continuation:
             turn.built.cache.record()
-        ledger = None if turn.built is None else turn.built.ledger
+        ledger = prepared.ledger
         call.record.record_reply(prepared.route, prepared.protocol.name, ledger, reply)
 
     async def _give_up(self, step: GiveUp) -> None:

@@ -1,6 +1,6 @@
 """Decide what follows each upstream turn: retry, another credential or target, a continuation, or the end.
 
-No I/O: a `Policy` gets how a turn ended and returns the next step. It learns quirks from refusals.
+No I/O: a `Policy` gets how a turn ended and returns the next step. It learns from refusals.
 """
 
 import math
@@ -33,6 +33,7 @@ from dragoman.proxy.step import (
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.upstreams.learned_quirks import QuirkMemory
 from dragoman.upstreams.provider import Adjustment, Provider
+from dragoman.upstreams.rejections.rules import Found
 from dragoman.upstreams.routing import Route
 
 
@@ -157,6 +158,15 @@ class Policy:
         if self._round is not None:
             self._round.record_answer(headers, response)
 
+    @property
+    def tries_repairs(self) -> bool:
+        """Whether the request was changed after a refusal, so that an answer proves the change."""
+        return self._chances.first is not None
+
+    def record_repaired(self) -> None:
+        """Learn what the current target has accepted after a refusal."""
+        self._chances.learn(self._queue[0])
+
     def release(self) -> None:
         """Note that the call is over, perhaps because its client disconnected."""
         if self._round is not None:
@@ -189,12 +199,14 @@ class Policy:
         changes = self._chances.changes
         if self._continuation is not None:
             changes = (*changes, self._continuation.change)
-        return Ask(self._queue[0], member, self._number, changes, self._continuation, self._rounds, renew_after)
+        route = self._queue[0]
+        repairs = self._chances.list_repairs(route)
+        return Ask(route, member, self._number, changes, self._continuation, self._rounds, renew_after, repairs)
 
     def _after_no_reply(self, end: NoReply) -> Step:
-        member, model = self._member, self._queue[0].model
+        member = self._member
         assert member is not None
-        match self._chances.take(member, model, end):
+        match self._chances.take(member, self._queue[0], end):
             case SecondChance.RENEWED_CREDENTIAL:
                 return self._ask(member, renew_after=end.failure)
             case SecondChance.CHANGED_REQUEST:
@@ -221,7 +233,7 @@ class Policy:
             return self.begin()
         if self._continuation is not None:  # the client gets the reason why the first upstream broke off
             return GiveUp(self._continuation.failure)
-        reported = choose_failure((*self._failed, end))
+        reported = self._chances.first or choose_failure((*self._failed, end))
         return GiveUp(reported.failure, reported.error_reply)
 
     def _retry_wait_s(self, failure: Failure) -> float | None:
@@ -294,32 +306,55 @@ class SecondChance(Enum):
     CHANGED_REQUEST = "changed request"
 
 
+MAX_REPAIRS = 3  # requests of one call that are sent because of refusals, besides those that were refused
+
+
 class SecondChances(Struct, eq=False):
-    """What may be changed after a refusal, each once: a renewed credential, an adjusted request."""
+    """What may be changed after a refusal, each once: a renewed credential, an adjusted request.
+
+    What was rejected is learnt once the request without it has been answered; if it is not, `first` is the failure.
+    """
 
     _learnt: QuirkMemory
     _tenant: str
     _adjusts: bool = True  # the request can be built anew
     _taken: frozenset[tuple[str, int, str]] = frozenset()
+    _repairs: dict[Route, tuple[Found, ...]] = {}  # tried, and not learnt yet
+    _requests: int = 0  # that were sent with repairs
+    first: NoReply | None = None  # the refusal that was answered with a repair
     changes: tuple[Change, ...] = ()
 
-    def take(self, provider: Provider, model: str, end: NoReply) -> SecondChance | None:
+    def take(self, provider: Provider, route: Route, end: NoReply) -> SecondChance | None:
         """Return the change with which the same provider is tried again at once; None: it is not."""
         failure = end.failure
         auth = provider.auth
         if auth.renew is not None and auth.renews_after(failure) and self._is_first(provider, "renew"):
             return SecondChance.RENEWED_CREDENTIAL
-        adjustment = provider.requests.adjust(failure) if self._adjusts else None
+        if not self._adjusts:
+            return None
+        if end.repairs and self._requests < MAX_REPAIRS:
+            self._requests += 1
+            self.first = self.first or end
+            self._repairs = {**self._repairs, route: (*self.list_repairs(route), *end.repairs)}
+            return SecondChance.CHANGED_REQUEST
+        adjustment = provider.requests.adjust(failure)
         if adjustment is None or (end.error_reply is not None and not _may_rebuild(adjustment, provider)):
             return None
         if not self._is_first(provider, adjustment.name):
             return None
-        if adjustment.quirk is not None:
-            quirk = f"{adjustment.quirk}:{model}" if adjustment.of_model else adjustment.quirk
-            self._learnt.add(self._tenant, provider.name, quirk)
         if adjustment.change is not None:
             self.changes += (adjustment.change,)
         return SecondChance.CHANGED_REQUEST
+
+    def list_repairs(self, route: Route) -> tuple[Found, ...]:
+        """Return what was rejected of this call by the target, as far as it is not learnt yet."""
+        return self._repairs.get(route, ())
+
+    def learn(self, route: Route) -> None:
+        """Keep what the target rejected, for it has answered the request without it."""
+        for found in self._repairs.pop(route, ()):
+            self._learnt.add(self._tenant, route.provider, route.model, found)
+        self.first = None
 
     def _is_first(self, provider: Provider, name: str) -> bool:
         chance = (provider.name, provider.account.slot, name)
@@ -332,6 +367,6 @@ class SecondChances(Struct, eq=False):
 def _may_rebuild(adjustment: Adjustment, provider: Provider) -> bool:
     """Whether a request that passed unchanged may be built anew, because the gateway caused the refusal.
 
-    Either we chose the endpoint, or we moved a conversation to a credential that cannot read another one's reasoning.
+    We moved the conversation to a credential that cannot read another one's reasoning.
     """
-    return adjustment.reroutes or (adjustment.change is not None and provider.account.pool is not None)
+    return adjustment.change is not None and provider.account.pool is not None

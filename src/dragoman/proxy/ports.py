@@ -75,9 +75,6 @@ class PromptMemory(Protocol):
     async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
         """Return what is known when a request of the session starts; None: the memory cannot be asked now."""
 
-    def derive_key(self, id: SessionId) -> str:
-        """Return the id of the session for its upstream; two client keys never have the same one."""
-
     def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
         """Remember a request that started at `at`, once its reply has begun."""
 

@@ -37,6 +37,9 @@ from dragoman.translate.passes.default_thinking import add_default_thinking
 from dragoman.translate.passes.server_tools import ServerTools
 from dragoman.translate.protocols import ACCOUNT_CHOICES, KEY_PLACES
 from dragoman.upstreams.provider import Attempt, Pass, Provider, UnsignedRequest, no_options, pass_body
+from dragoman.upstreams.rejections.repairs import apply_rules, is_own_vendor, list_configured
+from dragoman.upstreams.rejections.rules import Found
+from dragoman.upstreams.rejections.sent import Sent
 from dragoman.upstreams.routing import Route
 
 IDENTITY = (b"accept-encoding", b"identity")
@@ -97,7 +100,12 @@ class Outbound(Struct, frozen=True, kw_only=True):
 
 
 class Unchanged(Outbound, frozen=True, kw_only=True):
-    """The client's own bytes."""
+    """The client's own bytes, without what the upstream is known to reject."""
+
+    ledger: Ledger | None = None  # what was left out or changed; None: nothing
+
+    def count_losses(self, *, explain: bool, whole: bool) -> list[Header]:
+        return [] if self.ledger is None else _format_losses(self, self.ledger, len(self.ledger), explain)
 
     def find_error_body(self, body: bytes) -> bytes | None:
         """Return the error without the list of one in which Google writes it at times."""
@@ -164,9 +172,13 @@ class Translated(Outbound, frozen=True, kw_only=True):
 
     def count_losses(self, *, explain: bool, whole: bool) -> list[Header]:
         count = len(self.ledger) if whole else self.losses
-        if not explain:
-            return [format_loss_count(count)]
-        return redact_known_in_fields(format_loss_headers(tuple(self.ledger)[:count], count), self.secrets)
+        return _format_losses(self, self.ledger, count, explain)
+
+
+def _format_losses(prepared: Outbound, ledger: Ledger, count: int, explain: bool) -> list[Header]:
+    if not explain:
+        return [format_loss_count(count)]
+    return redact_known_in_fields(format_loss_headers(tuple(ledger)[:count], count), prepared.secrets)
 
 
 Prepared = Passthrough | Translated | Relayed
@@ -180,6 +192,7 @@ class TargetSettings(Struct, frozen=True):
     budgets: dict[str, int]
     quirks: frozenset[str]  # learnt, besides those that the provider is known for
     fetcher: MediaFetcher | None  # None: linked media are not fetched
+    rules: tuple[Found, ...] = ()  # learnt, of what the upstream rejects
     tool_plan: ToolPlan | None = None  # None: the gateway runs no tools for this provider
 
 
@@ -213,7 +226,7 @@ async def prepare(
     own_tools = await find_server_tools(call, plan) if has_own and plan is not None else ()
     is_altered = changes or own_tools or call.is_from_other_protocol or call.continues or provider.replies.stages
     if passing is not None and choice.unchanged and not is_altered:
-        return await _pass_unchanged(call, route, provider, protocol, passing, options, number)
+        return await _pass_unchanged(call, route, provider, fitting.rules, protocol, passing, options, number)
     why = _explain(call, provider, speaks, choice, own_tools, is_changed=bool(changes))
     if call.size > LARGE_BYTES:
         await call.read()
@@ -295,7 +308,14 @@ class _Message(Struct, frozen=True):
 
 
 async def _pass_unchanged(
-    call: Call, route: Route, provider: Provider, protocol: Protocol, passing: bytes, options: object, number: int
+    call: Call,
+    route: Route,
+    provider: Provider,
+    rules: tuple[Found, ...],
+    protocol: Protocol,
+    passing: bytes,
+    options: object,
+    number: int,
 ) -> Passthrough:
     """Return a request of the client's own bytes, with the upstream's name of the model."""
     upstream = protocol.upstream
@@ -310,9 +330,16 @@ async def _pass_unchanged(
             body = await run_off_loop(len(passing), partial(upstream.put_model, passing, route.model))
     path, query = upstream.locate(route.model, call.stream).path, client_query(call.query)
     headers = client_headers(call.headers, call.is_owner, provider, upstream)
+    ledger = None
+    if rules and not is_own_vendor(provider, protocol.name):
+        sent, ledger = await _leave_out_rejected(Sent(protocol.name, body, headers), rules)
+        body, headers = sent.body, sent.headers
+        if call.record.recording is not None:
+            call.record.recording.record_built(ledger)
     message = _Message(body, headers, path, query, call.request, call.headers.lasting is not None)
     unsigned, out, secrets = await _address(message, call, provider, protocol, number)
     return Passthrough(
+        ledger=ledger,
         route=route,
         provider=provider,
         protocol=protocol,
@@ -324,6 +351,13 @@ async def _pass_unchanged(
         owner=call.is_owner,
         why=same_protocol(protocol.name),
     )
+
+
+async def _leave_out_rejected(sent: Sent, rules: tuple[Found, ...]) -> tuple[Sent, Ledger | None]:
+    """Return bytes that pass without what their upstream rejects, and what that costs, if anything."""
+    ledger = Ledger()
+    sent = await run_off_loop(len(sent.body), partial(apply_rules, sent, rules, ledger))
+    return sent, ledger if len(ledger) else None
 
 
 def _explain(
@@ -379,8 +413,6 @@ async def _translate(
             request = await _with_media(request, upstream, fitting.fetcher)
         request = await run_off_loop(size, partial(_apply_changes, request, rules.passes, ledger))
         body = await run_off_loop(size, partial(upstream.build, request, target, ledger))
-    if call.strict and len(ledger):
-        raise RequestError(strict_refusal(ledger))
     headers = _headers_for(request, upstream)
     location = upstream.locate(target.model, request.stream or upstream.always_streams)
     query, is_lasting = location.query, True
@@ -388,6 +420,13 @@ async def _translate(
         headers = client_headers(call.headers, call.is_owner, provider, upstream)
         is_lasting = call.headers.lasting is not None
         query = _merge_queries(query, client_query(call.query))
+    rejected = (*fitting.rules, *list_configured(provider, target.model))
+    if rejected:
+        sent = Sent(protocol.name, body, headers)
+        sent = await run_off_loop(len(body), partial(apply_rules, sent, rejected, ledger))
+        body, headers = sent.body, sent.headers
+    if call.strict and len(ledger):
+        raise RequestError(strict_refusal(ledger))
     return request, tools, _Message(body, headers, location.path, query, lambda: request, is_lasting)
 
 

@@ -1,6 +1,7 @@
 """Plan how the upstream requests of a call use prompt caches, and remember what they sent."""
 
 import time
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -8,7 +9,7 @@ from dragoman.net.tasks import run_off_loop
 from dragoman.proxy.call import Call
 from dragoman.proxy.ports import PromptMemory
 from dragoman.translate.caching.memory import SessionId, SessionMemories
-from dragoman.translate.caching.session_names import derive_key, name_session
+from dragoman.translate.caching.session_names import derive_key, digest_beginning, read_name
 from dragoman.translate.hub.caching import FIVE_MINUTES, CacheMode, CachePlan, SentPrompt, SessionMemory
 from dragoman.translate.hub.ext import CACHE_MODE
 from dragoman.translate.hub.ports import Upstream
@@ -26,9 +27,6 @@ class ProcessMemory:
 
     async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
         return self._memories.recall(id, at)
-
-    def derive_key(self, id: SessionId) -> str:
-        return derive_key(id.tenant, id.session)
 
     def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
         self._memories.record(id, sent, at)
@@ -58,7 +56,9 @@ async def plan_cache(
 ) -> PlannedCache:
     """Return how a request is cached that is built for another protocol than its client's."""
     rules, mode = provider.requests, choose_mode(request, provider.requests)
-    session = await run_off_loop(call.size, lambda: name_session(call.headers.get, request))
+    session = read_name(call.headers.get, request)
+    if session is None:
+        session = await run_off_loop(call.size, partial(digest_beginning, request))
     id = SessionId(call.tenant, session, provider.name, provider.account.slot, route.model)
     has_session = mode is CacheMode.AUTO or request.cache_key is not None
     started_at = time.time()
@@ -69,7 +69,7 @@ async def plan_cache(
         known,
         breakpoints=rules.cache_breakpoints and find_profile(route.model).cache_breakpoints,
         takes_keys=rules.cache_keys,
-        key=memory.derive_key(id) if rules.cache_keys and has_session else None,
+        key=derive_key(call.tenant, session) if rules.cache_keys and has_session else None,
     )
     return PlannedCache(memory, id, plan, started_at)
 

@@ -281,8 +281,7 @@ def own_headers(call: Call, prepared: Prepared, why: Why, given: list[Header], *
         *id_headers(call.client, call.id, given),
         _route_header(prepared.route),
     ]
-    if not prepared.why.passes:
-        head += prepared.count_losses(explain=call.explain, whole=whole)
+    head += prepared.count_losses(explain=call.explain, whole=whole)
     if call.explain:
         head.append((b"x-dragoman-why", str(why).encode("ascii", "replace")))
     return head

@@ -14,7 +14,9 @@ from dragoman.translate.hub.failure import UNKNOWN_MODEL, Failure, Kind, Request
 from dragoman.translate.hub.ports import Protocol
 from dragoman.translate.profiles.model_table import find_profile
 from dragoman.upstreams.learned_quirks import QuirkMemory
-from dragoman.upstreams.provider import Provider, apply_learned_quirks
+from dragoman.upstreams.provider import Provider
+from dragoman.upstreams.rejections.repairs import adapt_profile
+from dragoman.upstreams.rejections.rules import Found, list_quirks
 from dragoman.upstreams.routing import (
     KnownModels,
     Route,
@@ -38,13 +40,13 @@ class Runtime(Struct, frozen=True):
     protocols: dict[str, Protocol]
     fetcher: MediaFetcher | None
     budgets: dict[str, int]  # effort -> thinking budget
-    learned_quirks: QuirkMemory  # oddities that compatible servers have shown
+    learned_quirks: QuirkMemory  # what upstreams have rejected
     tool_plans: Mapping[str, ToolPlan] = {}  # by provider: the tools that the gateway runs for it
     targets: dict[str, tuple[Route, ...]] = field(default_factory=dict)  # of model names that were requested before
     settings: "dict[SettingsKey, TargetSettings]" = field(default_factory=dict)  # of targets that were used before
 
 
-SettingsKey = tuple[Route, frozenset[str], int | None]  # with the learned quirks and the output limit that is listed
+SettingsKey = tuple[Route, tuple[Found, ...], int | None]  # with what was learnt and the output limit that is listed
 
 
 async def find_targets(runtime: Runtime, name: str, fallback: str = "") -> tuple[Route, ...]:
@@ -82,33 +84,34 @@ def describe_unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str,
     return Failure(Kind.NOT_FOUND, message, code=UNKNOWN_MODEL, at="/model")
 
 
-def target_settings(runtime: Runtime, route: Route, tenant: str) -> TargetSettings:
-    learned_quirks = runtime.learned_quirks.quirks(tenant, route.provider)
+def target_settings(
+    runtime: Runtime, route: Route, tenant: str, repairs: tuple[Found, ...] = (), *, strict: bool = False
+) -> TargetSettings:
+    """Return what a request is fitted to. `repairs` are not learnt yet; a strict request is sent in its full form."""
+    rules = () if strict else (*runtime.learned_quirks.find(tenant, route.provider, route.model), *repairs)
     catalogue = runtime.catalogues.get(route.provider)
     max_output = None if catalogue is None else catalogue.max_output(route.model)
-    key = (route, learned_quirks, max_output)
+    key = (route, rules, max_output)
     settings = runtime.settings.get(key)
     if settings is None:
         if len(runtime.settings) >= MAX_TARGETS:
             runtime.settings.clear()
-        settings = runtime.settings[key] = _make_settings(runtime, route, learned_quirks, max_output)
+        settings = runtime.settings[key] = _make_settings(runtime, route, rules, max_output)
     return settings
 
 
-def _make_settings(
-    runtime: Runtime, route: Route, learned_quirks: frozenset[str], max_output: int | None
-) -> TargetSettings:
-    profile = find_profile(route.model)
+def _make_settings(runtime: Runtime, route: Route, rules: tuple[Found, ...], max_output: int | None) -> TargetSettings:
+    profile, quirks = find_profile(route.model), list_quirks(rules)
     if max_output is not None:
         profile = replace(profile, max_output=max_output)
-    profile = apply_learned_quirks(profile, learned_quirks, route.model)
+    profile = adapt_profile(profile, quirks)
     plan = runtime.tool_plans.get(route.provider)
     budgets = runtime.budgets
     if profile.budget is not None:
         origins = runtime.config.origins
         configured = {name: budget for name, budget in budgets.items() if f"effort.{name}" in origins}
         budgets = profile.budget.by_effort | configured
-    return TargetSettings(runtime.protocols, profile, budgets, learned_quirks, runtime.fetcher, plan)
+    return TargetSettings(runtime.protocols, profile, budgets, quirks, runtime.fetcher, rules, plan)
 
 
 def list_known_models(runtime: Runtime) -> dict[str, KnownModels]:

@@ -21,6 +21,8 @@ from dragoman.proxy.rounds import (
 )
 from dragoman.translate.hub.failure import Failure
 from dragoman.upstreams.provider import Provider
+from dragoman.upstreams.rejections.complaint import Complaint
+from dragoman.upstreams.rejections.rules import Found
 from dragoman.upstreams.routing import Route
 
 if TYPE_CHECKING:  # it imports this module
@@ -41,6 +43,8 @@ class NoReply(Struct, frozen=True):
 
     failure: Failure
     error_reply: ErrorReply | None = None
+    complaint: Complaint | None = None  # what the upstream has said about the request
+    repairs: tuple[Found, ...] = ()  # the rules of which that is an instance
 
 
 class Interrupted(Struct, frozen=True):
@@ -70,6 +74,7 @@ class Ask(Struct, frozen=True):
     continuation: Continuation | None = None  # of a reply that another upstream has begun
     rounds: Rounds | None = None  # of this reply, between which the gateway has run tools
     renew_after: Failure | None = None  # renew the credential first; this stays the failure if that does not work
+    repairs: tuple[Found, ...] = ()  # what was rejected of it in this call, and is not learnt yet
 
 
 class Wait(Struct, frozen=True):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.net.client import ConnectionLost, UpstreamTimeout
 from dragoman.net.headers import Headers
@@ -28,6 +29,8 @@ from dragoman.state.lost_calls import add_notice, digest_conversation
 from dragoman.translate.hub.failure import Failure, RequestError
 from dragoman.translate.hub.ports import Progress
 from dragoman.upstreams.provider import IncomingResponse
+from dragoman.upstreams.rejections.repairs import complain, find_repairs
+from dragoman.upstreams.rejections.sent import Sent
 
 
 class CallContext(Struct, frozen=True):
@@ -56,6 +59,31 @@ class UpstreamTurn:
         self.reply: TurnReply | None = None  # from its first bytes on
 
     async def run(self) -> TurnEnd:
+        end = await self._run()
+        return await self._find_repairs(end) if type(end) is NoReply and self.prepared is not None else end
+
+    async def _find_repairs(self, end: NoReply) -> NoReply:
+        """Add what the refusal says about the request, unless that must be sent in its full form."""
+        prepared, call = self.prepared, self._context.call
+        if prepared is None or call.strict:
+            return end
+        complaint = end.complaint or (complain(end.failure) if self._answer is not None else None)
+        if complaint is None:
+            return end
+        unsigned = prepared.unsigned
+        sent = Sent(prepared.protocol.name, unsigned.body, unsigned.others)
+        find = partial(
+            find_repairs,
+            end.failure,
+            complaint,
+            sent,
+            prepared.provider,
+            self._replies.rules,
+            passed=prepared.why.passes,
+        )
+        return replace(end, repairs=await run_off_loop(len(unsigned.body), find))
+
+    async def _run(self) -> TurnEnd:
         ask = self._ask
         if ask.renew_after is not None:
             assert ask.provider.auth.renew is not None

@@ -23,6 +23,7 @@ from dragoman.proxy.step import ErrorReply, NoReply
 from dragoman.translate.framing.known_secrets import redact_known, redact_known_in_fields
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.upstreams.provider import Provider, UnsignedRequest
+from dragoman.upstreams.rejections.complaint import read_complaint
 
 log = logging.getLogger(__name__)
 
@@ -58,12 +59,13 @@ def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoRep
     _log_refusal(prepared, failure)
     failure = attribute_failure(prepared, adjust_reset_time(failure, answer.headers, now))
     failure = add_retry_advice(failure, answer.headers, now, prepared.provider.account.exhausted_until)
+    complaint = read_complaint(answer.status, body)
     own = prepared.find_error_body(body)
     if own is None or failure.kind in (Kind.CREDENTIAL, Kind.FORBIDDEN):
-        return NoReply(failure)
+        return NoReply(failure, complaint=complaint)
     headers = answer.headers if prepared.owner else drop_account_headers(answer.headers)
     redacted = Headers(redact_known_in_fields(list(headers), prepared.secrets))
-    return NoReply(failure, ErrorReply(answer.status, redacted, own))
+    return NoReply(failure, ErrorReply(answer.status, redacted, own), complaint)
 
 
 def _log_refusal(prepared: Prepared, failure: Failure) -> None:

@@ -13,6 +13,7 @@ from dragoman.server.handler import RequestHandler
 from dragoman.server.responses import ResponsesApi
 from dragoman.state.background import STATUSES
 from dragoman.upstreams.provider import Provider
+from dragoman.upstreams.rejections.rules import BY_ID
 
 AVAILABLE = "available"
 
@@ -45,6 +46,8 @@ def make_metrics_reader(
         yield from response_samples(site.responses if isinstance(site.responses, ResponsesApi) else None)
         for how, count in site.parked_runs.joined.items():
             yield Reading(catalogue.RUNS_JOINED.name, (how,), (count,))
+        for rule in BY_ID:
+            yield Reading(catalogue.LEARNED.name, (rule,), (gateway.runtime.learned_quirks.counts.get(rule, 0),))
         for result, count in reloads.items():
             yield Reading(catalogue.RELOADS.name, (result,), (count,))
         now = time.time()

@@ -309,6 +309,22 @@ STEPS: tuple[str, ...] = (
     """
     UPDATE {schema}usage SET upstream_protocol = 'echo' WHERE upstream_protocol = 'native';
     """,
+    # What upstreams have rejected. `rule_changes` tells processes to read the rules again.
+    """
+    CREATE TABLE {schema}learned_rules (
+        tenant    TEXT NOT NULL,
+        provider  TEXT NOT NULL,
+        rule      TEXT NOT NULL,
+        path      TEXT NOT NULL,
+        model     TEXT NOT NULL,
+        section   TEXT NOT NULL,
+        learnt_at {int} NOT NULL,
+        PRIMARY KEY (tenant, provider, rule, path, model)
+    ){no_rowid};
+    CREATE INDEX rules_by_age ON {schema}learned_rules (learnt_at);
+    CREATE TABLE {schema}rule_changes (number {int} NOT NULL);
+    INSERT INTO {schema}rule_changes VALUES (1);
+    """,
 )
 
 

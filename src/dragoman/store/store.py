@@ -8,6 +8,7 @@ from dragoman.store.client_keys import ClientKeys
 from dragoman.store.console_sessions import ConsoleSessionTable
 from dragoman.store.cut_calls import CutCallTable
 from dragoman.store.database import Database, DriverMissing, StoreError
+from dragoman.store.learned_rules import LearnedRules
 from dragoman.store.responses import Responses
 from dragoman.store.runs import Runs
 from dragoman.store.usage import UsageTable
@@ -20,8 +21,8 @@ NO_POSTGRES_DRIVER = (
 )
 
 
-class Store(ClientKeys, CutCallTable, UsageTable, AuditLog, ConsoleSessionTable):
-    """Client keys, cut tool calls, usage, the audit log, sessions of the console, and stored responses, in a database.
+class Store(ClientKeys, CutCallTable, LearnedRules, UsageTable, AuditLog, ConsoleSessionTable):
+    """Client keys, cut calls, learnt rules, usage, the audit log, console sessions and stored responses.
 
     Every operation may raise StoreError, does not block the event loop, and works again without a restart once the
     database does.

@@ -1,7 +1,6 @@
 """Providers that need only an API key: OpenAI, Anthropic, and servers that are compatible with them."""
 
-from collections.abc import Collection, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -9,18 +8,15 @@ from msgspec.structs import replace
 from dragoman.config.settings import ProviderConfig, Quirk
 from dragoman.net.headers import Header
 from dragoman.translate.hub.events import Event
-from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.ports import Stage
 from dragoman.translate.hub.request import Request
 from dragoman.upstreams.provider import (
-    Adjustment,
     Auth,
     Provider,
     ReplyRules,
     RequestRules,
     SendRequest,
     UnsignedRequest,
-    adjust_chat_tools,
     adjust_reasoning,
 )
 from dragoman.upstreams.section import api_key_reader, read_catalogue, read_endpoint, read_secrets
@@ -32,10 +28,6 @@ def make_openai(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
     async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         key = read_key()
         return ((b"authorization", b"Bearer " + key),) if key else ()
-
-    def adjust(failure: Failure) -> Adjustment | None:
-        """Use the model's other endpoint, or drop reasoning that it can no longer read."""
-        return adjust_chat_tools(failure, config.protocols) or adjust_reasoning(failure)
 
     return Provider(
         name=config.name,
@@ -50,7 +42,7 @@ def make_openai(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=read_catalogue(config),
         requests=RequestRules(
-            adjust=adjust, hosted_tools=frozenset(("web_search",)) if config.hosted_tools else frozenset()
+            adjust=adjust_reasoning, hosted_tools=frozenset(("web_search",)) if config.hosted_tools else frozenset()
         ),
     )
 
@@ -78,16 +70,6 @@ def make_anthropic(config: ProviderConfig, send: SendRequest, environ: Mapping[s
     )
 
 
-# A word in a server's complaint about a field that OpenAI accepts -> the quirk that later requests are built with.
-OBJECTIONS = {
-    "max_completion_tokens": "max_tokens",
-    "developer": "no_developer",
-    "custom": "no_custom_tools",
-    **dict.fromkeys(("prompt_cache", "verbosity", "safety_identifier", "metadata", "service_tier"), "plain"),
-    "stream_options": "no_stream_options",
-    "ool call id": "short_call_ids",  # in any case of the first letter
-}
-
 # By ServerName: what was observed, reported, or documented by the vendor. docs/quirks.md explains each quirk.
 SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
     {
@@ -103,7 +85,9 @@ SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
                 "cut_then_done",
             }
         ),
+        "llama.cpp": frozenset(),
         "ollama": frozenset({"max_tokens", "no_custom_tools"}),
+        "vllm": frozenset(),
         "deepseek": frozenset({"replay_reasoning", "no_custom_tools"}),
         "mistral": frozenset(
             {"max_tokens", "no_developer", "no_custom_tools", "plain", "no_stream_options", "short_call_ids"}
@@ -142,7 +126,7 @@ def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=replace(read_catalogue(config), servers=frozenset(config.quirks) & frozenset(SERVERS)),
-        requests=RequestRules(quirks=quirks, adjust=partial(adjust_compatible, protocols=config.protocols)),
+        requests=RequestRules(quirks=quirks, adjust=adjust_reasoning),
         replies=ReplyRules(stages=no_stages if "cut_then_done" in quirks else None),
     )
 
@@ -150,18 +134,6 @@ def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[
 def no_stages(request: Request) -> list[Stage[Event, Event]]:
     """Return no stage, but have the reply decoded: passed through unchanged, a truncated stream looks complete."""
     return []
-
-
-def adjust_compatible(failure: Failure, protocols: Collection[str]) -> Adjustment | None:
-    """Leave out the field that the server rejected, from now on; the ledger records it."""
-    other = adjust_chat_tools(failure, protocols) or adjust_reasoning(failure)
-    if other is not None or failure.kind is not Kind.BAD_REQUEST:
-        return other
-    complaint = failure.message + (failure.at or "")
-    for word, quirk in OBJECTIONS.items():
-        if word in complaint:
-            return Adjustment(quirk, quirk=quirk)
-    return None
 
 
 def expand_quirks(names: Iterable[str]) -> frozenset[str]:

@@ -29,12 +29,12 @@ DIAL = DialOptions(connect_timeout_s=CONNECT_TIMEOUT_S)
 USUAL_SERVERS: Mapping[str, tuple[ServerName, ...]] = {
     "ollama": ("ollama",),
     "lmstudio": (),
-    "vllm": (),
-    "llamacpp": (),
+    "vllm": ("vllm",),
+    "llamacpp": ("llama.cpp",),
 }
 OWNERS: Mapping[str, tuple[str, tuple[ServerName, ...]]] = {
-    "vllm": ("vllm", ()),
-    "llamacpp": ("llamacpp", ()),
+    "vllm": ("vllm", ("vllm",)),
+    "llamacpp": ("llamacpp", ("llama.cpp",)),
     "me": ("llamacpp", ("llama-cpp-python",)),
 }
 

@@ -9,10 +9,9 @@ import asyncio
 import math
 import random
 import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from dragoman.net.bodies import ResponseInChunks
 from dragoman.net.client import DialOptions, LatestFields, OutgoingRequest, Upload, join_fields
@@ -86,9 +85,6 @@ class Adjustment(Struct, frozen=True):
 
     name: str
     change: Callable[[Request, Ledger], Request] | None = None
-    quirk: str | None = None  # remembered: later requests are built for it from the start
-    of_model: bool = False  # the quirk belongs to this model, not to the whole provider
-    reroutes: bool = False  # it uses another endpoint, so a request that passed unchanged may be built anew
 
 
 def make_uuid() -> str:
@@ -271,14 +267,12 @@ class Provider(Struct, frozen=True):
         return self.replies.fix_response(out, await sending)
 
 
-NO_CHAT_TOOLS = "no_chat_tools"
 # Anthropic's messages about reasoning that it does not accept: it belongs to other turns, another model or account.
 REASONING_REJECTED = re.compile(
     r"invalid `(signature|data)` in `(redacted_)?thinking`|\bthinking\b.*\b(bound to a different|cannot be modified)",
     re.I | re.S,
 )
 BOUND = "bound to a different"
-CHAT_TOOLS_REJECTED = re.compile(r"\btools?\b.*\bnot supported\b.*chat/completions.*\bv1/responses", re.I | re.S)
 # Some vendors answer 403 to a bad token: that is a rejected credential, not a missing entitlement.
 BAD_TOKEN_CODES = frozenset({"invalid_api_key", "token_expired", "token_invalidated", "invalid_token", "expired_token"})
 BAD_TOKEN = re.compile(
@@ -286,20 +280,6 @@ BAD_TOKEN = re.compile(
     r"|\b(?:invalid|incorrect|expired|bad)\b.{0,60}\b(?:token|(?:api[ -]?)?key|credentials?)\b",
     re.IGNORECASE | re.DOTALL,
 )
-
-
-def adjust_chat_tools(failure: Failure, protocols: Collection[str]) -> Adjustment | None:
-    """Switch to the Responses endpoint where a model rejects function tools on the Chat endpoint."""
-    if failure.kind is not Kind.BAD_REQUEST or "responses" not in protocols:
-        return None
-    if not CHAT_TOOLS_REJECTED.search(failure.message):
-        return None
-    return Adjustment("other endpoint", quirk=NO_CHAT_TOOLS, of_model=True, reroutes=True)
-
-
-def apply_learned_quirks(profile: Profile, quirks: frozenset[str], model: str) -> Profile:
-    """Return a model's profile with the quirks that its upstream has shown."""
-    return replace(profile, no_tools_in=("chat",)) if f"{NO_CHAT_TOOLS}:{model}" in quirks else profile
 
 
 def adjust_reasoning(failure: Failure) -> Adjustment | None:

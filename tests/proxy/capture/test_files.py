@@ -152,9 +152,16 @@ def is_reworded_loss(part: str, change: Difference) -> bool:
     return part == "ledger" and reasonless[0] == reasonless[1]
 
 
+ADDED = re.compile(  # to Messages since then: what Anthropic's schema requires
+    r',?"(?:stop_details|container|server_tool_use|inference_geo|citations)":null|"service_tier":"standard"'
+    r'|,"cache_creation":\{"ephemeral_5m_input_tokens":0,"ephemeral_1h_input_tokens":0\}|,"caller":\{"type":"direct"\}'
+)
+
+
 def is_other_count(part: str, change: Difference) -> bool:
     """Whether only token counts differ: what a request with a cut call used is estimated since then."""
-    countless = [None if text is None else re.sub(r"tokens\":\d+", "", text) for text in (change.was, change.now)]
+    texts = [None if text is None else ADDED.sub("", text).replace("{,", "{") for text in (change.was, change.now)]
+    countless = [None if text is None else re.sub(r"tokens\":\d+", "", text) for text in texts]
     return countless[0] == countless[1] or (part == "hub events" and '"type":"used"' in (change.was or ""))
 
 

@@ -173,10 +173,6 @@ class Prompts:
         assert self._answers
         return SessionMemory((b"12345678",), strays=1)
 
-    def derive_key(self, id: SessionId) -> str:
-        assert self._answers
-        return "key-of-the-session"
-
     def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
         return
 
@@ -224,10 +220,6 @@ def look_up_all(real: Surroundings, lookups: Lookups) -> Surroundings:
     return Surroundings(look_up_through(real.runtime, lookups), memory, prompts)
 
 
-async def derive_key(around: Surroundings) -> object:
-    return around.prompts.derive_key(SESSION)
-
-
 async def search(around: Surroundings) -> object:
     return await present(around.plan.search).search(SearchQuery("bears", 3), 1.0)
 
@@ -270,7 +262,6 @@ ASK: dict[LookupName, Callable[[Surroundings], Awaitable[object]]] = {
     LookupName.SOONEST_CREDENTIAL: find_soonest_free,
     LookupName.MEDIA: lambda around: present(around.runtime.fetcher).fetch_all([PICTURE]),
     LookupName.CUT_CALLS: lambda around: around.memory.recall("t", (b"digest",)),
-    LookupName.SESSION_KEY: derive_key,
     LookupName.PROMPTS: lambda around: around.prompts.recall(SESSION, NOW),
     LookupName.TOOL_RUN: search,
     LookupName.TOOL_TEXT: lambda around: present(around.plan.describe_search)(True),

@@ -43,6 +43,12 @@ def no_parameters(body: Body) -> str | None:
     return "parameters: field required" if '"function"' in text and "parameters" not in text else None
 
 
+def later_system(body: Body) -> str | None:
+    text = msgspec.json.encode(body.get("messages", [])).decode()
+    is_later = text.find('"system"') > text.find('"user"') >= 0
+    return "System message must be at the beginning." if is_later else None
+
+
 def no_null(body: Body) -> str | None:
     return "content must be a string" if '"content":null' in msgspec.json.encode(body).decode() else None
 
@@ -74,6 +80,7 @@ def test_a_server_like_openai_needs_no_quirk() -> None:
         ("replay_reasoning", thoughts_missing),
         ("no_stream_options", has('"stream_options"')),
         ("short_call_ids", has(f'"{LONG_ID}"')),
+        ("leading_system", later_system),
     ],
 )
 @pytest.mark.parametrize("manner", ["says 400", "says 500"])

@@ -103,6 +103,9 @@ TOKENS = _counter(
 GUARD_TRIPS = _counter(
     "dragoman_guard_trips_total", "Times that the grammar guard corrected an illegal order of events."
 )
+LEARNED = _counter(
+    "dragoman_learned_total", "Rules that each worker has learned from the rejections of upstreams.", "rule"
+)
 LOSSES = _counter("dragoman_losses_total", "Losses recorded while translating requests.", *PROTOCOL_LABELS, "how")
 RETRIES = _counter(
     "dragoman_retries_total", "Failed attempts after which the same target was tried again.", "provider", "why"
@@ -194,7 +197,7 @@ CATALOGUE: dict[str, Family] = {
     for family in (
         *(REQUESTS, ANSWERED, REFUSED, IN_PROGRESS, STREAMS, CONNECTIONS),
         *(REQUEST_DURATION, OPERATION_DURATION, FIRST_TOKEN, TIME_PER_TOKEN, TOKEN_USAGE, TOKENS),
-        *(LOSSES, GUARD_TRIPS, RETRIES, FALLBACKS, POOL_CREDENTIALS, LIMIT_USED),
+        *(LOSSES, LEARNED, GUARD_TRIPS, RETRIES, FALLBACKS, POOL_CREDENTIALS, LIMIT_USED),
         *(TOOL_RUNS, TOOL_DURATION),
         *(LOOP_LAG, USAGE_WAITING, USAGE_WRITTEN, USAGE_DROPPED, RESPONSES_STORED, RUNS_PARKED),
         *(RUNS_BYTES, RUNS_JOINED, BACKGROUND, BACKGROUND_RUNNING),

@@ -37,7 +37,6 @@ class LookupName(StrEnum):
     SOONEST_CREDENTIAL = "soonest"
     MEDIA = "fetch"
     CUT_CALLS = "recall"
-    SESSION_KEY = "session key"
     PROMPTS = "prompts"  # what is remembered of the session's earlier requests
     TOOL_RUN = "tool run"
     TOOL_TEXT = "tool text"

@@ -145,7 +145,6 @@ CREDENTIAL: LookupKind[CredentialChoice | None] = LookupKind(Name.CREDENTIAL, No
 SOONEST_CREDENTIAL: LookupKind[int] = LookupKind(Name.SOONEST_CREDENTIAL, int)
 MEDIA: LookupKind[dict[str, Inline]] = LookupKind(Name.MEDIA, dict[str, Inline], measure=_measure_media)
 CUT_CALLS: LookupKind[tuple[LostCall, ...]] = LookupKind(Name.CUT_CALLS, tuple[LostCall, ...], is_optional=True)
-SESSION_KEY: LookupKind[str] = LookupKind(Name.SESSION_KEY, str, is_optional=True)
 PROMPTS: LookupKind[SessionMemory | None] = LookupKind(
     Name.PROMPTS, SessionMemory | None, is_optional=True, measure=_measure_prompts
 )
@@ -425,7 +424,7 @@ class LookedUpMemory:
 
 
 class LookedUpPrompts:
-    """A memory of prompts; what it recalls, and the keys of its sessions, are looked up."""
+    """A memory of prompts; what it recalls is looked up."""
 
     def __init__(self, memory: PromptMemory, lookups: Lookups) -> None:
         self._memory = memory
@@ -434,9 +433,6 @@ class LookedUpPrompts:
 
     async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
         return await self._lookups.wrap_async(id.provider, PROMPTS, self._memory.recall)(id, at)
-
-    def derive_key(self, id: SessionId) -> str:
-        return self._lookups.wrap(id.provider, SESSION_KEY, self._memory.derive_key)(id)
 
 
 class LookedUpSearch:

@@ -17,6 +17,7 @@ from dragoman.proxy.response_writer import DocumentWriter, StreamWriter
 from dragoman.proxy.runtime import target_settings
 from dragoman.proxy.step import Ask
 from dragoman.translate.hub.loss import Ledger
+from dragoman.upstreams.rejections.rules import Found
 
 W = TypeVar("W")
 MakeWatch = Callable[[], ReplyMonitor]
@@ -27,6 +28,8 @@ STREAM, DOCUMENT = ReplyForm  # looked up once: on Python 3.11, each look-up of 
 class Replies(Protocol):
     """Prepares the requests of one call, one per turn, and opens the replies to them."""
 
+    @property
+    def rules(self) -> tuple[Found, ...]: ...  # that the request was made with
     @property
     def deadline(self) -> type[ReplyDeadline]: ...  # of each request
     def prepare(self, ask: Ask, changes: Sequence[Change]) -> Awaitable[Prepared]: ...  # raises RequestError
@@ -43,6 +46,7 @@ class _ModelReplies(Generic[W]):
 
     _form: ReplyForm  # that the client requested
     deadline = ReplyDeadline
+    rules: tuple[Found, ...] = ()
 
     def __init__(self, call: Call, writer: W, make_watch: MakeWatch, prompts: PromptMemory | None = None) -> None:
         self._call = call
@@ -53,7 +57,8 @@ class _ModelReplies(Generic[W]):
     def prepare(self, ask: Ask, changes: Sequence[Change]) -> Awaitable[Prepared]:
         """Choose between a request of the client's own bytes and one that is translated."""
         call, route = self._call, ask.route
-        settings = target_settings(call.runtime, route, call.tenant)  # anew: a refusal may have taught a quirk
+        settings = target_settings(call.runtime, route, call.tenant, ask.repairs, strict=call.strict)
+        self.rules = settings.rules
         return prepare(call, route, ask.provider, settings, ask.number, changes, ask.rounds, self._prompts)
 
     def begin_turn(self, ask: Ask, prepared: Prepared) -> None:

@@ -177,6 +177,7 @@ class RelayedReplies:
     """Prepares the requests of a relayed call, and opens the replies to them."""
 
     deadline = IdleDeadline
+    rules = ()
 
     def __init__(self, call: RelayedCall, writer: RelayedWriter, make_watch: MakeWatch) -> None:
         self._call = call

@@ -35,8 +35,13 @@ def name_session(header: GetHeader, request: Request) -> str:
 
     Such names may be shared by several conversations: of subagents, or of one day.
     """
+    return read_name(header, request) or digest_beginning(request)
+
+
+def read_name(header: GetHeader, request: Request) -> str | None:
+    """Return the name that the client of a parsed request gives to its conversation."""
     name = find_name(header, request.cache_key, request.raw.get("conversation"), request.user)
-    return digest_beginning(request) if name is None else shorten_name(name)
+    return None if name is None else shorten_name(name)
 
 
 def find_name(header: GetHeader, cache_key: object, conversation: object, user_id: object) -> str | None:

@@ -23,7 +23,7 @@ from dragoman.translate.hub.ports import Stage
 from dragoman.translate.hub.request import Function, Request
 from dragoman.translate.passes.adapt_turns import drop_reasoning
 from dragoman.translate.protocols.kiro.errors import may_be_old_token
-from dragoman.translate.protocols.kiro.wire import NAME, NO_CACHE_POINTS, KiroOptions
+from dragoman.translate.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.translate.stages.text_calls import TextCalls
 from dragoman.translate.stages.thinking_tags import Mode, ThinkingTags
 from dragoman.upstreams.credentials.credential import CredentialError
@@ -66,7 +66,6 @@ REQUEST_ID = b"x-amzn-requestid"
 FIRST_TOKEN_LIMIT_S = 15.0  # a healthy Kiro starts sooner; a retry usually helps
 MAX_ATTEMPTS = 3  # as the vendor's own clients state it
 PROFILE_REQUIRED = re.compile(r"profile_?arn is required", re.IGNORECASE)
-CACHE_POINT_REJECTED = re.compile(r"cache_?point", re.IGNORECASE)
 TOOL_USE_REJECTED = re.compile(r"invalid tool use format", re.IGNORECASE)
 
 
@@ -215,8 +214,6 @@ class Kiro:
         if PROFILE_REQUIRED.search(failure.message):
             self._account.profile.require()
             return Adjustment("profile resolved")
-        if CACHE_POINT_REJECTED.search(failure.message):
-            return Adjustment("cache points dropped", quirk=NO_CACHE_POINTS)
         return Adjustment("replayed") if TOOL_USE_REJECTED.search(failure.message) else None
 
 

@@ -66,6 +66,10 @@ def _turns(role: str, *, in_lists: bool) -> Wire:
     return {"messages": [{"role": who, "content": content(text)} for who, text in message]}
 
 
+def _say_in_turns(*turns: tuple[str, str]) -> Wire:
+    return {"messages": [{"role": role, "content": text} for role, text in turns]}
+
+
 def _history_with_call(content: str | None, id: str = SHORT_ID) -> Wire:
     """Return a conversation with a tool call and its result."""
     function = {"name": "look_up", "arguments": '{"word":"dragoman"}'}
@@ -137,6 +141,12 @@ ABOUT_TEXT = (
         _turns("developer", in_lists=False),
         "no_developer",
         remedy=_turns("system", in_lists=False),
+    ),
+    Trial(
+        "a system message after a user's",
+        _say_in_turns(("user", "Hi."), ("system", "Be brief."), ("user", "Say ok.")),
+        "leading_system",
+        remedy=_say_in_turns(("user", "Hi.\n\n<system>\nBe brief.\n</system>"), ("user", "Say ok.")),
     ),
     Trial(
         "content as a list",

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dragoman.translate.hub.events import (
     Block,
@@ -47,6 +48,10 @@ from translate.protocols.messages.messages_dialogue import (
 )
 from wire_json import JsonObject
 
+NOT_ENDED: JsonObject = {"stop_reason": None, "stop_sequence": None, "stop_details": None, "container": None}
+REFUSED: JsonObject = {"type": "refusal", "category": None, "explanation": None}
+DIRECT: JsonObject = {"caller": {"type": "direct"}}
+EMPTY_TEXT: JsonObject = {"type": "text", "text": "", "citations": None}
 ENCRYPTED = Opaque("openai", OpaqueForm.ENCRYPTED, "gAAAA", "gpt-test")
 
 
@@ -81,9 +86,15 @@ def test_counts_are_never_absent_from_message_start() -> None:
     start = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-asked", "content": []}
     assert frames(encode([START, END]))[0]["message"] == {
         **start,
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": {**counts, "output_tokens_details": {"thinking_tokens": 0}},
+        **NOT_ENDED,
+        "usage": {
+            **counts,
+            "output_tokens_details": {"thinking_tokens": 0},
+            "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+            "server_tool_use": None,
+            "service_tier": "standard",
+            "inference_geo": None,
+        },
     }
 
 
@@ -101,6 +112,7 @@ def test_known_input_is_sent_at_the_start_and_again_at_the_end() -> None:
         "cache_read_input_tokens": 100,
         "output_tokens": 9,
         "output_tokens_details": {"thinking_tokens": 4},
+        "server_tool_use": None,
         "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20},
     }
 
@@ -127,9 +139,9 @@ def test_blocks_are_numbered_without_gaps() -> None:
 
 def test_a_call_starts_with_an_empty_input_and_needs_no_delta() -> None:
     stream = encode([START, *call(0, "now"), END])
-    assert blocks_of(stream) == [{"type": "tool_use", "id": "call-0", "name": "now", "input": {}}]
+    assert blocks_of(stream) == [{"type": "tool_use", "id": "call-0", "name": "now", "input": {}, **DIRECT}]
     assert deltas_of(stream) == []
-    assert frames(stream)[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert frames(stream)[-2]["delta"] == {**NOT_ENDED, "stop_reason": "tool_use"}
 
 
 def test_a_signature_is_one_delta_and_the_last_of_its_block() -> None:
@@ -156,8 +168,8 @@ def test_unsigned_thinking_is_marked() -> None:
 
 def test_a_refusal_is_text_and_its_stop_reason_shows_it() -> None:
     events = block(RefusalBlock(), Delta(0, "No."))
-    assert blocks_of(encode(events)) == [{"type": "text", "text": ""}]
-    assert frames(encode(events))[-2]["delta"] == {"stop_reason": "refusal", "stop_sequence": None}
+    assert blocks_of(encode(events)) == [EMPTY_TEXT]
+    assert frames(encode(events))[-2]["delta"] == {**NOT_ENDED, "stop_reason": "refusal", "stop_details": REFUSED}
     assert whole(events)["stop_reason"] == "refusal"
 
 
@@ -180,7 +192,7 @@ def test_a_refusal_is_text_and_its_stop_reason_shows_it() -> None:
     ],
 )
 def test_every_stop_has_its_reason(ended: Ended, delta: JsonObject) -> None:
-    expected = {"stop_sequence": None, **delta}
+    expected = {**NOT_ENDED, **delta}
     assert frames(encode([START, *text(0, "a"), ended]))[-2]["delta"] == expected
     body = whole([START, *text(0, "a"), ended])
     assert {key: body[key] for key in expected} == expected
@@ -217,9 +229,9 @@ def test_cut_off_arguments_are_forwarded_in_a_stream_and_left_out_of_a_whole_rep
     events = [START, *text(0, "a"), *call(1, "write", '{"path": "a'), Ended(Stop.LENGTH)]
     stream = encode(events)
     assert deltas_of(stream)[-1] == {"type": "input_json_delta", "partial_json": '{"path": "a'}
-    assert frames(stream)[-2]["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}
+    assert frames(stream)[-2]["delta"] == {**NOT_ENDED, "stop_reason": "max_tokens"}
     ledger = Ledger()
-    assert whole(events, ledger)["content"] == [{"type": "text", "text": "a"}]
+    assert whole(events, ledger)["content"] == [{**EMPTY_TEXT, "text": "a"}]
     assert losses(ledger) == {"/content/1": LossKind.DROPPED}
 
 
@@ -231,9 +243,9 @@ def test_a_search_of_another_vendor_is_sent_as_use_and_result() -> None:
     page = {"type": "web_search_result", "url": "https://example.com", "title": "E"}
     found = {**page, "encrypted_content": seal_source(SourceText()), "page_age": None}
     assert blocks_of(stream) == [
-        {"type": "server_tool_use", "id": "srvtoolu_2", "name": "web_search", "input": {}},
-        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_2", "content": [found]},
-        {"type": "text", "text": ""},
+        {"type": "server_tool_use", "id": "srvtoolu_2", "name": "web_search", "input": {}, **DIRECT},
+        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_2", "content": [found], **DIRECT},
+        EMPTY_TEXT,
     ]
     assert deltas_of(stream)[0] == {"type": "input_json_delta", "partial_json": '{"query":"q"}'}
     assert losses(ledger) == {"/content/0": LossKind.APPROXIMATED}
@@ -278,7 +290,7 @@ def fold(stream: list[bytes]) -> JsonObject:
             case {"type": "content_block_delta", "index": int(index), "delta": dict(delta)}:
                 grow(content[index], delta, arguments, index)
             case {"type": "message_delta", "delta": dict(delta), "usage": dict(usage)}:
-                message |= {**delta, "usage": usage}
+                message |= {**delta, "usage": {**message["usage"], **usage}}
     for index, given in arguments.items():
         content[index]["input"] = msgspec.json.decode(given)
     return {**message, "content": content}
@@ -289,7 +301,7 @@ def grow(block: JsonObject, delta: JsonObject, arguments: dict[int, str], index:
         case {"partial_json": str(piece)}:
             arguments[index] = arguments.get(index, "") + piece
         case {"citation": record}:
-            block.setdefault("citations", []).append(record)
+            block["citations"] = [*(block["citations"] or ()), record]
         case {"signature": signature}:
             block["signature"] = signature
         case _:
@@ -319,7 +331,14 @@ def unseal(events: list[Event]) -> list[Event]:
     def unseal_event(event: Event) -> Event:
         if isinstance(event, OpaqueAdded):
             return OpaqueAdded(event.block, decode_envelope(event.opaque.payload) or event.opaque)
-        return Started("", "", event.usage) if isinstance(event, Started) else event
+        if isinstance(event, Started):
+            return Started("", "", with_tier(event.usage))
+        return UsageReported(with_tier(event.usage)) if isinstance(event, UsageReported) else event
+
+    def with_tier(usage: Usage | None) -> Usage:
+        """A message always names a tier."""
+        usage = usage or Usage()
+        return replace(usage, service_tier=usage.service_tier or "default")
 
     return [unseal_event(event) for event in events]
 
@@ -338,7 +357,9 @@ def test_a_whole_reply_survives_the_round_trip() -> None:
 
 def test_a_call_of_a_wrapped_tool_is_written_like_any_other() -> None:
     events = block(CallBlock("c", "patch"), Delta(0, '{"input":"x"}'))
-    assert whole(events)["content"] == [{"type": "tool_use", "id": "c", "name": "patch", "input": {"input": "x"}}]
+    assert whole(events)["content"] == [
+        {"type": "tool_use", "id": "c", "name": "patch", "input": {"input": "x"}, **DIRECT}
+    ]
 
 
 def test_the_keep_alive_is_a_ping() -> None:

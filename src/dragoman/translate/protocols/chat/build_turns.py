@@ -269,6 +269,8 @@ class _Writer:
         if wire_calls:
             message["tool_calls"] = wire_calls
         if len(message) > 2 or content or self._same_protocol:
+            if "replay_reasoning" in self._target.quirks:  # such servers want it in every message
+                message.setdefault("reasoning_content", "")
             self._add(message, *turns)
         self._write_results(calls, run_index)
 

@@ -1,8 +1,6 @@
 """Encode a translated Messages request with its prompt-cache marks."""
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from operator import itemgetter
 
 import msgspec
 from msgspec import Raw
@@ -18,7 +16,6 @@ from dragoman.translate.protocols.messages.wire import Wire
 _MARKABLE = frozenset(("text", "image", "document", "tool_use", "tool_result"))
 _SETTINGS = ("tool_choice", "thinking", "output_config")  # a change of these invalidates the messages
 _encode = msgspec.json.Encoder().encode
-_get_start = itemgetter(0)
 Marked = Iterable[tuple[Wire, Cache]]
 
 
@@ -28,71 +25,73 @@ def encode_with_marks(wire: Wire, marked: Marked, target: Target, ledger: Ledger
     client = {id(block): cache for block, cache in marked}
     if plan.mode is not CacheMode.AUTO and not client:
         return _encode(wire)
-    blocks = _Blocks()
-    encoded = dict(wire)
-    for name in ("tools", "system"):
-        if name in wire:
-            encoded[name] = blocks.add_all(name, _list_of(wire[name]))
-    head = len(blocks.blocks)
-    blocks.add_all("settings", [{name: wire.get(name) for name in _SETTINGS}])
-    encoded["messages"] = [blocks.add_message(message) for message in _list_of(wire["messages"])]
-    chain = blocks.chain.join()
-    prompt = RenderedPrompt(len(blocks.blocks), blocks.can_mark, head, blocks.newest_turn, blocks.size, chain)
+    blocks = _Blocks(wire)
     own = blocks.find_marked(client) if client else {}
     for index in list(own)[:-MAX_MARKS]:
         ledger.record_dropped(own[index].at, f"a request has at most {MAX_MARKS} cache breakpoints")
-    blocks.mark(place_marks(prompt, dict.fromkeys(own, plan.ttl), plan, target.profile.cache_minimum))
-    plan.take(SentPrompt(chain, prompt.head_digest))
-    return _encode(encoded)
+    prompt = blocks.make_prompt()
+    marks = place_marks(prompt, dict.fromkeys(own, plan.ttl), plan, target.profile.cache_minimum)
+    plan.take(SentPrompt(prompt.chain, prompt.head_digest))
+    return _encode(blocks.write(wire, marks))
 
 
 class _Blocks:
-    """The blocks of a request in the vendor's order, and the lists in which their JSON is sent."""
+    """The blocks of a request in the vendor's order. Each is encoded once, for its digest and for the body."""
 
-    def __init__(self) -> None:
-        self.blocks: list[Wire] = []
-        self.chain = Chain()
-        self.size = 0
-        self.newest_turn = 0
-        self._lists: list[tuple[int, str, list[object]]] = []  # with the number of blocks before each, and its kind
+    def __init__(self, wire: Wire) -> None:
+        self._blocks: list[Wire] = []
+        self._groups: list[tuple[str, int, int]] = []  # tools, system or a role, and which blocks are of it
+        self._newest_turn = 0
+        for name in ("tools", "system"):
+            if name in wire:
+                self._add(name, _list_of(wire[name]))
+        self._head = len(self._blocks)
+        self._add("settings", [{name: wire.get(name) for name in _SETTINGS}])
+        for message in _list_of(wire["messages"]):
+            role = str(message["role"])
+            if role == "assistant":
+                self._newest_turn = len(self._blocks)
+            self._add(role, _list_of(message["content"]))
+        self._texts = list(map(_encode, self._blocks))
 
-    def add_all(self, kind: str, blocks: list[Wire]) -> list[object]:
-        """Add blocks, and return their JSON: what was encoded for the digest is not encoded again."""
-        texts = list(map(_encode, blocks))
-        encoded: list[object] = list(map(Raw, texts))
-        self._lists.append((len(self.blocks), kind, encoded))
-        self.blocks += blocks
-        self.size += sum(map(len, texts))
-        self.chain.add(kind.encode(), texts)
-        return encoded
+    def _add(self, kind: str, blocks: list[Wire]) -> None:
+        start = len(self._blocks)
+        self._blocks += blocks
+        self._groups.append((kind, start, len(self._blocks)))
 
-    def add_message(self, message: Wire) -> Wire:
-        role = str(message["role"])
-        if role == "assistant":
-            self.newest_turn = len(self.blocks)
-        return {**message, "content": self.add_all(role, _list_of(message["content"]))}
-
-    def can_mark(self, index: int) -> bool:
-        block, (_, kind, _) = self.blocks[index], self._find_list(index)
-        if kind == "tools":
-            return "defer_loading" not in block
-        if block.get("type") not in _MARKABLE:
-            return False
-        text = block.get("text", "x")
-        return isinstance(text, str) and bool(text) and not text.isspace()
+    def make_prompt(self) -> RenderedPrompt:
+        texts, chain = self._texts, Chain()
+        for kind, start, end in self._groups:
+            chain.add(kind.encode(), texts[start:end])
+        size = sum(map(len, texts))
+        return RenderedPrompt(len(texts), self._can_mark, self._head, self._newest_turn, size, chain.join())
 
     def find_marked(self, client: Mapping[int, Cache]) -> dict[int, Cache]:
         """Return the marks of the client by the index of their block."""
-        return {index: client[id(block)] for index, block in enumerate(self.blocks) if id(block) in client}
+        return {index: client[id(block)] for index, block in enumerate(self._blocks) if id(block) in client}
 
-    def mark(self, marks: Mapping[int, str]) -> None:
+    def write(self, wire: Wire, marks: Mapping[int, str]) -> Wire:
+        """Return the request with these marks."""
+        encoded: list[object] = list(map(Raw, self._texts))
         for index, ttl in marks.items():
-            start, _, encoded = self._find_list(index)
             control = {"type": "ephemeral"} if ttl == FIVE_MINUTES else {"type": "ephemeral", "ttl": ttl}
-            encoded[index - start] = {**self.blocks[index], "cache_control": control}
+            encoded[index] = {**self._blocks[index], "cache_control": control}
+        written = dict(wire)
+        messages: list[object] = []
+        for kind, start, end in self._groups:
+            if kind in ("tools", "system") and start < self._head:
+                written[kind] = encoded[start:end]
+            elif kind != "settings":
+                messages.append({"role": kind, "content": encoded[start:end]})
+        written["messages"] = messages
+        return written
 
-    def _find_list(self, index: int) -> tuple[int, str, list[object]]:
-        return self._lists[bisect_right(self._lists, index, key=_get_start) - 1]
+    def _can_mark(self, index: int) -> bool:
+        block = self._blocks[index]
+        if index < self._head and "text" not in block:  # a tool
+            return "defer_loading" not in block
+        text = block.get("text", "x")
+        return block.get("type") in _MARKABLE and isinstance(text, str) and bool(text) and not text.isspace()
 
 
 def _list_of(value: object) -> list[Wire]:

@@ -33,6 +33,7 @@ from dragoman.translate.hub.ports import ReplyContext
 from dragoman.translate.hub.request import Citation
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.protocols.messages.encode_blocks import (
+    call_block,
     choose_call_id,
     choose_use_id,
     encode_blocks,
@@ -43,7 +44,7 @@ from dragoman.translate.protocols.messages.encode_blocks import (
     text_block,
 )
 from dragoman.translate.protocols.messages.errors import encode_error_event
-from dragoman.translate.protocols.messages.wire import STOP_REASONS, TIERS_IN_REPLIES, Wire
+from dragoman.translate.protocols.messages.wire import REFUSAL_CATEGORIES, STOP_REASONS, TIERS_IN_REPLIES, Wire
 
 _encode = msgspec.json.encode
 _END_OF_DELTA = b"}}\n\n"
@@ -135,9 +136,7 @@ class Encoder:
                 self._prepare_block({"type": "thinking", "thinking": "", "signature": ""}, _THINKING)
             case CallBlock(id=id, name=name):
                 self._calls = True
-                self._prepare_block(
-                    {"type": "tool_use", "id": choose_call_id(id, self._context), "name": name, "input": {}}, _ARGUMENTS
-                )
+                self._prepare_block(call_block(choose_call_id(id, self._context), name, {}), _ARGUMENTS)
                 return (self._start_block(),)
             case HostedBlock():
                 return self._encode_hosted(what)
@@ -206,9 +205,10 @@ class Encoder:
         return _encode_event("content_block_delta", index=self._index, delta=delta)
 
     def _encode_end(self, ended: Ended) -> Sequence[bytes]:
-        delta = _build_ending(ended, self._calls, self._refused)
+        delta = _build_ending(ended, self._calls, self._refused, self._ledger)
         _record_unknown_tier(self._usage, self._ledger)
-        return (_encode_event("message_delta", delta=delta, usage=_usage(self._usage)), _encode_event("message_stop"))
+        usage = _count_tokens(self._usage or Usage())
+        return (_encode_event("message_delta", delta=delta, usage=usage), _encode_event("message_stop"))
 
 
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
@@ -227,7 +227,7 @@ def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger)
     message = {
         **_build_envelope(reply.id, context),
         "content": content,
-        **_build_ending(reply.end, CallBlock in kinds, RefusalBlock in kinds),
+        **_build_ending(reply.end, CallBlock in kinds, RefusalBlock in kinds, ledger),
         "usage": _usage(reply.usage),
     }
     return _encode(message)
@@ -242,10 +242,12 @@ def _build_envelope(id: str, context: ReplyContext) -> Wire:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
+        "stop_details": None,
+        "container": None,
     }
 
 
-def _build_ending(ended: Ended, calls: bool, refused: bool) -> Wire:
+def _build_ending(ended: Ended, calls: bool, refused: bool, ledger: Ledger) -> Wire:
     stop = ended.stop
     if refused:
         stop = Stop.FILTERED
@@ -253,28 +255,38 @@ def _build_ending(ended: Ended, calls: bool, refused: bool) -> Wire:
         stop = Stop.TOOL
     elif stop is Stop.TOOL and not calls:
         stop = Stop.END
-    ending: Wire = {"stop_reason": STOP_REASONS[stop], "stop_sequence": ended.sequence}
-    if ended.category is not None or ended.explanation is not None:
-        ending["stop_details"] = {"type": "refusal", "category": ended.category, "explanation": ended.explanation}
-    return ending
+    details: Wire | None = None
+    if stop is Stop.FILTERED or ended.category is not None or ended.explanation is not None:
+        category = ended.category if ended.category in REFUSAL_CATEGORIES else None
+        if category != ended.category:
+            ledger.record_dropped("/stop_details/category", f"Messages has no category {ended.category!r}")
+        details = {"type": "refusal", "category": category, "explanation": ended.explanation}
+    return {
+        "stop_reason": STOP_REASONS[stop],
+        "stop_sequence": ended.sequence,
+        "stop_details": details,
+        "container": None,
+    }
 
 
 def _usage(usage: Usage | None) -> Wire:
-    """Return `usage`, never empty: some clients reject a message without counts."""
+    """Return `usage` of a message with every field that Anthropic's schema requires."""
     usage = usage or Usage()
+    return {"service_tier": "standard", "inference_geo": None, **_split_writes(usage), **_count_tokens(usage)}
+
+
+def _count_tokens(usage: Usage) -> Wire:
+    """Return `usage` of message_delta, which is shorter; what is only known by then is added."""
     counts: Wire = {
         "input_tokens": usage.fresh,
         "cache_creation_input_tokens": usage.cache_write,
         "cache_read_input_tokens": usage.cache_read,
         "output_tokens": usage.output,
         "output_tokens_details": {"thinking_tokens": usage.reasoning},
+        "server_tool_use": None,
     }
-    if usage.cache_write_1h:
-        short = usage.cache_write - usage.cache_write_1h
-        counts["cache_creation"] = {
-            "ephemeral_5m_input_tokens": short,
-            "ephemeral_1h_input_tokens": usage.cache_write_1h,
-        }
+    if usage.cache_write:
+        counts |= _split_writes(usage)
     if usage.web_searches or usage.web_fetches:
         counts["server_tool_use"] = {
             "web_search_requests": usage.web_searches,
@@ -284,6 +296,12 @@ def _usage(usage: Usage | None) -> Wire:
     if tier is not None:
         counts["service_tier"] = tier
     return counts
+
+
+def _split_writes(usage: Usage) -> Wire:
+    short = usage.cache_write - usage.cache_write_1h
+    split = {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": usage.cache_write_1h}
+    return {"cache_creation": split}
 
 
 def _record_unknown_tier(usage: Usage | None, ledger: Ledger) -> None:

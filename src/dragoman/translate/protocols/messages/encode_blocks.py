@@ -31,7 +31,14 @@ from dragoman.translate.hub.server_tools import (
     WebPage,
     seal_source,
 )
-from dragoman.translate.protocols.messages.wire import MAX_CALL_ID, Wire, encode_call_id, encode_use_id, text_at
+from dragoman.translate.protocols.messages.wire import (
+    DIRECT_CALLER,
+    MAX_CALL_ID,
+    Wire,
+    encode_call_id,
+    encode_use_id,
+    text_at,
+)
 
 _FAILED = ToolFailure(ToolErrorCode.UNAVAILABLE, "")  # vendors other than Anthropic give no code
 _CUT_STOPS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)  # may end a reply in the middle of a call
@@ -63,8 +70,8 @@ def encode_hosted(hosted: HostedBlock, context: ReplyContext, at: str, ledger: L
 
 
 def encode_use(hosted: HostedBlock, id: str) -> Wire:
-    """Write the call of a web search or fetch."""
-    return {"type": "server_tool_use", "id": id, "name": hosted.kind, "input": hosted.input}
+    """Write the call of a server tool."""
+    return {"type": "server_tool_use", "id": id, "name": hosted.kind, "input": hosted.input, "caller": DIRECT_CALLER}
 
 
 def encode_outcome(kind: str, id: str, outcome: ToolOutcome) -> Wire:
@@ -79,7 +86,7 @@ def encode_outcome(kind: str, id: str, outcome: ToolOutcome) -> Wire:
             sources = [SourceText(item.text, item.published) for item in results]
             sources[0] = replace(sources[0], prose=prose)
             found = [_encode_found(item, source) for item, source in zip(results, sources, strict=True)]
-            return {"type": f"{kind}_tool_result", "tool_use_id": id, "content": found}
+            return _result_block(kind, id, found)
         case SearchFound(text=prose):
             content, source = [], SourceText(prose=prose)
         case WebPage(truncated=truncated):
@@ -87,8 +94,12 @@ def encode_outcome(kind: str, id: str, outcome: ToolOutcome) -> Wire:
         case ToolFailure(code=code, message=message):
             content = {"type": f"{kind}_tool_result_error", "error_code": code.value}
             source = SourceText(message)
-    block: Wire = {"type": f"{kind}_tool_result", "tool_use_id": id, "content": content}
+    block = _result_block(kind, id, content)
     return block if outcome is _FAILED else block | {"encrypted_content": seal_source(source)}
+
+
+def _result_block(kind: str, id: str, content: object) -> Wire:
+    return {"type": f"{kind}_tool_result", "tool_use_id": id, "content": content, "caller": DIRECT_CALLER}
 
 
 def _encode_found(item: SearchResult, source: SourceText) -> Wire:
@@ -154,7 +165,7 @@ def _encode_search(hosted: HostedBlock, id: str) -> list[Wire]:
     ]
     if hosted.failed:
         return [encode_use(hosted, id), encode_outcome(hosted.kind, id, _FAILED)]
-    return [encode_use(hosted, id), {"type": "web_search_tool_result", "tool_use_id": id, "content": found}]
+    return [encode_use(hosted, id), _result_block(hosted.kind, id, found)]
 
 
 def _encode_opened(hosted: HostedBlock, id: str, context: ReplyContext) -> list[Wire]:
@@ -175,7 +186,7 @@ def _encode_execution(hosted: HostedBlock, id: str) -> list[Wire]:
         "return_code": int(hosted.failed),
         "content": [],
     }
-    use: Wire = {"type": "server_tool_use", "id": id, "name": "code_execution", "input": code}
+    use = encode_use(replace(hosted, input=code), id)
     return [use, {"type": "code_execution_tool_result", "tool_use_id": id, "content": done}]
 
 
@@ -228,7 +239,7 @@ def _encode_call(id: str, name: str, arguments: str, reply: Reply, at: str, ledg
         raise RequestError(
             Failure(Kind.CORRUPT, f"the model called {name!r} with input that is not a JSON object")
         ) from None
-    return [{"type": "tool_use", "id": id, "name": name, "input": input}]
+    return [call_block(id, name, input)]
 
 
 def choose_call_id(id: str, context: ReplyContext) -> str:
@@ -271,4 +282,8 @@ def _encode_place(citation: Citation, place: CitedDocument, at: str, ledger: Led
 
 
 def text_block(text: str) -> Wire:
-    return {"type": "text", "text": text}
+    return {"type": "text", "text": text, "citations": None}
+
+
+def call_block(id: str, name: str, input: object) -> Wire:
+    return {"type": "tool_use", "id": id, "name": name, "input": input, "caller": DIRECT_CALLER}

@@ -36,7 +36,7 @@ from dragoman.translate.hub.server_tools import (
     is_own_source,
     unseal_source,
 )
-from dragoman.translate.protocols.messages.wire import VENDOR, decode_call_id, decode_use_id
+from dragoman.translate.protocols.messages.wire import DIRECT_CALLER, VENDOR, decode_call_id, decode_use_id
 
 ResultPart = Text | Image | Document | Foreign
 _RESULT_KINDS = {"web_search_tool_result": "web_search", "web_fetch_tool_result": "web_fetch"}
@@ -73,6 +73,8 @@ def _parse_result_part(block: Fields) -> ResultPart:
 def _parse_foreign(block: Fields) -> Foreign:
     kind = block.need_text("type")
     raw: dict[str, Json] = {"type": kind, **block.rest()}
+    if raw.get("caller") == DIRECT_CALLER:
+        del raw["caller"]
     token = raw.get("encrypted_content") if kind in _RESULT_KINDS else None
     if not isinstance(token, str) or not is_own_source(token):
         return Foreign(kind, raw, block.at)
@@ -177,7 +179,7 @@ def _parse_tool_use(block: Fields) -> ToolCall:
         raise block.bad("input", "must be an object")
     cache, control = parse_cache(block)
     caller = block.raw("caller")
-    extras: Ext = {} if caller in (None, {"type": "direct"}) else {"caller": caller}
+    extras: Ext = {} if caller in (None, DIRECT_CALLER) else {"caller": caller}
     return ToolCall(
         id=decode_call_id(block.need_text("id")),
         name=block.need_text("name"),

@@ -29,6 +29,7 @@ STOPS = {
     "pause_turn": Stop.PAUSE,
 }
 STOP_REASONS = {stop: reason for reason, stop in STOPS.items()}
+REFUSAL_CATEGORIES = frozenset(("cyber", "bio", "frontier_llm", "reasoning_extraction", "general_harms"))
 
 # The names of vendor-run tools in replies -> the hub's names.
 HOSTED_KINDS = {
@@ -55,6 +56,7 @@ INESSENTIAL_FIELDS = frozenset(("id", "model", "usage", "stop_details", "stop_se
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
 _ENCODED = "toolu_dgm1-"
 Wire = dict[str, object]
+DIRECT_CALLER: Wire = {"type": "direct"}  # the default: the model itself has called, not code that it wrote
 
 
 def is_present(raw: Raw) -> bool:

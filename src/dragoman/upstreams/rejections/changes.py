@@ -1,0 +1,363 @@
+"""Changes of a request that an upstream has rejected, as edits of its bytes: only what was rejected differs."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.net.headers import Header
+from dragoman.translate.framing.jsonedit import Change, Path, Put, edit, list_elements
+from dragoman.translate.hub.loss import Ledger, LossKind
+from dragoman.translate.hub.profile import EFFORTS, effort_for_budget
+from dragoman.upstreams.rejections.sent import MESSAGES, Sent, expand, format_path, get_value
+
+Turn = dict[str, object]
+_encode = msgspec.json.encode
+_SEPARATOR = "\n\n"
+_INSTRUCTIONS = ("system", "developer")
+_SAMPLING = ("temperature", "top_p", "top_k")
+_BUDGETS = {"low": 1024, "medium": 8192, "high": 24576, "xhigh": 32768, "max": 32768}
+_MIN_BUDGET = 1024
+_CONTINUE = "continue"
+_MAX_MARKS = 4
+_BETAS = b"anthropic-beta"
+
+
+class Edits(Struct, frozen=True):
+    """What is done to a request; nothing if the request has nothing of what was rejected."""
+
+    values: tuple[tuple[Path, Change], ...] = ()
+    headers: frozenset[bytes] = frozenset()  # that are left out
+    losses: tuple[tuple[str, LossKind], ...] = ()  # JSON pointers
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.headers)
+
+
+NOTHING = Edits()
+MakeEdits = Callable[[Sent, Path], Edits]  # the path that was learnt -> what is done about it in this request
+
+
+def apply(sent: Sent, edits: Edits, why: str, ledger: Ledger) -> Sent:
+    """Return the request with the edits, and note them as losses."""
+    for pointer, how in edits.losses:
+        if how is LossKind.DROPPED:
+            ledger.record_dropped(pointer, why)
+        else:
+            ledger.record_approximated(pointer, why)
+    headers: tuple[Header, ...] = tuple(field for field in sent.headers if field[0] not in edits.headers)
+    return Sent(sent.protocol, edit(sent.body, edits.values) if edits.values else sent.body, headers)
+
+
+def drop_field(sent: Sent, path: Path) -> Edits:
+    """Leave out a field, in every element where the path has a list."""
+    found = expand(path, sent.tree)
+    if not found:
+        return NOTHING
+    return Edits(((path, None),), losses=tuple((format_path(at), LossKind.DROPPED) for at in found))
+
+
+def drop_all(*names: str) -> MakeEdits:
+    """Return a change that leaves out these top-level fields."""
+
+    def drop(sent: Sent, path: Path) -> Edits:
+        present = [name for name in names if name in sent.tree]
+        losses = tuple((f"/{name}", LossKind.DROPPED) for name in present)
+        return Edits(tuple(((name,), None) for name in present), losses=losses)
+
+    return drop
+
+
+drop_sampling = drop_all(*_SAMPLING)
+drop_effort = drop_all("reasoning_effort", "reasoning", "think", "thinking")
+
+
+def rename(old: str, new: str) -> MakeEdits:
+    """Return a change that writes a top-level field under another name."""
+
+    def move(sent: Sent, path: Path) -> Edits:
+        if old not in sent.tree:
+            return NOTHING
+        moved: list[tuple[Path, Change]] = [((old,), None)]
+        if new not in sent.tree:
+            moved.append(((new,), Put(_encode(sent.tree[old]))))
+        return Edits(tuple(moved), losses=((f"/{old}", LossKind.APPROXIMATED),))
+
+    return move
+
+
+def drop_betas(sent: Sent, path: Path) -> Edits:
+    """Leave out all betas: Bedrock does not say which one it rejects."""
+    body = "anthropic_beta" in sent.tree
+    header = any(name == _BETAS for name, _ in sent.headers)
+    values: tuple[tuple[Path, Change], ...] = ((("anthropic_beta",), None),) if body else ()
+    pointer = "/anthropic_beta" if body else "/headers/anthropic-beta"
+    return Edits(values, frozenset((_BETAS,)) if header else frozenset(), ((pointer, LossKind.DROPPED),))
+
+
+def drop_keyword(sent: Sent, path: Path) -> Edits:
+    """Move a keyword of JSON Schema into the description, in every schema."""
+    keyword = str(path[-1])
+    values: list[tuple[Path, Change]] = []
+    losses: list[tuple[str, LossKind]] = []
+    for at, schema in sent.find_schemas():
+        if keyword in schema:
+            words = f"({keyword}: {_encode(schema[keyword]).decode()})"
+            described = schema.get("description")
+            text = f"{described}\n{words}" if isinstance(described, str) and described else words
+            values += [((*at, keyword), None), ((*at, "description"), Put(_encode(text)))]
+            losses.append((format_path((*at, keyword)), LossKind.APPROXIMATED))
+    return Edits(tuple(values), losses=tuple(losses))
+
+
+def send_adaptive(sent: Sent, path: Path) -> Edits:
+    """Let the model choose how much it thinks, with the effort nearest to the budget."""
+    thinking = sent.tree.get("thinking")
+    if not isinstance(thinking, dict) or thinking.get("type") != "enabled":
+        return NOTHING
+    budget = thinking.get("budget_tokens")
+    kept = {key: value for key, value in thinking.items() if key not in ("type", "budget_tokens")}
+    values: list[tuple[Path, Change]] = [(("thinking",), _encode({"type": "adaptive", **kept}))]
+    config = sent.tree.get("output_config")
+    effort = _encode(effort_for_budget(budget if isinstance(budget, int) else None))
+    if not isinstance(config, dict):
+        values.append((("output_config",), Put(b'{"effort":' + effort + b"}")))
+    elif "effort" not in config:
+        values.append((("output_config", "effort"), Put(effort)))
+    return Edits(tuple(values), losses=(("/thinking", LossKind.APPROXIMATED),))
+
+
+def send_budget(sent: Sent, path: Path) -> Edits:
+    """Give the model a budget for its thinking, below the limit of the reply; no thinking where none fits."""
+    thinking = sent.tree.get("thinking")
+    if not isinstance(thinking, dict) or thinking.get("type") != "adaptive":
+        return NOTHING
+    config = sent.tree.get("output_config")
+    effort = config.get("effort") if isinstance(config, dict) else None
+    limit = sent.tree.get("max_tokens")
+    budget = min(_BUDGETS.get(str(effort), _BUDGETS["medium"]), (limit if isinstance(limit, int) else 0) - 1)
+    values: list[tuple[Path, Change]] = [(("thinking",), None)]
+    if budget >= _MIN_BUDGET:
+        values = [(("thinking",), _encode({"type": "enabled", "budget_tokens": budget}))]
+    if effort is not None and isinstance(config, dict):
+        values.append((("output_config",), None) if len(config) == 1 else (("output_config", "effort"), None))
+    return Edits(tuple(values), losses=(("/thinking", LossKind.APPROXIMATED),))
+
+
+def stop_thinking(sent: Sent, path: Path) -> Edits:
+    """Switch thinking off, where a tool must be called."""
+    if sent.tree.get("tool_choice") in (None, "auto", "none") or sent.tree.get("thinking") == {"type": "disabled"}:
+        return NOTHING
+    off: tuple[tuple[Path, Change], ...] = ((("thinking",), Put(b'{"type":"disabled"}')), (("reasoning_effort",), None))
+    pointer = "/reasoning_effort" if "reasoning_effort" in sent.tree else "/thinking"
+    return Edits(off, losses=((pointer, LossKind.APPROXIMATED),))
+
+
+def cap_effort(highest: str) -> MakeEdits:
+    """Return a change that sends a higher effort as this one."""
+
+    def cap(sent: Sent, path: Path) -> Edits:
+        for at in (("reasoning_effort",), ("reasoning", "effort")):
+            effort = get_value(sent.tree, at)
+            if effort in EFFORTS and EFFORTS.index(str(effort)) > EFFORTS.index(highest):
+                return Edits(((at, _encode(highest)),), losses=((format_path(at), LossKind.APPROXIMATED),))
+        return NOTHING
+
+    return cap
+
+
+def send_no_effort(sent: Sent, path: Path) -> Edits:
+    """Ask for no reasoning, where tools and reasoning exclude each other."""
+    if not sent.tree.get("tools") or sent.tree.get("reasoning_effort") == "none":
+        return NOTHING
+    return Edits(((("reasoning_effort",), Put(b'"none"')),), losses=(("/reasoning_effort", LossKind.APPROXIMATED),))
+
+
+def mark_last_block(sent: Sent, path: Path) -> Edits:
+    """Move the setting to cache the whole request onto the last block of the last message."""
+    mark = sent.tree.get("cache_control")
+    if mark is None:
+        return NOTHING
+    values: list[tuple[Path, Change]] = [(("cache_control",), None)]
+    how = LossKind.DROPPED
+    turns = sent.turns
+    if turns and sent.body.count(b'"cache_control"') <= _MAX_MARKS:
+        content, number = turns[-1].get("content"), len(turns) - 1
+        if isinstance(content, str) and content:
+            block = [{"type": "text", "text": content, "cache_control": mark}]
+            values.append((("messages", number, "content"), _encode(block)))
+            how = LossKind.APPROXIMATED
+        elif isinstance(content, list) and content and _may_be_marked(content[-1]):
+            at = ("messages", number, "content", len(content) - 1, "cache_control")
+            values.append((at, Put(_encode(mark))))
+            how = LossKind.APPROXIMATED
+    return Edits(tuple(values), losses=(("/cache_control", how),))
+
+
+def _may_be_marked(block: object) -> bool:
+    if not isinstance(block, dict) or block.get("type") in ("thinking", "redacted_thinking"):
+        return False
+    return bool(block.get("text", True)) and "cache_control" not in block
+
+
+# Messages
+
+
+def end_with_user(sent: Sent, path: Path) -> Edits:
+    """Add a user's message after the assistant's beginning of a reply, which some models do not continue."""
+    turns = sent.turns
+    if not turns or turns[-1].get("role") != "assistant":
+        return NOTHING
+    last = list_elements(sent.body, ("messages",))[-1]
+    added = _encode({"role": "user", "content": _CONTINUE})
+    at = ("messages", len(turns) - 1)
+    return Edits(((at, last + b"," + added),), losses=((format_path(at), LossKind.APPROXIMATED),))
+
+
+def replace_role(old: str, new: str) -> MakeEdits:
+    """Return a change that gives messages another role."""
+
+    def put(sent: Sent, path: Path) -> Edits:
+        found = [number for number, turn in enumerate(sent.turns) if turn.get("role") == old]
+        values = tuple(((MESSAGES[sent.protocol], number, "role"), _encode(new)) for number in found)
+        return Edits(values, losses=tuple((format_path(at), LossKind.APPROXIMATED) for at, _ in values))
+
+    return put
+
+
+def add_reasoning(sent: Sent, path: Path) -> Edits:
+    """Give every assistant's message its thinking, empty where it has none."""
+    found = [
+        number
+        for number, turn in enumerate(sent.turns)
+        if turn.get("role") == "assistant" and "reasoning_content" not in turn
+    ]
+    values = tuple((("messages", number, "reasoning_content"), Put(b'""')) for number in found)
+    return Edits(values, losses=tuple((format_path(at), LossKind.APPROXIMATED) for at, _ in values[:1]))
+
+
+def tag_later_system(sent: Sent, path: Path) -> Edits:
+    """Send later instructions as tagged text at the end of the user's message before them.
+
+    They keep their position: at the front of the prompt, a new one would invalidate all caches.
+    """
+    return _rewrite(sent, _move_instructions)
+
+
+def join_tool_text(sent: Sent, path: Path) -> Edits:
+    """Send a user's text that follows the results of tools at the end of the last result."""
+    return _rewrite(sent, _move_after_results)
+
+
+def merge_neighbours(sent: Sent, path: Path) -> Edits:
+    """Join neighbouring messages of one role, for templates in which roles alternate."""
+    return _rewrite(sent, _merge)
+
+
+Turns = list[Turn | None]  # None: it has become a part of another one
+
+
+def _rewrite(sent: Sent, change: Callable[[Turns], None]) -> Edits:
+    """Return edits that write anew only the messages that the change has replaced."""
+    old = sent.turns
+    new: Turns = list(old)
+    change(new)
+    key = MESSAGES[sent.protocol]
+    changed = [number for number, turn in enumerate(new) if turn is not old[number]]
+    values = tuple(((key, number), None if (turn := new[number]) is None else _encode(turn)) for number in changed)
+    gone = [number for number in changed if new[number] is None] or changed
+    return Edits(values, losses=tuple((f"/{key}/{number}", LossKind.APPROXIMATED) for number in gone))
+
+
+def has_later_system(sent: Sent) -> bool:
+    turns = sent.turns
+    first = next((number for number, turn in enumerate(turns) if turn.get("role") not in _INSTRUCTIONS), len(turns))
+    return any(turn.get("role") in _INSTRUCTIONS for turn in turns[first:])
+
+
+def _move_instructions(turns: Turns) -> None:
+    before: int | None = None  # the last message that is neither moved nor leading
+    for number, turn in enumerate(turns):
+        assert turn is not None
+        if turn.get("role") not in _INSTRUCTIONS:
+            before = number
+            continue
+        if before is None:
+            continue
+        text = f"<system>\n{_join_text(turn)}\n</system>"
+        holder = turns[before]
+        assert holder is not None
+        if holder.get("role") == "user" and (joined := _append_text(holder, text)) is not None:
+            turns[before], turns[number] = joined, None
+        else:
+            turns[number] = {"role": "user", "content": text}
+            before = number
+
+
+def _move_after_results(turns: Turns) -> None:
+    result: int | None = None  # the result of a tool that directly precedes
+    for number, turn in enumerate(turns):
+        assert turn is not None
+        if turn.get("role") == "tool":
+            result = number
+            continue
+        text = _join_text(turn) if turn.get("role") in ("user", *_INSTRUCTIONS) and _is_text(turn) else ""
+        holder = None if result is None else turns[result]
+        joined = None if holder is None or not text else _append_text(holder, text)
+        if joined is None or result is None:
+            result = None
+        else:
+            turns[result], turns[number] = joined, None
+
+
+def _merge(turns: Turns) -> None:
+    before: int | None = None
+    for number, turn in enumerate(turns):
+        assert turn is not None
+        holder = None if before is None else turns[before]
+        role = turn.get("role")
+        is_same = holder is not None and holder.get("role") == role and role in ("user", "assistant")
+        joined = _join_turns(holder, turn) if is_same and holder is not None else None
+        if joined is None:
+            before = number
+        else:
+            assert before is not None
+            turns[before], turns[number] = joined, None
+
+
+def _join_turns(first: Turn, second: Turn) -> Turn | None:
+    if set(first) - {"role", "content"} or set(second) - {"role", "content"}:
+        return None
+    one, two = first.get("content"), second.get("content")
+    if isinstance(one, str) and isinstance(two, str):
+        return {**first, "content": f"{one}{_SEPARATOR}{two}"}
+    parts = [*_as_parts(one), *_as_parts(two)]
+    return {**first, "content": parts}
+
+
+def _as_parts(content: object) -> Iterable[object]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+def _append_text(turn: Turn, text: str) -> Turn | None:
+    """Return a message with a text as its last part; None if its content is of another shape."""
+    content = turn.get("content")
+    if isinstance(content, str):
+        return {**turn, "content": f"{content}{_SEPARATOR}{text}" if content else text}
+    return {**turn, "content": [*content, {"type": "text", "text": text}]} if isinstance(content, list) else None
+
+
+def _is_text(turn: Turn) -> bool:
+    content = turn.get("content")
+    if isinstance(content, str):
+        return True
+    return isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content)
+
+
+def _join_text(turn: Turn) -> str:
+    content = turn.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return _SEPARATOR.join(text for text in texts if isinstance(text, str))

@@ -1,0 +1,76 @@
+"""Read what an upstream's error says about the request, without the text of users that it may quote."""
+
+import re
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from dragoman.translate.framing.error_text import find_error_object
+
+HOLE = "\0"  # in place of quoted text that is not a bare path
+PATH = r"[\w.\[\]-]{1,256}"
+MAX_TEXT = 20_000
+_QUOTED = re.compile(r"""("[^"]*+"|`[^`]*+`|(?<!\w)'[^']*+'(?!\w))""")
+_BARE = re.compile(PATH)
+# llama.cpp's: where a chat template has raised an exception, with a line of the template.
+_TEMPLATE_ERROR = re.compile(
+    r"(?:Unable to generate parser for this template\. Automatic parser generation failed: \n)?-+\n"
+    r"While executing [^\n]*\n[^\n]*\n *\^\nError: Jinja Exception: ([^\n]*)"
+)
+_BODY = "body"  # FastAPI's name of the place of a field in the request
+
+
+class Complaint(Struct, frozen=True):
+    """An error as its upstream wrote it."""
+
+    status: int
+    message: str = ""  # with holes
+    code: str = ""
+    param: str = ""  # the path of a field, where the vendor names it apart from the message
+    extras: tuple[str, ...] = ()  # paths of fields that a FastAPI server forbids
+
+
+def read_complaint(status: int, body: bytes) -> Complaint:
+    """Return what an error response complains about, in any vendor's shape."""
+    found = find_error_object(body)
+    if found is None:
+        return Complaint(status)
+    inner = found.get("error")
+    if not isinstance(inner, dict):
+        inner = found.get("message")
+    error: dict[str, object] = inner if isinstance(inner, dict) else found
+    texts = [error.get("message"), error.get("detail"), found.get("error"), found.get("detail")]
+    code, param = error.get("code") or error.get("type"), error.get("param")
+    return Complaint(
+        status,
+        make_holes(next((text for text in texts if isinstance(text, str)), "")),
+        str(code) if isinstance(code, str | int) else "",
+        param if isinstance(param, str) and _BARE.fullmatch(param) else "",
+        tuple(_find_extras(error.get("detail") or found.get("detail"))),
+    )
+
+
+def make_holes(text: str) -> str:
+    """Return a message with quoted text replaced by holes, unless it is a bare path or name."""
+    text = _unwrap(text[:MAX_TEXT]).replace(HOLE, "").strip()
+    return _QUOTED.sub(lambda found: found[0] if _BARE.fullmatch(found[0][1:-1]) else HOLE, text)
+
+
+def _unwrap(text: str) -> str:
+    """Return the sentence inside the frames that some servers put around it: an event, a JSON error, a traceback."""
+    text = text.strip().removeprefix("event:error\ndata:")
+    inner = find_error_object(text.encode()) if text[:1] == "{" else None
+    error = None if inner is None else inner.get("error") or inner
+    message = error.get("message") if isinstance(error, dict) else None
+    if isinstance(message, str):
+        text = message.strip()
+    raised = _TEMPLATE_ERROR.fullmatch(text)
+    return text if raised is None else raised[1]
+
+
+def _find_extras(detail: object) -> Iterator[str]:
+    for problem in detail if isinstance(detail, list) else ():
+        match problem:
+            case {"type": "extra_forbidden", "loc": [*steps]}:
+                named = steps[1:] if steps[:1] == [_BODY] else steps
+                yield ".".join(map(str, named))

@@ -1,0 +1,86 @@
+"""Make requests as their upstreams accept them: apply what was learnt, and find what a refusal teaches.
+
+A request that passes unchanged to the protocol's own vendor stays as it is: its client adapts by itself to what the
+vendor rejects.
+"""
+
+import re
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from dragoman.translate.hub.failure import Failure, Kind
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.profile import Profile
+from dragoman.upstreams.provider import Provider
+from dragoman.upstreams.rejections.changes import apply
+from dragoman.upstreams.rejections.complaint import Complaint, make_holes
+from dragoman.upstreams.rejections.rules import NO_CHAT_TOOLS, Found, find_rules, list_quirks, make_edits
+from dragoman.upstreams.rejections.sent import Sent
+
+# By protocol: the kinds of providers that are its own vendor. The host does not matter.
+OWN_VENDORS = {
+    "messages": frozenset(("anthropic",)),
+    "chat": frozenset(("openai",)),
+    "responses": frozenset(("openai", "codex")),
+    "gemini": frozenset(("gemini",)),
+}
+LEADING_SYSTEM = "leading_system"
+# The templates of these models want system messages at the beginning, with servers that use a model's own template.
+STRICT_MODELS = re.compile(r"(?:.*/)?qwen-?3.*", re.IGNORECASE)
+TEMPLATE_SERVERS = frozenset(("ollama", "vllm", "llama.cpp"))
+ANSWERED = 200
+_TEACHING = (Kind.BAD_REQUEST, Kind.UPSTREAM)  # not a refused credential, a limit, a long context or a policy
+
+
+def is_own_vendor(provider: Provider, protocol: str) -> bool:
+    return provider.kind in OWN_VENDORS.get(protocol, ())
+
+
+def list_configured(provider: Provider, model: str) -> tuple[Found, ...]:
+    """Return the rules that hold for translated requests because of the configured quirks and server."""
+    is_strict = STRICT_MODELS.fullmatch(model) is not None and not TEMPLATE_SERVERS.isdisjoint(
+        provider.catalogue.servers
+    )
+    return (Found(LEADING_SYSTEM),) if is_strict or LEADING_SYSTEM in provider.requests.quirks else ()
+
+
+def adapt_profile(profile: Profile, quirks: frozenset[str]) -> Profile:
+    """Return a model's profile with the quirks that its upstream has shown."""
+    return replace(profile, no_tools_in=("chat",)) if NO_CHAT_TOOLS in quirks else profile
+
+
+def apply_rules(sent: Sent, rules: Sequence[Found], ledger: Ledger) -> Sent:
+    """Return the request with what these rules change; the ledger gets what that costs."""
+    for found in rules:
+        edits = make_edits(found, sent)
+        if edits:
+            sent = apply(sent, edits, f"this upstream rejects it (rule {found.rule})", ledger)
+    return sent
+
+
+def complain(failure: Failure) -> Complaint:
+    """Return the complaint of a failure that came in place of a reply, with a good status."""
+    return Complaint(ANSWERED, make_holes(failure.message), failure.code or "")
+
+
+def find_repairs(
+    failure: Failure, complaint: Complaint, sent: Sent, provider: Provider, known: Sequence[Found], *, passed: bool
+) -> tuple[Found, ...]:
+    """Return the rules that a refusal of this request is an instance of, as far as they would change it.
+
+    `known` are those that it was made with, `passed`: its client's bytes passed.
+    """
+    if failure.kind not in _TEACHING:
+        return ()
+    has_responses = "responses" in provider.endpoint.protocols
+    found = [found for found in find_rules(complaint, sent) if found not in known]
+    if passed and is_own_vendor(provider, sent.protocol):  # but we chose the endpoint
+        return tuple(one for one in found if one.rule == NO_CHAT_TOOLS and has_responses)
+    return tuple(one for one in found if _has_effect(one, sent, passed=passed, has_responses=has_responses))
+
+
+def _has_effect(found: Found, sent: Sent, *, passed: bool, has_responses: bool) -> bool:
+    if found.rule == NO_CHAT_TOOLS and has_responses:
+        return True
+    return bool(make_edits(found, sent)) or bool(not passed and list_quirks([found]) - {NO_CHAT_TOOLS})

@@ -1,0 +1,502 @@
+"""The table of rejections: which words of an upstream mean what, and what is changed about the request.
+
+A rule applies only if its words are the whole message and the request has what they are about. Rules with a quirk
+change how a request is built; those with edits change its bytes, so that they serve requests that pass unchanged too.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from enum import Enum
+
+from msgspec import Struct
+
+from dragoman.translate.framing.jsonedit import Path
+from dragoman.translate.hub.profile import EFFORTS
+from dragoman.upstreams.rejections import changes
+from dragoman.upstreams.rejections.changes import Edits, MakeEdits
+from dragoman.upstreams.rejections.complaint import HOLE, PATH, Complaint
+from dragoman.upstreams.rejections.sent import Sent, format_path, parse_path
+
+CHAT = frozenset(("chat",))
+MESSAGES = frozenset(("messages",))
+GEMINI = frozenset(("gemini",))
+OPENAI = frozenset(("chat", "responses"))
+CONVERSATIONS = frozenset(("chat", "messages"))
+KIRO = frozenset(("kiro",))
+ANY = frozenset(("chat", "messages", "responses", "gemini"))
+REJECTED = frozenset((400, 422))
+EVEN_500 = REJECTED | {500}
+EVEN_200 = REJECTED | {200}
+_QUOTED = f"(?:{HOLE}|\"{PATH}\"|'{PATH}'|`{PATH}`)"
+_LIST = r"(?:one of )?`\w{1,40}`(?:(?:,|,? or) `\w{1,40}`){0,9}"
+NO_CHAT_TOOLS = "no_chat_tools"  # a quirk of one model: its tools need the Responses endpoint
+
+
+class RuleScope(Enum):
+    """What a rule is learnt for, besides the tenant of the rejected request."""
+
+    PROVIDER = "provider"
+    MODEL = "model"
+    REQUEST = "request"  # not at all
+
+
+class Found(Struct, frozen=True):
+    """What is learnt: a rule, and the field that it is about."""
+
+    rule: str
+    path: str = ""  # a JSON pointer, with `*` for every element
+
+
+Guard = Callable[[Sent, re.Match[str]], Path | None]  # the field, if the request has what the words are about
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    id: str
+    protocols: frozenset[str] = ANY
+    statuses: frozenset[int] = REJECTED
+    words: tuple[re.Pattern[str], ...] = ()  # each is a whole message
+    is_list: bool = False  # the vendor writes several sentences, one in each line
+    guard: Guard
+    edit: MakeEdits | None = None
+    quirk: str = ""
+    scope: RuleScope = RuleScope.MODEL
+    source: str  # where the words were seen
+
+
+def _say(*sentences: str) -> tuple[re.Pattern[str], ...]:
+    """Compile sentences: <field> is a name or path, <text> something quoted, <list> several such."""
+    marks = {"<field>": f"(?P<path>{PATH})", "<text>": _QUOTED, "<list>": _LIST}
+    for mark, pattern in marks.items():
+        sentences = tuple(sentence.replace(mark, pattern) for sentence in sentences)
+    return tuple(re.compile(sentence, re.IGNORECASE) for sentence in sentences)
+
+
+def _whole(*names: str) -> Guard:
+    """Return a guard that wants one of these top-level fields."""
+
+    def guard(sent: Sent, found: re.Match[str]) -> Path | None:
+        return next(((name,) for name in names if sent.tree.get(name) is not None), None)
+
+    return guard
+
+
+def _if_edited(edit: MakeEdits) -> Guard:
+    """Return a guard that wants something that the change would change."""
+
+    def guard(sent: Sent, found: re.Match[str]) -> Path | None:
+        return () if edit(sent, ()) else None
+
+    return guard
+
+
+def _find_named(sent: Sent, found: re.Match[str]) -> Path | None:
+    groups = found.groupdict()
+    inside = groups.get("inside")
+    path = groups["path"]
+    return sent.find_field(f"{inside}.{path}" if inside else path)
+
+
+def _schema_keyword(sent: Sent, found: re.Match[str]) -> Path | None:
+    keyword = found["path"]
+    return (keyword,) if any(keyword in schema for _, schema in sent.find_schemas()) else None
+
+
+def _has_role(role: str) -> Guard:
+    def guard(sent: Sent, found: re.Match[str]) -> Path | None:
+        return () if any(turn.get("role") == role for turn in sent.turns) else None
+
+    return guard
+
+
+def _later_system(sent: Sent, found: re.Match[str]) -> Path | None:
+    return () if changes.has_later_system(sent) else None
+
+
+def _has_cache_point(sent: Sent, found: re.Match[str]) -> Path | None:
+    state = sent.tree.get("conversationState")
+    if not isinstance(state, dict):
+        return None
+    history = state.get("history")
+    entries = [*(history if isinstance(history, list) else ()), state.get("currentMessage")]
+    messages = [message for entry in entries if isinstance(entry, dict) for message in entry.values()]
+    return () if any(isinstance(message, dict) and "cachePoint" in message for message in messages) else None
+
+
+def _has_tools(sent: Sent, found: re.Match[str]) -> Path | None:
+    return () if sent.tree.get("tools") else None
+
+
+def _has_custom_tool(sent: Sent, found: re.Match[str]) -> Path | None:
+    tools = sent.tree.get("tools")
+    kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return () if "custom" in kinds else None
+
+
+def _has_calls(sent: Sent, found: re.Match[str]) -> Path | None:
+    return () if any(turn.get("tool_calls") or turn.get("tool_call_id") for turn in sent.turns) else None
+
+
+_VARIANT = (
+    r"(?:Failed to deserialize the JSON body into the target type: )?"
+    r"messages\[\d+\]\.role: unknown variant `{}`, expected <list>(?: at line \d+ column \d+)?"
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="leading_system",
+        protocols=CONVERSATIONS,
+        statuses=EVEN_500,
+        words=_say(
+            r"system message must be at the beginning\.?",
+            _VARIANT.format("system"),
+        ),
+        guard=_later_system,
+        edit=changes.tag_later_system,
+        source="vllm#41114, claude-code#77698, ollama#17774, Qwen#2244",
+    ),
+    Rule(
+        id="no_betas",
+        protocols=MESSAGES,
+        words=_say(r"invalid beta flag"),
+        guard=_if_edited(changes.drop_betas),
+        edit=changes.drop_betas,
+        source="claude-code#49370, #56595, CLIProxyAPI#4750",
+    ),
+    Rule(
+        id="block_cache_mark",
+        protocols=MESSAGES,
+        words=_say(r"cache_control: Extra inputs are not permitted\.?"),
+        guard=_whole("cache_control"),
+        edit=changes.mark_last_block,
+        source="copilot-api PR263",
+    ),
+    Rule(
+        id="adaptive_thinking",
+        protocols=MESSAGES,
+        words=_say(
+            r'"thinking\.type\.enabled" is not supported for this model\. '
+            r'Use "thinking\.type\.adaptive" and "output_config\.effort"(?: to control thinking behavior)?\.?'
+        ),
+        guard=_if_edited(changes.send_adaptive),
+        edit=changes.send_adaptive,
+        source="aelix-ai#258",
+    ),
+    Rule(
+        id="thinking_budget",
+        protocols=MESSAGES,
+        words=_say(
+            r"adaptive thinking is not supported on this model\.?",
+            r"Only 'enabled' and 'disabled' are supported for thinking; 'adaptive' is not supported\.?",
+            r"(?:Validation: )?`thinking\.type` must be `enabled` or `disabled`",
+            r"thinking type should be enabled or disabled",
+            r"(?:Invalid request: )?thinking\.type: Invalid enum value\. Expected 'enabled' \| 'disabled', "
+            r"received 'adaptive'",
+            r"thinking: Input tag 'adaptive' found using 'type' does not match any of the expected tags: "
+            r"'disabled', 'enabled'",
+        ),
+        guard=_if_edited(changes.send_budget),
+        edit=changes.send_budget,
+        source="claude-code#89633, #29531",
+    ),
+    Rule(
+        id="no_sampling",
+        words=_say(
+            r"`(?:temperature|top_p|top_k)` is deprecated for this model\.?",
+            r"Unsupported value: '(?:temperature|top_p)' does not support \S+ with this model\. "
+            r"Only the default \(1\) value is supported\.?",
+        ),
+        guard=_if_edited(changes.drop_sampling),
+        edit=changes.drop_sampling,
+        source="github/app#2574",
+    ),
+    Rule(
+        id="no_prefill",
+        protocols=CONVERSATIONS,
+        statuses=EVEN_200,
+        words=_say(
+            r"This model does not support assistant message prefill\. The conversation must end with a user message\.?"
+        ),
+        guard=_if_edited(changes.end_with_user),
+        edit=changes.end_with_user,
+        source="vscode-unify#249, opencode#13768",
+    ),
+    Rule(
+        id="no_developer",
+        protocols=OPENAI,
+        words=_say(
+            _VARIANT.format("developer"),
+            r"(?:Unexpected|Invalid) role:? '?developer'?\.?",
+            r"Invalid role: '?developer'?\.?",
+        ),
+        guard=_has_role("developer"),
+        edit=changes.replace_role("developer", "system"),
+        quirk="no_developer",
+        scope=RuleScope.PROVIDER,
+        source="9router#773",
+    ),
+    Rule(
+        id="replay_reasoning",
+        protocols=CHAT,
+        words=_say(
+            r"The `reasoning_content` in the thinking mode must be passed back to the API\.?",
+            r"thinking is enabled but reasoning_content is missing in assistant tool call message at index \d+\.?",
+        ),
+        guard=_if_edited(changes.add_reasoning),
+        edit=changes.add_reasoning,
+        quirk="replay_reasoning",
+        source="pi#3636, hermes PR15228, kimi-agent-sdk#169",
+    ),
+    Rule(
+        id="no_thinking_with_choice",
+        protocols=CHAT,
+        words=_say(r"tool_choice '?(?:specified|required)'? is incompatible with thinking enabled\.?"),
+        guard=_if_edited(changes.stop_thinking),
+        edit=changes.stop_thinking,
+        scope=RuleScope.REQUEST,
+        source="oh-my-pi#1077",
+    ),
+    Rule(
+        id="max_tokens",
+        protocols=CHAT,
+        words=_say(
+            r"(?:extra_forbidden: )?(?P<path>max_completion_tokens)(?:: Extra inputs are not permitted\.?)?",
+            r"Un(?:supported|known|recognized) parameter(?:\(s\))?: ['\"`]?(?P<path>max_completion_tokens)['\"`]?"
+            r"(?: is not supported with this model)?\.?",
+        ),
+        guard=_whole("max_completion_tokens"),
+        edit=changes.rename("max_completion_tokens", "max_tokens"),
+        quirk="max_tokens",
+        scope=RuleScope.PROVIDER,
+        source="eca#231, litellm#30835",
+    ),
+    Rule(
+        id="max_completion_tokens",
+        protocols=CHAT,
+        words=_say(
+            r"Unsupported parameter: 'max_tokens' is not supported with this model\. "
+            r"Use 'max_completion_tokens' instead\.?"
+        ),
+        guard=_whole("max_tokens"),
+        edit=changes.rename("max_tokens", "max_completion_tokens"),
+        source="OpenAI's own words for reasoning models",
+    ),
+    Rule(
+        id="no_user_after_tool",
+        protocols=CHAT,
+        words=_say(r"Unexpected role 'user' after role 'tool'\.?"),
+        guard=_if_edited(changes.join_tool_text),
+        edit=changes.join_tool_text,
+        source="avante PR2695",
+    ),
+    Rule(
+        id="alternating_roles",
+        protocols=CONVERSATIONS,
+        statuses=EVEN_500,
+        words=_say(
+            r"(?:(?:After the optional system message, )?conversation roles must alternate "
+            r"user/assistant/user/assistant/\.\.\. ?){1,2}",
+            r"After the optional system message, conversation roles must alternate user and assistant roles "
+            r"except for tool calls and results\.?",
+        ),
+        guard=_if_edited(changes.merge_neighbours),
+        edit=changes.merge_neighbours,
+        source="vllm#6862",
+    ),
+    Rule(
+        id=NO_CHAT_TOOLS,
+        protocols=CHAT,
+        words=_say(
+            r"Function tools with reasoning_effort are not supported for \S{1,256} in /v1/chat/completions\. "
+            r"(?:To use function tools, use|Please use) /v1/responses"
+            r"(?: instead| or set reasoning_effort to 'none')?\.?",
+        ),
+        guard=_has_tools,
+        edit=changes.send_no_effort,
+        quirk=NO_CHAT_TOOLS,
+        source="leviath#333, litellm PR34569",
+    ),
+    Rule(
+        id="no_effort",
+        protocols=OPENAI,
+        words=_say(r"<text> does not support thinking\.?"),
+        guard=_if_edited(changes.drop_effort),
+        edit=changes.drop_effort,
+        source="openclaude#1371",
+    ),
+    Rule(
+        id="no_custom_tools",
+        protocols=OPENAI,
+        words=_say(
+            r"tools(?:\[\d+\]|\.\d+)\.type: unknown variant `custom`, expected <list>",
+            r"Invalid value: 'custom'\. Supported values are: 'function'\.?",
+            r"tools(?:\[\d+\]|\.\d+)\.type: (?:Input|Value) should be 'function'\.?",
+        ),
+        guard=_has_custom_tool,
+        quirk="no_custom_tools",
+        scope=RuleScope.PROVIDER,
+        source="servers that know functions only",
+    ),
+    Rule(
+        id="short_call_ids",
+        protocols=CHAT,
+        words=_say(r"Tool call id was \S{1,256} but must be a-z, A-Z, 0-9, with a length of 9\.?"),
+        guard=_has_calls,
+        quirk="short_call_ids",
+        scope=RuleScope.PROVIDER,
+        source="Mistral's own words",
+    ),
+    Rule(
+        id="schema_keyword",
+        protocols=ANY,
+        words=_say(
+            r"Invalid JSON payload received\. Unknown name \"<field>\" at <text>: Cannot find field\.?",
+        ),
+        is_list=True,
+        guard=_schema_keyword,
+        edit=changes.drop_keyword,
+        scope=RuleScope.PROVIDER,
+        source="octopus#252, CLIProxyAPI#5065",
+    ),
+    Rule(
+        id="no_cache_points",
+        protocols=KIRO,
+        words=_say(
+            r"(?:Unexpected|Unknown|Unsupported) (?:member|field|property|key):? cachePoint(?: in \w{1,80})?\.?",
+            r"(?:[\w./#-]{1,256}: )?extraneous key \[cachePoint\] is not permitted\.?",
+            r"cachePoint is not (?:supported|allowed|permitted)(?: (?:by|for|with) this model)?\.?",
+        ),
+        guard=_has_cache_point,
+        quirk="no_cache_points",
+        source="AWS's words for a member that it does not know",
+    ),
+    # For fields that are not known yet: the field that the error names is left out.
+    Rule(
+        id="extra_field",
+        words=_say(
+            r"<field>: Extra inputs are not permitted\.?",
+            r"Malformed input request: #/[\w/]{1,256}: extraneous key \[<field>\] is not permitted"
+            r"(?:, please reformat your input and try again)?\.?",
+        ),
+        guard=_find_named,
+        edit=changes.drop_field,
+        source="claude-code#82549, copilot-api#145, PR261",
+    ),
+    Rule(
+        id="forbidden_field",
+        words=_say(r"extra_forbidden: <field>"),
+        guard=_find_named,
+        edit=changes.drop_field,
+        scope=RuleScope.PROVIDER,
+        source="eca#231, litellm#30835",
+    ),
+    Rule(
+        id="extra_name",
+        words=_say(
+            r"Invalid JSON payload received\. Unknown name \"<field>\"(?: at '(?P<inside>"
+            + PATH
+            + r")')?: Cannot find field\.?"
+        ),
+        is_list=True,
+        guard=_find_named,
+        edit=changes.drop_field,
+        scope=RuleScope.PROVIDER,
+        source="octopus#252",
+    ),
+    Rule(
+        id="unsupported_parameter",
+        words=_say(
+            r"Un(?:supported|known|recognized) parameter: ['\"`]?<field>['\"`]?"
+            r"(?: is not supported with this model)?\.?",
+            r"Unrecognized request argument supplied: <field>",
+            r"(?:Validation: )?Un(?:supported|known) parameter\(s\): ['\"`]?<field>['\"`]?",
+            r"Model [\w.:/@-]{1,256} does not support parameter <field>\.?",
+            r"['\"`]<field>['\"`] is not supported with this model\.?",
+        ),
+        guard=_find_named,
+        edit=changes.drop_field,
+        source="model-hotel PR879, OmniRoute#6625, #2770, LinguaGacha#771",
+    ),
+    Rule(
+        id="unsupported_property",
+        words=_say(
+            r"'(?P<inside>" + PATH + r")' ?: (?:for <text> the following must be satisfied\[\('" + PATH + r"' ?: )?"
+            r"property '<field>' is unsupported(?:\)\])?"
+        ),
+        guard=_find_named,
+        edit=changes.drop_field,
+        scope=RuleScope.PROVIDER,
+        source="freellmapi#1070",
+    ),
+    *(
+        Rule(
+            id=f"effort_{effort}",
+            protocols=OPENAI,
+            guard=lambda sent, found: None,
+            edit=changes.cap_effort(effort),
+            source="ollama PR17331",
+        )
+        for effort in EFFORTS
+    ),
+)
+
+BY_ID = {rule.id: rule for rule in RULES}
+_PARAMETER_CODES = frozenset(("unsupported_parameter", "unknown_parameter"))
+_EFFORT_VALUE = re.compile(
+    r"""invalid reasoning value: ['"]\w{1,40}['"] \(must be ([^()]{1,300})\)"""
+    r"""|Unsupported value: '\w{1,40}' is not supported with the \S{1,256} model\. """
+    r"""Supported values are: ((?:'\w{1,40}'(?:,? and |, )?){1,9})\.?""",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"\w+")
+
+
+def find_rules(complaint: Complaint, sent: Sent) -> tuple[Found, ...]:
+    """Return the rules that a complaint about this request is an instance of; none if nothing is to be changed."""
+    first, *others = complaint.message.splitlines() or [""]
+    sentences = [(complaint.message, False), (first, True), *((line, True) for line in others)]
+    sentences += [(f"extra_forbidden: {extra}", False) for extra in complaint.extras]
+    if complaint.param and complaint.code in _PARAMETER_CODES:
+        sentences.append((f"Unsupported parameter: {complaint.param}", False))
+    found = [_match(text.strip(), complaint, sent, of_list=of_list) for text, of_list in sentences]
+    found.append(_match_effort(complaint, sent))
+    return tuple(dict.fromkeys(one for one in found if one is not None))
+
+
+def _match(text: str, complaint: Complaint, sent: Sent, *, of_list: bool) -> Found | None:
+    """Return the first rule that has this sentence among its words."""
+    for rule in RULES:
+        if rule.is_list is not of_list or sent.protocol not in rule.protocols or complaint.status not in rule.statuses:
+            continue
+        for words in rule.words:
+            fit = words.fullmatch(text)
+            path = None if fit is None else rule.guard(sent, fit)
+            if path is not None:
+                return Found(rule.id, format_path(path))
+    return None
+
+
+def _match_effort(complaint: Complaint, sent: Sent) -> Found | None:
+    """Return the rule for the highest effort that the server takes, where it lists those."""
+    fit = _EFFORT_VALUE.fullmatch(complaint.message) if sent.protocol in OPENAI else None
+    if fit is None or complaint.status not in REJECTED:
+        return None
+    taken = [effort for effort in EFFORTS if effort in _WORD.findall(fit[1] or fit[2])]
+    capped = (effort for effort in reversed(taken) if changes.cap_effort(effort)(sent, ()))
+    return next((Found(f"effort_{effort}", "/reasoning_effort") for effort in capped), None)
+
+
+def make_edits(found: Found, sent: Sent) -> Edits:
+    """Return what a rule changes about a request."""
+    rule = BY_ID.get(found.rule)
+    if rule is None or rule.edit is None or sent.protocol not in rule.protocols:
+        return changes.NOTHING
+    return rule.edit(sent, parse_path(found.path))
+
+
+def list_quirks(found: Iterable[Found]) -> frozenset[str]:
+    """Return the quirks with which requests are built where these rules are known.
+
+    A name that is no rule is a quirk itself, from a capture of an earlier version.
+    """
+    rules = ((each.rule, BY_ID.get(each.rule)) for each in found)
+    return frozenset(name if rule is None else rule.quirk for name, rule in rules) - {""}

@@ -1,0 +1,199 @@
+"""The request that was sent, and the fields in it that a complaint may be about.
+
+A path is found only where the protocol has a field: never in text, arguments, results, free maps such as `metadata`, or
+the names of a client's schema. What may never be left out is not found at all.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+
+import msgspec
+
+from dragoman.net.headers import Header
+from dragoman.translate.framing.jsonedit import EVERY, Path, Step
+from dragoman.translate.framing.jsonread import JSON_ERRORS, read_json
+from dragoman.translate.hub.request import escape_key
+from dragoman.translate.passes.adapt_tools import LISTED, NAMED, SINGLE
+
+# Never left out, wherever they stand: what is said, what bounds the reply, what it costs.
+NEVER = frozenset(
+    (
+        "model", "messages", "input", "contents", "system", "instructions", "systeminstruction", "prompt", "role",
+        "content", "parts", "text", "type", "id", "name", "source", "data", "url", "image_url", "image", "file",
+        "file_id", "file_data", "inline_data", "inlinedata", "filedata", "input_audio", "audio", "tools", "tool_choice",
+        "toolchoice", "toolconfig", "tool_calls", "tool_call_id", "tool_use_id", "call_id", "function", "functioncall",
+        "functionresponse", "functiondeclarations", "function_declarations", "arguments", "args", "output", "response",
+        "input_schema", "parameters", "parametersjsonschema", "json_schema", "schema", "is_error", "max_tokens",
+        "max_completion_tokens", "max_output_tokens", "maxoutputtokens", "max_tool_calls", "max_uses", "budget_tokens",
+        "stop", "stop_sequences", "stopsequences", "response_format", "responseformat", "output_format", "format",
+        "responseschema", "responsejsonschema", "responsemimetype", "n", "stream", "previous_response_id",
+        "conversation",
+    )
+)  # fmt: skip
+CHEAPER = {"service_tier": ("flex", "batch")}  # values that leaving the field out would make more expensive
+_FREE = frozenset(
+    (
+        "metadata", "input", "arguments", "args", "response", "input_schema", "parameters", "parametersjsonschema",
+        "schema", "logit_bias", "labels", "extra_body", "headers",
+    )
+)  # fmt: skip
+_SCHEMAS: dict[str, tuple[Path, ...]] = {  # where the schemas of functions stand
+    "chat": (("tools", EVERY, "function", "parameters"),),
+    "messages": (("tools", EVERY, "input_schema"),),
+    "responses": (("tools", EVERY, "parameters"), ("tools", EVERY, "tools", EVERY, "parameters")),
+    "gemini": tuple(
+        ("tools", EVERY, declarations, EVERY, schema)
+        for declarations in ("functionDeclarations", "function_declarations")
+        for schema in ("parameters", "parametersJsonSchema")
+    ),
+}
+_STEPS = re.compile(r"[\w-]+")
+_CAMEL = re.compile(r"(?<=[a-z0-9])[A-Z]")
+_any = msgspec.json.Decoder()
+MESSAGES = {"chat": "messages", "messages": "messages", "responses": "input", "gemini": "contents"}
+
+
+class Sent:
+    """A request to an upstream: its protocol, its body, and the headers that are not the gateway's own."""
+
+    def __init__(self, protocol: str, body: bytes, headers: tuple[Header, ...] = ()) -> None:
+        self.protocol = protocol
+        self.body = body
+        self.headers = headers
+
+    @cached_property
+    def tree(self) -> dict[str, object]:
+        """The decoded body; empty if it cannot be decoded."""
+        try:
+            tree = read_json(_any, self.body)
+        except JSON_ERRORS:
+            return {}
+        return tree if isinstance(tree, dict) else {}
+
+    @property
+    def turns(self) -> list[dict[str, object]]:
+        """The messages, or what the protocol has in their place."""
+        turns = self.tree.get(MESSAGES.get(self.protocol, ""))
+        found = [turn for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
+        return found if isinstance(turns, list) and len(found) == len(turns) else []
+
+    def find_field(self, text: str) -> Path | None:
+        """Return the field that a vendor's path names, with EVERY for each index; None if there is none to leave out.
+
+        A step that names a variant, such as `custom`, and is no key there is skipped.
+        """
+        path: list[Step] = []
+        holder: object = self.tree
+        words = _STEPS.findall(text)
+        for word in words:
+            if path and _is_free(path[-1], holder):
+                return None
+            if isinstance(holder, list):
+                if not word.isdecimal() or int(word) >= len(holder):
+                    return None
+                path.append(EVERY)
+                holder = holder[int(word)]
+            elif (key := find_key(holder, word)) is not None and isinstance(holder, dict):
+                path.append(key)
+                holder = holder[key]
+            elif not path or not isinstance(holder, dict) or holder.get("type", "custom") != word:
+                return None
+        return tuple(path) if path and self._may_leave_out(path, words[-1], holder) else None
+
+    def _may_leave_out(self, path: list[Step], word: str, value: object) -> bool:
+        key = path[-1]
+        if not isinstance(key, str) or not _is_same(key, word):  # the named field is not there
+            return False
+        if _is_free(key, value) and len(path) > 1:
+            return False
+        is_cheaper = isinstance(value, str) and value in CHEAPER.get(key, ())
+        return key.lower() not in NEVER and not is_cheaper
+
+    def find_schemas(self) -> Iterator[tuple[Path, dict[str, object]]]:
+        """Return every schema of the functions, and every schema within one, with its place."""
+        for pattern in _SCHEMAS.get(self.protocol, ()):
+            for path in expand(pattern, self.tree):
+                yield from _inner_schemas(path, get_value(self.tree, path))
+
+
+def find_key(holder: object, word: str) -> str | None:
+    """Return the key of an object that a vendor spells so; vendors write some in another case."""
+    if not isinstance(holder, dict):
+        return None
+    return (
+        word if word in holder else next((key for key in holder if isinstance(key, str) and _is_same(key, word)), None)
+    )
+
+
+def _is_same(key: str, word: str) -> bool:
+    return key == word or to_snake(key) == to_snake(word)
+
+
+def to_snake(word: str) -> str:
+    return _CAMEL.sub(lambda found: f"_{found[0]}", word).lower()
+
+
+def _is_free(step: Step, value: object) -> bool:
+    """Whether what stands under this key is the client's own map, whose names mean nothing to the protocol."""
+    return isinstance(step, str) and step.lower() in _FREE and isinstance(value, dict)
+
+
+def _inner_schemas(path: Path, value: object) -> Iterator[tuple[Path, dict[str, object]]]:
+    todo: list[tuple[Path, object]] = [(path, value)]
+    while todo:
+        at, schema = todo.pop()
+        if not isinstance(schema, dict):
+            continue
+        yield at, schema
+        for key, inner in schema.items():
+            if key in NAMED and isinstance(inner, dict):
+                todo += [((*at, key, name), each) for name, each in inner.items()]
+            elif isinstance(inner, list) and (key in LISTED or key == "items"):
+                todo += [((*at, key, index), each) for index, each in enumerate(inner)]
+            elif key in SINGLE:
+                todo.append(((*at, key), inner))
+
+
+def expand(pattern: Path, tree: object) -> list[Path]:
+    """Return the places that a path with EVERY stands for, as far as they exist."""
+    places: list[tuple[Path, object]] = [((), tree)]
+    for step in pattern:
+        found: list[tuple[Path, object]] = []
+        for at, value in places:
+            if isinstance(value, list) and (step is EVERY or isinstance(step, int)):
+                steps = range(len(value)) if step is EVERY else [step]
+                found += [
+                    ((*at, index), value[index]) for index in steps if isinstance(index, int) and index < len(value)
+                ]
+            elif isinstance(value, dict) and isinstance(step, str) and step in value:
+                found.append(((*at, step), value[step]))
+        places = found
+    return [at for at, _ in places]
+
+
+def get_value(tree: object, path: Path) -> object:
+    """Return the value at a path without EVERY; None if there is none."""
+    for step in path:
+        if isinstance(tree, dict) and isinstance(step, str):
+            tree = tree.get(step)
+        elif isinstance(tree, list) and isinstance(step, int):
+            tree = tree[step] if step < len(tree) else None
+        else:
+            return None
+    return tree
+
+
+def format_path(path: Path) -> str:
+    """Return a path as a JSON pointer, with `*` for every element."""
+    return "".join(f"/{'*' if step is EVERY else escape_key(str(step))}" for step in path)
+
+
+def parse_path(pointer: str) -> Path:
+    """Return the path that `format_path` wrote. A number is an index, for keys of objects are never numbers here."""
+    steps = pointer.split("/")[1:]
+    return tuple(_parse_step(step.replace("~1", "/").replace("~0", "~")) for step in steps)
+
+
+def _parse_step(step: str) -> Step:
+    return EVERY if step == "*" else int(step) if step.isdecimal() else step

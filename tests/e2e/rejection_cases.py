@@ -1,0 +1,443 @@
+"""Real rejections, in the words of the servers that wrote them, and what those servers reject."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import msgspec
+
+from fakes.upstream import ReceivedRequest
+from wire_json import Json, JsonObject
+
+Refuses = Callable[[ReceivedRequest], bool]
+USER: JsonObject = {"role": "user", "content": "Hello"}
+MID_SYSTEM: list[JsonObject] = [USER, {"role": "system", "content": "You are in /tmp."}]
+TOOL: JsonObject = {
+    "type": "function",
+    "function": {"name": "look", "parameters": {"type": "object", "properties": {}}},
+}
+CLAUDE_TOOL: JsonObject = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
+CALLED: list[JsonObject] = [
+    USER,
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "abcdefghi", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "abcdefghi", "content": "seen"},
+]
+EXTRA = "Extra inputs are not permitted"
+
+
+@dataclass(frozen=True)
+class Case:
+    number: str  # of the row in the table of rejections
+    client: str
+    upstream: str
+    words: str | JsonObject  # the message, or the whole error body
+    refuses: Refuses
+    fields: JsonObject = field(default_factory=dict)
+    status: int = 400
+    headers: Mapping[str, str] = field(default_factory=dict)
+    path: str = ""  # of the loss, in the request that was sent
+    kind: str = "openai-compatible"
+    later: int = 0  # extra requests of every later call
+    model: str = "m"
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.client} to {self.upstream}"
+
+
+def has(*steps: str | int) -> Refuses:
+    """Whether the body has a value there."""
+
+    def look(request: ReceivedRequest) -> bool:
+        value: Json = request.json
+        for step in steps:
+            try:
+                value = value[step]
+            except (KeyError, IndexError, TypeError):
+                return False
+        return True
+
+    return look
+
+
+def any_of(*refuses: Refuses) -> Refuses:
+    return lambda request: any(one(request) for one in refuses)
+
+
+def later_system(request: ReceivedRequest) -> bool:
+    roles = [message["role"] for message in request.json["messages"]]
+    return "system" in roles[1:]
+
+
+def role(name: str) -> Refuses:
+    return lambda request: any(message["role"] == name for message in request.json["messages"])
+
+
+def without_reasoning(request: ReceivedRequest) -> bool:
+    return any("reasoning_content" not in each for each in request.json["messages"] if each["role"] == "assistant")
+
+
+def with_reasoning(request: ReceivedRequest) -> bool:
+    return any("reasoning_content" in each for each in request.json["messages"])
+
+
+def user_after_tool(request: ReceivedRequest) -> bool:
+    roles = [message["role"] for message in request.json["messages"]]
+    return ("tool", "user") in pairwise(roles)
+
+
+def neighbours(request: ReceivedRequest) -> bool:
+    roles = [message["role"] for message in request.json["messages"]]
+    return any(one == two != "tool" for one, two in pairwise(roles))
+
+
+def thinks(kind: str) -> Refuses:
+    return lambda request: request.json.get("thinking", {}).get("type") == kind
+
+
+def has_betas(request: ReceivedRequest) -> bool:
+    return "anthropic-beta" in request.headers or "anthropic_beta" in request.json
+
+
+VARIANT = (
+    "messages[1].role: unknown variant `{}`, expected one of `system`, `user`, `assistant`, `tool` at line 1 column 99"
+)
+GOOGLE = (
+    'Invalid JSON payload received. Unknown name "{}" at '
+    "'tools[0].function_declarations[0].parameters.properties[0].value': Cannot find field."
+)
+KEYWORDS: JsonObject = {"type": "object", "properties": {"a": {"type": "string", "newWord": 1}}}
+TRACEBACK = (
+    "\n------------\nWhile executing CallExpression at line 85, column 32 in source:\n...first %}↵            "
+    "{{- raise_exception('System message must be at the beginnin...\n                                   ^\n"
+    "Error: Jinja Exception: System message must be at the beginning."
+)
+IN_EVENT = (
+    "event:error\ndata:"
+    + msgspec.json.encode(
+        {
+            "code": "InvalidParameter",
+            "message": "Only 'enabled' and 'disabled' are supported for thinking; 'adaptive' is not supported.",
+        }
+    ).decode()
+)
+CASES = [
+    Case("1 llama.cpp", "chat", "chat", TRACEBACK, later_system, {"messages": MID_SYSTEM}, 500),
+    Case(
+        "1 llama.cpp",
+        "messages",
+        "chat",
+        "Unable to generate parser for this template. Automatic parser generation failed: " + TRACEBACK,
+        later_system,
+        {"messages": MID_SYSTEM},
+    ),
+    Case("1", "chat", "chat", "System message must be at the beginning.", later_system, {"messages": MID_SYSTEM}),
+    Case("1", "messages", "chat", "System message must be at the beginning.", later_system, {"messages": MID_SYSTEM}),
+    Case("2", "chat", "chat", "system message must be at the beginning", later_system, {"messages": MID_SYSTEM}, 500),
+    Case(
+        "2", "messages", "chat", "system message must be at the beginning", later_system, {"messages": MID_SYSTEM}, 500
+    ),
+    Case(
+        "3",
+        "messages",
+        "messages",
+        "messages[1].role: unknown variant `system`, expected `user` or `assistant`",
+        role("system"),
+        {"messages": MID_SYSTEM},
+        path="/messages/1",
+    ),
+    Case("4", "messages", "messages", "invalid beta flag", has_betas, headers={"anthropic-beta": "a-1,b-2"}),
+    Case(
+        "4", "messages", "messages", "invalid beta flag", has_betas, {"anthropic_beta": ["a-1"]}, path="/anthropic_beta"
+    ),
+    Case(
+        "5",
+        "messages",
+        "messages",
+        f"tools.1.custom.defer_loading: {EXTRA}",
+        any_of(has("tools", 0, "defer_loading"), has("tools", 1, "defer_loading")),
+        {"tools": [CLAUDE_TOOL | {"defer_loading": False}, CLAUDE_TOOL | {"name": "b", "defer_loading": True}]},
+        path="/tools/0/defer_loading",
+    ),
+    Case(
+        "6",
+        "messages",
+        "messages",
+        f"system.0.cache_control.ephemeral.scope: {EXTRA}",
+        has("system", 0, "cache_control", "scope"),
+        {"system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "scope": "global"}}]},
+        path="/system/0/cache_control/scope",
+    ),
+    Case(
+        "6",
+        "messages",
+        "messages",
+        f"tools.0.custom.eager_input_streaming: {EXTRA}",
+        has("tools", 0, "eager_input_streaming"),
+        {"tools": [CLAUDE_TOOL | {"type": "custom", "eager_input_streaming": True}]},
+        path="/tools/0/eager_input_streaming",
+    ),
+    Case(
+        "6",
+        "messages",
+        "messages",
+        f"cache_control: {EXTRA}",
+        has("cache_control"),
+        {"cache_control": {"type": "ephemeral"}},
+        path="/cache_control",
+    ),
+    *(
+        Case(
+            "8",
+            client,
+            "messages",
+            '"thinking.type.enabled" is not supported for this model. Use "thinking.type.adaptive" and '
+            '"output_config.effort" to control thinking behavior.',
+            thinks("enabled"),
+            {"thinking": {"type": "enabled", "budget_tokens": 2048}, "max_tokens": 4096}
+            if client == "messages"
+            else {},
+            path="/thinking",
+        )
+        for client in ("messages",)
+    ),
+    *(
+        Case(
+            "9",
+            "messages",
+            "messages",
+            words,
+            thinks("adaptive"),
+            {"thinking": {"type": "adaptive"}, "max_tokens": 4096},
+            path="/thinking",
+        )
+        for words in (
+            "adaptive thinking is not supported on this model",
+            "Only 'enabled' and 'disabled' are supported for thinking; 'adaptive' is not supported.",
+            IN_EVENT,
+        )
+    ),
+    *(
+        Case(
+            "10",
+            client,
+            "messages",
+            "`temperature` is deprecated for this model.",
+            any_of(has("temperature"), has("top_p")),
+            {"temperature": 0.5, "top_p": 0.9},
+            path="/temperature",
+        )
+        for client in ("messages", "chat")
+    ),
+    *(
+        Case(
+            "11",
+            "messages",
+            "messages",
+            "This model does not support assistant message prefill. The conversation must end with a user message.",
+            lambda request: request.json["messages"][-1]["role"] == "assistant",
+            {"messages": [USER, {"role": "assistant", "content": "Well"}]},
+            status,
+            path="/messages/1",
+        )
+        for status in (400, 200)
+    ),
+    Case(
+        "15",
+        "gemini",
+        "gemini",
+        GOOGLE.format("newWord"),
+        lambda request: b'"newWord":' in request.body,
+        {"tools": [{"functionDeclarations": [{"name": "look", "parameters": KEYWORDS}]}]},
+        path="/tools/0/functionDeclarations/0/parameters/properties/a/newWord",
+    ),
+    Case(
+        "16",
+        "chat",
+        "chat",
+        "Failed to deserialize the JSON body into the target type: " + VARIANT.format("developer"),
+        role("developer"),
+        {"messages": [{"role": "developer", "content": "Be brief."}, USER]},
+        path="/messages/0/role",
+    ),
+    Case(
+        "16",
+        "responses",
+        "chat",
+        VARIANT.format("developer"),
+        role("developer"),
+        {"input": [{"role": "developer", "content": "Be brief."}, USER]},
+    ),
+    *(
+        Case(
+            number,
+            client,
+            "chat",
+            words,
+            without_reasoning,
+            {"messages": [USER, {"role": "assistant", "content": "A"}, USER]},
+        )
+        for client in ("chat", "messages")
+        for number, words in (
+            ("17", "The `reasoning_content` in the thinking mode must be passed back to the API."),
+            ("18", "thinking is enabled but reasoning_content is missing in assistant tool call message at index 13"),
+        )
+    ),
+    Case(
+        "19",
+        "chat",
+        "chat",
+        "tool_choice specified is incompatible with thinking enabled",
+        lambda request: request.json.get("thinking") != {"type": "disabled"},
+        {"tools": [TOOL], "tool_choice": "required"},
+        later=1,
+    ),
+    Case(
+        "20",
+        "chat",
+        "chat",
+        "'messages.1' : for 'role:assistant' the following must be satisfied"
+        "[('messages.1' : property 'reasoning_content' is unsupported)]",
+        with_reasoning,
+        {"messages": [USER, {"role": "assistant", "content": "A", "reasoning_content": "Hm"}, USER]},
+        path="/messages/1/reasoning_content",
+    ),
+    *(
+        Case(
+            "21",
+            client,
+            "chat",
+            {"detail": [{"type": "extra_forbidden", "loc": ["body", name], "msg": EXTRA, "input": 32000}]},
+            has(name),
+            fields,
+            422,
+        )
+        for client, name, fields in (
+            ("chat", "max_completion_tokens", {"max_completion_tokens": 9}),
+            ("messages", "max_completion_tokens", {"max_tokens": 9}),
+            ("chat", "safety_identifier", {"safety_identifier": "x"}),
+            ("chat", "stream_options", {"stream": False, "stream_options": {}}),
+        )
+    ),
+    *(
+        Case(
+            "22",
+            client,
+            "chat",
+            {"object": "error", "message": "Unexpected role 'user' after role 'tool'", "type": "order", "code": "3230"},
+            user_after_tool,
+            {"messages": messages},
+        )
+        for client, messages in (
+            ("chat", [*CALLED, {"role": "user", "content": "And?"}]),
+            (
+                "messages",
+                [
+                    USER,
+                    {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "look", "input": {}}]},
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "tool_result", "tool_use_id": "t1", "content": "seen"},
+                            {"type": "text", "text": "And?"},
+                        ],
+                    },
+                ],
+            ),
+        )
+    ),
+    Case(
+        "22",
+        "chat",
+        "chat",
+        "After the optional system message, conversation roles must alternate user/assistant/user/assistant/...",
+        neighbours,
+        {"messages": [USER, {"role": "user", "content": [{"type": "text", "text": "Again"}]}]},
+    ),
+    Case(
+        "23",
+        "chat",
+        "chat",
+        "Function tools with reasoning_effort are not supported for gpt-5.6-terra in /v1/chat/completions. "
+        "To use function tools, use /v1/responses or set reasoning_effort to 'none'.",
+        lambda request: request.json.get("reasoning_effort") != "none",
+        {"tools": [TOOL], "reasoning_effort": "high"},
+        path="/reasoning_effort",
+    ),
+    *(
+        Case(
+            "24",
+            client,
+            "chat",
+            {
+                "error": {
+                    "message": "Unsupported parameter: 'temperature' is not supported with this model.",
+                    "type": "invalid_request_error",
+                    "param": "temperature",
+                    "code": "unsupported_parameter",
+                }
+            },
+            has("temperature"),
+            {"temperature": 0.5},
+            path="/temperature",
+            kind=kind,
+        )
+        for client, kind in (("chat", "openai-compatible"), ("messages", "openai-compatible"))
+    ),
+    Case(
+        "25",
+        "chat",
+        "chat",
+        "Validation: Unsupported parameter(s): thinking",
+        has("thinking"),
+        {"thinking": {"type": "x"}},
+    ),
+    *(
+        Case(
+            "25",
+            client,
+            "chat",
+            "Model grok-4.20-0309 does not support parameter reasoningEffort.",
+            has("reasoning_effort"),
+            fields,
+        )
+        for client, fields in (
+            ("chat", {"reasoning_effort": "high"}),
+            ("responses", {"reasoning": {"effort": "high"}}),
+        )
+    ),
+    Case(
+        "26",
+        "responses",
+        "responses",
+        {"detail": "Unsupported parameter: safety_identifier"},
+        has("safety_identifier"),
+        {"safety_identifier": "x", "store": False},
+        path="/safety_identifier",
+    ),
+    *(
+        Case("27", client, "chat", '"llama3.1:8b" does not support thinking', has("reasoning_effort"), fields)
+        for client, fields in (
+            ("chat", {"reasoning_effort": "high"}),
+            ("responses", {"reasoning": {"effort": "high"}}),
+        )
+    ),
+    *(
+        Case(
+            "28",
+            client,
+            "chat",
+            'invalid reasoning value: \'xhigh\' (must be "high", "medium", "low", "max", or "none")',
+            lambda request: request.json.get("reasoning_effort") == "xhigh",
+            fields,
+            path="/reasoning_effort",
+        )
+        for client, fields in (
+            ("chat", {"reasoning_effort": "xhigh"}),
+            ("responses", {"reasoning": {"effort": "xhigh"}}),
+        )
+    ),
+]

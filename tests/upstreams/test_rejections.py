@@ -1,0 +1,173 @@
+"""The rules of rejections: which words mean what about which request, and what is changed."""
+
+import msgspec
+import pytest
+
+from dragoman.translate.framing.jsonedit import EVERY
+from dragoman.translate.hub.loss import Ledger
+from dragoman.upstreams.rejections.changes import apply
+from dragoman.upstreams.rejections.complaint import HOLE, Complaint, make_holes, read_complaint
+from dragoman.upstreams.rejections.rules import BY_ID, RULES, Found, find_rules, make_edits
+from dragoman.upstreams.rejections.sent import Sent, format_path, parse_path
+from wire_json import JsonObject
+
+TOOL: JsonObject = {"name": "f", "input_schema": {"type": "object", "properties": {"temperature": {"type": "string"}}}}
+
+
+def make_sent(protocol: str = "chat", **fields: object) -> Sent:
+    return Sent(protocol, msgspec.json.encode({"model": "m", **fields}))
+
+
+def change(found: Found, request: Sent) -> tuple[JsonObject, list[str]]:
+    ledger = Ledger()
+    changed = apply(request, make_edits(found, request), "why", ledger)
+    return msgspec.json.decode(changed.body, type=JsonObject), [loss.path for loss in ledger]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Unknown name \"a.b[0]\" at 'c': no", "Unknown name \"a.b[0]\" at 'c': no"),
+        ("it said 'two words' and `x y`", f"it said {HOLE} and {HOLE}"),
+        ("doesn't fit 'a b' isn't", f"doesn't fit {HOLE} isn't"),
+        ("'" + "a" * 257 + "'", HOLE),
+        ('{"error":{"message":"inner"}}', "inner"),
+        ("a\0b", "ab"),
+    ],
+)
+def test_quoted_text_that_is_no_path_becomes_a_hole(text: str, expected: str) -> None:
+    assert make_holes(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (b'{"error":{"message":"m","code":"c","param":"p"}}', Complaint(400, "m", "c", "p")),
+        (b'{"error":"m"}', Complaint(400, "m")),
+        (b'{"detail":"m"}', Complaint(400, "m")),
+        (b'[{"error":{"message":"m","code":400}}]', Complaint(400, "m", "400")),
+        (b'{"object":"error","message":"m","type":"t"}', Complaint(400, "m", "t")),
+        (
+            b'{"message":{"detail":[{"type":"extra_forbidden","loc":["body","a",0,"b"],"input":"Extra"}]}}',
+            Complaint(400, extras=("a.0.b",)),
+        ),
+        (b'{"detail":[{"type":"missing","loc":["body","a"]}]}', Complaint(400)),
+        (b'{"error":{"message":"m","param":"two words"}}', Complaint(400, "m")),
+        (b"<html>", Complaint(400)),
+    ],
+)
+def test_an_error_is_read_in_every_vendors_shape(body: bytes, complaint: Complaint) -> None:
+    assert read_complaint(400, body) == complaint
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("temperature", ("temperature",)),
+        ("top_p", None),
+        ("tools.0.custom.cache_control.ephemeral.scope", ("tools", EVERY, "cache_control", "scope")),
+        ("tools[0].cache_control.scope", ("tools", EVERY, "cache_control", "scope")),
+        ("tools.0.other.cache_control", None),
+        ("tools.7.cache_control", None),
+        ("tools.0", None),
+        ("tools.0.input_schema.properties.temperature", None),
+        ("messages.0.content.0.citations", ("messages", EVERY, "content", EVERY, "citations")),
+        ("messages.0.content.0.text", None),
+        ("messages.0.content", None),
+        ("messages.0.content.1.input.citations", None),
+        ("metadata", ("metadata",)),
+        ("metadata.user_id", None),
+        ("maxOutputTokens", None),
+        ("topK", ("top_k",)),
+        ("service_tier", None),
+        ("f", None),
+        ("", None),
+    ],
+)
+def test_only_a_field_of_the_protocol_is_found_and_never_what_must_stay(
+    path: str, found: tuple[object, ...] | None
+) -> None:
+    blocks = [{"type": "text", "text": "x", "citations": []}, {"type": "tool_use", "input": {"citations": 1}}]
+    request = make_sent(
+        "messages",
+        temperature=1,
+        top_k=3,
+        max_output_tokens=3,
+        service_tier="flex",
+        metadata={"user_id": "u"},
+        tools=[{**TOOL, "cache_control": {"type": "ephemeral", "scope": "x"}}],
+        messages=[{"role": "user", "content": blocks}],
+    )
+    assert request.find_field(path) == found
+    if request.find_field(path) is not None:
+        assert parse_path(format_path(request.find_field(path) or ())) == found
+
+
+def test_a_keyword_goes_from_every_schema_but_no_property_of_that_name() -> None:
+    schema = {
+        "type": "object",
+        "propertyNames": {"pattern": "^a"},
+        "properties": {
+            "propertyNames": {"type": "string"},
+            "a": {"anyOf": [{"type": "object", "propertyNames": {}, "description": "An a."}]},
+        },
+    }
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    body, losses = change(Found("schema_keyword", "/propertyNames"), make_sent(tools=[tool]))
+    parameters = body["tools"][0]["function"]["parameters"]
+    assert parameters == {
+        "type": "object",
+        "properties": {
+            "propertyNames": {"type": "string"},
+            "a": {"anyOf": [{"type": "object", "description": "An a.\n(propertyNames: {})"}]},
+        },
+        "description": '(propertyNames: {"pattern":"^a"})',
+    }
+    assert len(losses) == 2
+
+
+def test_several_complaints_of_one_error_are_all_found() -> None:
+    line = "Invalid JSON payload received. Unknown name \"{}\" at 'generation_config': Cannot find field."
+    message = "\n".join((line.format("newA"), line.format("newB"), line.format("maxOutputTokens")))
+    request = make_sent("gemini", generationConfig={"newA": 1, "newB": 2, "maxOutputTokens": 3})
+    found = find_rules(Complaint(400, make_holes(message)), request)
+    assert found == (
+        Found("extra_name", "/generationConfig/newA"),
+        Found("extra_name", "/generationConfig/newB"),
+    )
+
+
+def test_an_effort_is_lowered_to_the_highest_that_is_named_and_never_raised() -> None:
+    words = "Unsupported value: '{}' is not supported with the 'm' model. Supported values are: 'low', and 'high'."
+    [found] = find_rules(Complaint(400, words.format("xhigh")), make_sent(reasoning_effort="xhigh"))
+    assert found == Found("effort_high", "/reasoning_effort")
+    assert change(found, make_sent(reasoning_effort="max"))[0]["reasoning_effort"] == "high"
+    assert change(found, make_sent(reasoning_effort="low"))[0]["reasoning_effort"] == "low"
+    assert find_rules(Complaint(400, words.format("minimal")), make_sent(reasoning_effort="minimal")) == ()
+
+
+def test_a_budget_stays_below_the_limit_of_the_reply() -> None:
+    found = Found("thinking_budget")
+    config = {"effort": "high", "format": {"type": "json"}}
+    body, _ = change(found, make_sent("messages", thinking={"type": "adaptive"}, max_tokens=2000, output_config=config))
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 1999}
+    assert body["output_config"] == {"format": {"type": "json"}}
+    assert "thinking" not in change(found, make_sent("messages", thinking={"type": "adaptive"}, max_tokens=500))[0]
+
+
+def test_the_mark_of_the_whole_request_moves_to_its_last_block() -> None:
+    mark = {"type": "ephemeral"}
+    found = Found("block_cache_mark", "/cache_control")
+    body, _ = change(found, make_sent("messages", cache_control=mark, messages=[{"role": "user", "content": "x"}]))
+    assert body == {
+        "model": "m",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": mark}]}],
+    }
+    blocks = [{"type": "text", "text": "x", "cache_control": mark}] * 4 + [{"type": "text", "text": "y"}]
+    full = make_sent("messages", cache_control=mark, messages=[{"role": "user", "content": blocks}])
+    assert change(found, full)[0]["messages"][0]["content"][-1] == {"type": "text", "text": "y"}
+
+
+def test_rules_have_names_of_their_own_and_a_source() -> None:
+    assert len(BY_ID) == len(RULES)
+    assert all(rule.source and (rule.edit or rule.quirk) for rule in RULES)
