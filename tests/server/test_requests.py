@@ -165,17 +165,19 @@ def test_a_cap_beyond_what_the_model_writes_is_lowered(door: Door) -> None:
 FUNCTION = {"type": "function", "name": "f", "parameters": {"properties": {"messages": {"type": "string"}}}}
 
 
-@pytest.mark.parametrize("model", ["local/m", "vendor/m"])
+@pytest.mark.parametrize(
+    ("model", "content"), [("local/m", "Hi"), ("vendor/m", [{"type": "text", "text": "Hi"}])], ids=["chat", "messages"]
+)
 @pytest.mark.parametrize("tools", [[], [FUNCTION]], ids=["plain", "with a property called messages"])
 def test_a_body_of_responses_on_chats_path_is_answered_as_chat_answers(
-    door: Door, model: str, tools: list[JsonObject]
+    door: Door, model: str, content: object, tools: list[JsonObject]
 ) -> None:
     body = {"model": model, "input": [{"role": "user", "content": "Hi"}], "tools": tools}
     status, reply = door.ask("POST", "/v1/chat/completions", body, **BEARER)
     assert status == 200
     assert reply["object"] == "chat.completion"
     assert reply["choices"][0]["message"]["content"] == "Hello."
-    assert door.last_request().json["messages"] == [{"role": "user", "content": "Hi"}]
+    assert door.last_request().json["messages"] == [{"role": "user", "content": content}]
 
 
 def test_a_chat_body_may_use_input_too(door: Door) -> None:

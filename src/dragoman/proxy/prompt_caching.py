@@ -36,19 +36,16 @@ class PlannedCache:
     """The plan of one upstream request, and what was built by it."""
 
     def __init__(self, memory: PromptMemory, id: SessionId, plan: CachePlan, started_at: float) -> None:
-        self.plan = replace(plan, take=self._take)
+        self._sent: list[SentPrompt] = []
+        self.plan = replace(plan, take=self._sent.append)  # not a method of this: a cycle would hold the request
         self._memory = memory
         self._id = id
         self._started_at = started_at
-        self._sent: SentPrompt | None = None
-
-    def _take(self, sent: SentPrompt) -> None:
-        self._sent = sent
 
     def record(self) -> None:
         """Remember what was sent, once its reply has begun."""
-        if self._sent is not None:
-            self._memory.record(self._id, self._sent, self._started_at)
+        for sent in self._sent:
+            self._memory.record(self._id, sent, self._started_at)
 
 
 async def plan_cache(
