@@ -19,6 +19,7 @@ from scripting import write_error
 
 ONE, TWO = keys_of(2)
 LIMITED = write_error(429, "Slow down.", "rate_limit_exceeded")
+UNTIMED = write_error(429, "Slow down.", "rate_limit_exceeded", x_should_retry="true")
 REVOKED = write_error(401, "Incorrect API key provided.", "invalid_api_key")
 
 
@@ -141,6 +142,96 @@ def test_a_short_wait_is_waited_for_only_where_no_key_is_free(rig: PoolRig) -> N
     rig.keyed.refusals = {ONE: LIMITED, TWO: LIMITED}
     assert expect_error(rig).status == 429
     assert Counter(rig.keyed.take_used()) in ({ONE: 2, TWO: 2}, {ONE: 3, TWO: 1}, {ONE: 1, TWO: 3})
+
+
+@pytest.fixture
+def twenty(tmp_path: Path) -> Iterator[PoolRig]:
+    with run_pool(tmp_path, keys=keys_of(20)) as own:
+        yield own
+
+
+def start_conversations(rig: PoolRig, number: int) -> dict[str, str]:
+    """Return the key of each, by its opening."""
+    homes: dict[str, str] = {}
+    for opening in (f"running conversation {place}" for place in range(number)):
+        chat(rig, opening)
+        (homes[opening],) = rig.keyed.take_used()
+    return homes
+
+
+def refuse_new_conversations(rig: PoolRig) -> None:
+    def refuse_openings(request: ReceivedRequest) -> Answer:
+        answer = rig.keyed(request)
+        return UNTIMED if request.json["messages"][1:] == [] else answer
+
+    rig.upstream.choose = refuse_openings
+
+
+@pytest.mark.parametrize("idle_s", [0, 1000])
+def test_a_limit_without_a_reset_time_for_new_conversations_leaves_running_ones_where_they_are(
+    twenty: PoolRig, idle_s: float
+) -> None:
+    homes = start_conversations(twenty, 60)
+    refuse_new_conversations(twenty)
+    twenty.advance_clock(idle_s)
+    for number in range(5):
+        answer = ask(twenty.gateway, "chat", "up/gpt-4.1", f"new conversation {number}")
+        assert (answer.status, answer.headers.get("retry-after")) == (429, None)
+        assert answer.headers["x-should-retry"] == "true"
+        first, other, *again = twenty.keyed.take_used()
+        assert first != other
+        assert again == [first, other], "three attempts, the first with another key besides"
+        for opening in (opening for opening, home in homes.items() if home in (first, other)):
+            outcome = chat(twenty, opening, "Hello", "Go on")
+            assert (twenty.keyed.take_used(), outcome.failed_attempts) == ([homes[opening]], ())
+    for opening, home in homes.items():
+        chat(twenty, opening, "Hello", "Go on")
+        assert twenty.keyed.take_used() == [home]
+
+
+@pytest.mark.parametrize("idle_s", [0, 1000])
+def test_only_the_refused_conversation_moves_after_a_limit_without_a_reset_time(twenty: PoolRig, idle_s: float) -> None:
+    homes = start_conversations(twenty, 60)
+    (key, _), *_ = Counter(homes.values()).most_common()
+    refused, *others = (opening for opening, home in homes.items() if home == key)
+    twenty.advance_clock(idle_s)
+    twenty.keyed.refusals[key] = UNTIMED
+    chat(twenty, refused, "Hello", "Go on")
+    first, second = twenty.keyed.take_used()
+    assert first == key
+    del twenty.keyed.refusals[key]
+    assert others
+    for opening in others:
+        chat(twenty, opening, "Hello", "Go on")
+        assert twenty.keyed.take_used() == [key]
+    chat(twenty, refused, "Hello", "Go on", "Hello", "And on")
+    assert twenty.keyed.take_used() == [second]
+
+
+def test_a_limit_without_a_reset_time_keeps_new_conversations_from_an_idle_key_for_five_seconds(rig: PoolRig) -> None:
+    opening = find_opening(rig, ONE)
+    rig.advance_clock(100)
+    rig.keyed.refusals[ONE] = UNTIMED
+    chat(rig, opening)
+    assert rig.keyed.take_used() == [ONE, TWO]
+    for number in range(8):
+        chat(rig, f"another conversation {number}")
+    assert rig.keyed.take_used() == [TWO] * 8
+    del rig.keyed.refusals[ONE]
+    rig.advance_clock(106)
+    find_opening(rig, ONE)
+
+
+def test_an_overload_is_retried_in_place_and_starts_no_cooldown(tmp_path: Path) -> None:
+    with run_pool(tmp_path, "messages", keys_of(20)) as rig:
+        overloaded = write_error(529, "Overloaded")
+        rig.keyed.refusals = dict.fromkeys(keys_of(20), overloaded)
+        assert ask(rig.gateway, "messages", "up/claude-sonnet-4-5").status == 529
+        used = rig.keyed.take_used()
+        assert used == [used[0]] * 3
+        rig.keyed.refusals.clear()
+        assert ask(rig.gateway, "messages", "up/claude-sonnet-4-5").status == 200
+        assert rig.keyed.take_used() == used[:1]
 
 
 def test_every_key_is_tried_before_the_next_target_of_a_route(tmp_path: Path) -> None:

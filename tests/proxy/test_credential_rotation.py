@@ -1,8 +1,10 @@
 """A provider's credentials in turn, and which are left alone for how long."""
 
+from collections.abc import Collection, Sequence
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.net.headers import Headers
 from dragoman.proxy.credential_rotation import (
@@ -15,7 +17,7 @@ from dragoman.proxy.credential_rotation import (
 from dragoman.proxy.step import NoReply
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.upstreams.credentials.cooldowns import ALL_MODELS
-from dragoman.upstreams.credentials.pool import Pool
+from dragoman.upstreams.credentials.pool import CredentialChoice, Pool
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.routing import Route
 from narrowing import present
@@ -55,7 +57,7 @@ def test_each_credential_is_used_once() -> None:
 def test_a_conversation_stays_with_the_credential_that_answered_it() -> None:
     provider = make_pooled(make_provider(), 3)
     for slot in (2, 0, 1):
-        pool_of(provider).record_success(slot, "m", SESSION)
+        pool_of(provider).record_success(slot, "m", SESSION, now=NOW)
         assert present(round_of(provider).next()).account.slot == slot
 
 
@@ -84,7 +86,7 @@ def test_excluded_credentials_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("kind", "seconds", "models"),
     [
-        (Kind.RATE_LIMITED, 30, ("m",)),
+        (Kind.RATE_LIMITED, 5, ("m",)),
         (Kind.FORBIDDEN, 3600, ("m",)),
         (Kind.CREDENTIAL, 3600, ("m", "another")),
         (Kind.QUOTA, 3600, ("m", "another")),
@@ -115,6 +117,88 @@ def test_the_wait_that_the_upstream_names_wins(failure: Failure, until: float) -
     provider = make_pooled(make_provider(), 2)
     start_cooldown(provider.members[0], "m", failure)
     assert pool_of(provider).free_at(0, "m", NOW) == until
+
+
+@pytest.mark.parametrize(
+    ("failure", "seconds"),
+    [
+        (Failure(Kind.RATE_LIMITED, "no"), 0),
+        (Failure(Kind.RATE_LIMITED, "no", should_retry=True), 0),
+        (Failure(Kind.RATE_LIMITED, "no", resets_at=NOW - 50), 0),
+        (Failure(Kind.RATE_LIMITED, "no", retry_after=7200.0), 7200),
+        (Failure(Kind.RATE_LIMITED, "no", resets_at=NOW + 50), 50),
+        (Failure(Kind.QUOTA, "no"), 3600),
+        (Failure(Kind.OVERLOADED, "no", status=529), 0),
+    ],
+)
+def test_only_a_limit_without_a_reset_time_spares_a_credential_that_has_just_answered(
+    failure: Failure, seconds: float
+) -> None:
+    provider = make_pooled(make_provider(), 2)
+    pool_of(provider).record_success(0, "m", now=NOW - 59)
+    start_cooldown(provider.members[0], "m", failure)
+    assert pool_of(provider).free_at(0, "m", NOW) == NOW + seconds
+
+
+@pytest.mark.parametrize(
+    ("failures", "is_another_used"),
+    [
+        (("untimed", "untimed"), False),
+        (("timed", "untimed"), True),
+        (("untimed", "timed"), True),
+        (("revoked", "untimed"), True),
+        (("timed", "timed"), True),
+    ],
+)
+def test_a_third_credential_is_used_unless_two_were_limited_without_a_reset_time(
+    failures: tuple[str, str], is_another_used: bool
+) -> None:
+    kinds = {
+        "untimed": Failure(Kind.RATE_LIMITED, "no"),
+        "timed": LIMITED,
+        "revoked": Failure(Kind.CREDENTIAL, "no"),
+    }
+    round = round_of(make_pooled(make_provider(), 20))
+    round.begin_attempt()
+    for failure in failures:
+        round.record_refusal(NoReply(kinds[failure]))
+        another = round.next()
+    assert (another is not None) is is_another_used
+
+
+def test_a_refused_conversation_moves_and_another_one_uses_the_same_credential_at_once() -> None:
+    provider = make_pooled(make_provider(), 20)
+    round = round_of(provider)
+    home = present(round.begin_attempt()).account.slot
+    pool_of(provider).record_success(home, "m", "t\0another conversation", now=NOW - 1000)
+    round.record_refusal(NoReply(Failure(Kind.RATE_LIMITED, "no")))
+    answering = present(round.next()).account.slot
+    round.record_answer(NOTHING, None)
+    assert pool_of(provider).free_at(home, "m", NOW) == NOW + 5, "for new conversations"
+    assert present(round_of(provider).begin_attempt()).account.slot == answering != home
+    assert present(round_of(provider, "t\0another conversation").begin_attempt()).account.slot == home
+
+
+class RecordedChoices:
+    """The choices of a captured request."""
+
+    def __init__(self, *slots: int) -> None:
+        self._choices = iter(slots)
+
+    def choose(
+        self, session: str | None, model: str, tried: Collection[int], now: float, untimed: Sequence[int] = ()
+    ) -> CredentialChoice | None:
+        slot = next(self._choices, None)
+        return None if slot is None else CredentialChoice(slot)
+
+    def find_soonest_free(self, model: str, now: float) -> int:
+        return 0
+
+
+def test_recorded_choices_are_followed_whatever_the_limit_is_today() -> None:
+    pooled = make_pooled(make_provider(), 4)
+    provider = replace(pooled, account=replace(pooled.account, chooser=RecordedChoices(3, 1, 0, 2)))
+    assert list_used_slots(round_of(provider), Failure(Kind.RATE_LIMITED, "no")) == [3, 1, 0, 2]
 
 
 @each_row("kind", [kind for kind in Kind if kind not in COOLDOWNS])
@@ -189,7 +273,7 @@ def test_the_final_failure_of_several_is_the_one_that_ends_soonest() -> None:
 def test_a_credential_that_was_skipped_because_it_is_limited_counts_for_the_final_failure() -> None:
     provider = make_pooled(make_provider(), 2)
     pool = pool_of(provider)
-    pool.record_success(0, "m", SESSION)
+    pool.record_success(0, "m", SESSION, now=NOW)
     pool.start_cooldown(1, "m", NOW + 40, Kind.RATE_LIMITED.value, NOW)
     round = round_of(provider)
     assert list_used_slots(round, Failure(Kind.CREDENTIAL, "expired")) == [0]
@@ -200,7 +284,7 @@ def test_a_credential_that_was_skipped_because_it_is_limited_counts_for_the_fina
 
 def test_a_permanent_refusal_does_not_promise_a_retry() -> None:
     provider = make_pooled(make_provider(), 2)
-    pool_of(provider).record_success(0, "m", SESSION)
+    pool_of(provider).record_success(0, "m", SESSION, now=NOW)
     pool_of(provider).start_cooldown(1, ALL_MODELS, NOW + 40, Kind.CREDENTIAL.value, NOW)
     round = round_of(provider)
     expired = Failure(Kind.CREDENTIAL, "expired")
@@ -218,6 +302,15 @@ def test_targets_that_cool_down_are_left_out_unless_all_do() -> None:
     assert available_targets(routes[:1], providers) == routes[:1]
     pool_of(two).start_cooldown(0, "m", NOW + 60, "quota", NOW)
     assert available_targets(routes[:2], providers) == routes[:2]
+
+
+def test_a_target_is_not_left_out_after_limits_without_a_reset_time() -> None:
+    """Its running conversations would lose their caches."""
+    one, two = make_pooled(make_provider("one"), 2), make_provider("two")
+    routes = (Route("one", "m"), Route("two", "m"))
+    for slot in (0, 1):
+        assert pool_of(one).start_untimed_cooldown(slot, "m", NOW) == 5
+    assert available_targets(routes, {"one": one, "two": two}) == routes
 
 
 def test_a_question_without_a_conversation_goes_to_whoever_is_free_soonest() -> None:

@@ -27,7 +27,7 @@ from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.upstreams.learned_quirks import LearnedQuirks
 from dragoman.upstreams.provider import Endpoint, FirstTokenWait, ReplyRules
 from dragoman.upstreams.routing import Route
-from narrowing import expect
+from narrowing import expect, present
 from proxy.in_memory import MESSAGES_STREAM, NOW, URL, make_provider, run, send_nothing
 from proxy.policy_trial import ONE, TWO, Trial
 from proxy.rigs import WriterRig
@@ -63,8 +63,7 @@ TABLE: dict[tuple[str, int, str], tuple[str, str, str, str]] = {
     ("transient", 3, "wait 2 s"): ("a-a-a!", "a-a-aX-X-X!", "a-a-a!", "a-a-aX-X-X!"),
     ("transient", 3, "wait 60 s"): ("a!", "aX!", "a!", "aX!"),
     ("transient", 3, "never"): ("a!", "aX!", "a!", "aX!"),
-    # A limited credential is left alone for 30 s where its upstream names no time; when all are, the one that is
-    # free soonest is used.
+    # Where the upstream names no time, one other credential is used; each further attempt uses one of these two.
     ("limited", 3, "none"): ("a-a-a!", "a-a-aX-X-X!", "ab-a-b!", "ab-a-bX-X-X!"),
     ("limited", 3, "do"): ("a-a-a!", "a-a-aX-X-X!", "ab-a-b!", "ab-a-bX-X-X!"),
     ("limited", 3, "wait 2 s"): ("a-a-a!", "a-a-aX-X-X!", "ab-ab-ab!", "ab-ab-abX-X-X!"),
@@ -316,6 +315,52 @@ def test_of_several_refused_credentials_the_client_gets_the_refusal_that_ends_so
     trial.begin()
     trial.expect_ask(trial.after(NoReply(failures[0])))
     assert trial.after(NoReply(failures[1])) == GiveUp(expected)
+
+
+@each_row("answered", [True, False])
+@each_row(
+    ("failure", "attempts", "row"),
+    [
+        (Failure(Kind.RATE_LIMITED, "no", status=429), 3, "ab-a-b!"),
+        (Failure(Kind.RATE_LIMITED, "no", status=429, should_retry=True), 4, "ab-a-b-a!"),
+        (Failure(Kind.RATE_LIMITED, "no", status=429), 1, "ab!"),
+        (Failure(Kind.RATE_LIMITED, "no", status=429, retry_after=LONG_S), 3, "abc!"),
+        (Failure(Kind.RATE_LIMITED, "no", status=429, resets_at=NOW + LONG_S), 1, "abc!"),
+        (Failure(Kind.OVERLOADED, "no", status=529), 3, "a-a-a!"),
+        (Failure(Kind.OVERLOADED, "no", status=529), 1, "a!"),
+    ],
+)
+def test_a_limit_without_a_reset_time_is_passed_on_after_two_credentials(
+    failure: Failure, attempts: int, row: str, answered: bool
+) -> None:
+    trial = Trial(credentials=3, attempts=attempts)
+    pool = present(trial.providers["one"].account.pool)
+    for slot in range(3):
+        if answered:
+            pool.record_success(slot, "m", now=NOW)
+    assert trial.steps_until_given_up(failure) == row
+
+
+def test_a_retry_that_finds_an_overload_stays_with_the_two_credentials() -> None:
+    trial = Trial(credentials=3)
+    step = trial.begin()
+    for kind in (Kind.RATE_LIMITED, Kind.RATE_LIMITED, Kind.OVERLOADED, Kind.RATE_LIMITED):
+        trial.expect_ask(step)
+        step = trial.after(NoReply(Failure(kind, "no")))
+    assert isinstance(step, GiveUp)
+    assert len({ask.provider.account.slot for ask in trial.requests}) == 2
+
+
+def test_a_retry_after_a_limit_without_a_reset_time_does_not_use_a_credential_before_its_reset() -> None:
+    """Another request learns of the reset while this one waits."""
+    trial = Trial(credentials=3)
+    pool = present(trial.providers["one"].account.pool)
+    limited = NoReply(Failure(Kind.RATE_LIMITED, "no"))
+    first = trial.expect_ask(trial.begin()).provider.account.slot
+    pool.start_cooldown(first, "m", NOW + 3600, "rate_limited", NOW)
+    second = trial.expect_ask(trial.after(limited)).provider.account.slot
+    assert trial.expect_ask(trial.after(limited)).provider.account.slot == second
+    assert len(trial.waits) == 1
 
 
 def test_a_credential_that_is_cooling_down_is_not_used() -> None:

@@ -17,7 +17,13 @@ ENCODERS: dict[str, ModuleType] = {
     "gemini": encode_gemini,
 }
 JSON = "application/json"
-ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 500: "api_error"}
+ERROR_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "api_error",
+    529: "overloaded_error",
+}
 Scripted = ScriptedReply | Sequence[Part] | str
 
 

@@ -20,14 +20,17 @@ TEMPORARY = (Kind.RATE_LIMITED.value, SPENT)  # reasons for a cooldown that pass
 
 
 class Cooldown(Struct, frozen=True):
-    """How long a refused credential is left alone where the upstream does not say."""
+    """How long a refused credential is left alone where the upstream does not say.
 
-    seconds: float
+    `seconds` is None where that depends on what else the credential answers: see `UntimedLimits`.
+    """
+
+    seconds: float | None
     whole_account: bool = False  # for every model, not only for the requested one
 
 
 COOLDOWNS: dict[Kind, Cooldown] = {
-    Kind.RATE_LIMITED: Cooldown(30.0),
+    Kind.RATE_LIMITED: Cooldown(None),
     Kind.CREDENTIAL: Cooldown(3600.0, whole_account=True),
     Kind.FORBIDDEN: Cooldown(3600.0),
     Kind.QUOTA: Cooldown(3600.0, whole_account=True),
@@ -38,7 +41,7 @@ REPORTED_FIRST = (Kind.RATE_LIMITED, Kind.QUOTA, Kind.FORBIDDEN, Kind.CREDENTIAL
 
 
 class CredentialRound:
-    """One pass over the credentials of one provider, for one request.
+    """The credentials of one provider, for one request; every attempt is a pass over them.
 
     `session` names the conversation, which stays with the credential that answered it before. `excluded` are
     credentials that have broken off this reply. `spares`: there is another target. Only then does a provider with a
@@ -58,7 +61,8 @@ class CredentialRound:
             else (provider.account.cooldowns if spares else None)
         )
         self._choice: CredentialChoice | None = None
-        self._refusals: dict[int, NoReply] = {}
+        self._refusals: dict[int, NoReply] = {}  # of the current attempt
+        self._untimed: list[int] = []  # rate limited without a reset time at any attempt, the longest ago first
         self._member: Provider | None = None
 
     @property
@@ -66,6 +70,11 @@ class CredentialRound:
         """The provider with the credential that is used now."""
         assert self._member is not None
         return self._member
+
+    def begin_attempt(self) -> Provider | None:
+        """Choose the first credential of an attempt; None if there is none to use."""
+        self._refusals.clear()
+        return self.next()
 
     def next(self) -> Provider | None:
         """Choose the next credential; None if all that may be used have been."""
@@ -79,17 +88,18 @@ class CredentialRound:
             self._member = self._provider
             return self._member
         chooser = account.chooser or pool
-        self._choice = chooser.choose(self._session, self._model, {*self._excluded, *self._refusals}, pool.clock())
+        tried = {*self._excluded, *self._refusals}
+        self._choice = chooser.choose(self._session, self._model, tried, pool.clock(), tuple(self._untimed))
         self._member = None if self._choice is None else self._provider.members[self._choice.member]
         return self._member
 
     def record_answer(self, headers: Headers, response: str | None) -> None:
         """Note the first token of a reply; `response` is its id where the upstream keeps it."""
         if self._pool is not None and self._choice is not None:
-            self._pool.record_success(self._choice.member, self._model, self._session, response)
+            now = self._pool.clock()
+            self._pool.record_success(self._choice.member, self._model, self._session, response, now=now)
             if self._provider.account.pool is not None:
                 # Start a cooldown if a successful response says that the allowance is used up.
-                now = self._pool.clock()
                 until = self.member.account.exhausted_until(headers, now)
                 if until is not None:
                     self._pool.start_cooldown(self.member.account.slot, self._model, until, SPENT, now)
@@ -97,7 +107,12 @@ class CredentialRound:
 
     def record_refusal(self, end: NoReply) -> None:
         """Note that the current credential failed."""
-        self._refusals[self.member.account.slot] = end
+        slot = self.member.account.slot
+        self._refusals[slot] = end
+        if end.failure.kind in COOLDOWNS:
+            self._untimed = [other for other in self._untimed if other != slot]
+        if is_untimed(end.failure):
+            self._untimed.append(slot)
         self.learn(end.failure)
         self.release()
 
@@ -143,13 +158,23 @@ def start_cooldown(member: Provider, model: str, failure: Failure) -> None:
     if pool is None or cooldown is None:
         return
     now = pool.clock()
-    seconds = _seconds_left(failure, now)
-    until = now + (cooldown.seconds if seconds is None else seconds)
-    pool.start_cooldown(
-        member.account.slot, ALL_MODELS if cooldown.whole_account else model, until, failure.kind.value, now
-    )
+    slot, seconds = member.account.slot, _seconds_left(failure, now)
+    if seconds is None:
+        seconds = cooldown.seconds
+    if seconds is None:
+        seconds = pool.start_untimed_cooldown(slot, model, now)
+    else:
+        models = ALL_MODELS if cooldown.whole_account else model
+        pool.start_cooldown(slot, models, now + seconds, failure.kind.value, now)
+    if not seconds:
+        return
     which = f", credential {member.account.label}" if member.account.label else ""
-    log.info("provider %s%s: %s, not used for %.0f s", member.name, which, failure.kind.value, until - now)
+    log.info("provider %s%s: %s, not used for %.0f s", member.name, which, failure.kind.value, seconds)
+
+
+def is_untimed(failure: Failure) -> bool:
+    """Whether this is a rate limit for which the upstream names no reset."""
+    return failure.kind is Kind.RATE_LIMITED and failure.retry_after is None and failure.resets_at is None
 
 
 def available_targets(routes: tuple[Route, ...], providers: Mapping[str, Provider]) -> tuple[Route, ...]:

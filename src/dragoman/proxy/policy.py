@@ -114,7 +114,8 @@ class Policy:
     def begin(self) -> Step:
         """Return the first step towards the target that is first in the queue."""
         self._tries = 1
-        return self._start_round()
+        self._round = None
+        return self._start_attempt()
 
     def after(self, end: TurnEnd) -> Step:
         match end:
@@ -146,7 +147,7 @@ class Policy:
                 self._tries = 1  # each round is a request of its own
                 return self._ask(self._member)
             case Then.TRY_AGAIN:
-                return self._start_round()
+                return self._start_attempt()
 
     @property
     def watches_credentials(self) -> bool:
@@ -177,7 +178,7 @@ class Policy:
         if self._round is not None:
             self._round.learn(self._round.member.replies.interpret_failure(failure))
 
-    def _start_round(self) -> Step:
+    def _start_attempt(self) -> Step:
         route = self._queue[0]
         provider = self._providers.get(route.provider)
         if provider is None:
@@ -185,12 +186,12 @@ class Policy:
             return self._after_target_failed(NoReply(Failure(Kind.NOT_FOUND, message, code="model_not_found")))
         spares = len(self._routes) > 1
         if provider.account.pool is None and (provider.account.cooldowns is None or not spares):
-            self._round = None
             return self._ask(provider)
-        session = self._sessions.get(route.provider)
-        excluded = self._broken.get(route.provider, ())
-        self._round = CredentialRound(provider, route.model, session, excluded, spares=spares)
-        member = self._round.next()
+        if self._round is None:
+            session = self._sessions.get(route.provider)
+            excluded = self._broken.get(route.provider, ())
+            self._round = CredentialRound(provider, route.model, session, excluded, spares=spares)
+        member = self._round.begin_attempt()
         return self._after_target_failed(self._round.describe_exhaustion()) if member is None else self._ask(member)
 
     def _ask(self, member: Provider, renew_after: Failure | None = None) -> Ask:

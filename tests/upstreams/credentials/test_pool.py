@@ -41,11 +41,11 @@ def walk(pool: Pool, session: str | None, now: float = NOW) -> list[int]:
 def test_every_session_keeps_its_member_whatever_others_do(size: int, session: str, others: list[str]) -> None:
     pool = pool_of(size)
     home = first(pool, session)
-    pool.record_success(home, MODEL, session)
+    pool.record_success(home, MODEL, session, now=NOW)
     for other in others:
-        pool.record_success(first(pool, other), MODEL, other)
+        pool.record_success(first(pool, other), MODEL, other, now=NOW)
         assert first(pool, session) == home
-        pool.record_success(home, MODEL, session)
+        pool.record_success(home, MODEL, session, now=NOW)
 
 
 @given(sizes, sessions)
@@ -114,12 +114,40 @@ def test_if_all_cool_down_only_the_one_that_is_free_soonest_is_used() -> None:
 def test_a_moved_session_stays_where_its_cache_is_now() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
-    pool.record_success(home, MODEL, "a session")
+    pool.record_success(home, MODEL, "a session", now=NOW)
     pool.start_cooldown(home, MODEL, NOW + 20, "rate_limited", NOW)
     other = first(pool, "a session")
-    pool.record_success(other, MODEL, "a session")
+    pool.record_success(other, MODEL, "a session", now=NOW)
     assert other != home
     assert pool.last_member("a session") == first(pool, "a session", NOW + 30) == other
+
+
+@given(sizes, sessions)
+@settings(max_examples=50)
+def test_a_limit_without_a_reset_time_moves_new_sessions_only(size: int, session: str) -> None:
+    pool = pool_of(size)
+    home = first(pool, session)
+    pool.start_untimed_cooldown(home, MODEL, NOW)
+    assert first(pool, session) != home
+    assert first(pool, session, NOW + 5) == home
+    pool.record_success(home, MODEL, session, now=NOW - 1000)
+    pool.start_untimed_cooldown(home, MODEL, NOW)
+    assert first(pool, session) == home
+    assert home not in walk(pool, None)
+    pool.start_cooldown(home, MODEL, NOW + 60, "rate_limited", NOW)
+    assert first(pool, session) != home, "a reset that is named holds for all"
+
+
+def test_the_longer_cooldown_of_a_model_is_shown_and_an_edit_keeps_both() -> None:
+    old = pool_of(2)
+    old.start_untimed_cooldown(0, MODEL, NOW)
+    new = pool_of(2)
+    new.inherit(old)
+    assert new.states(NOW)[1] == MemberState("credential 1", NOW + 5, "rate_limited", MODEL)
+    new.start_cooldown(0, MODEL, NOW + 60, "spent", NOW)
+    assert new.states(NOW)[1] == MemberState("credential 1", NOW + 60, "spent", MODEL)
+    assert new.end_cooldowns() == 2
+    assert new.states(NOW) == [MemberState("credential 1"), MemberState("credential 2")]
 
 
 def test_a_cooldown_for_one_model_does_not_affect_others() -> None:
@@ -147,7 +175,7 @@ def test_a_successful_probe_ends_the_cooldown() -> None:
     home = first(pool, "a session")
     pool.start_cooldown(home, ALL_MODELS, NOW + 400_000, "quota", NOW)
     assert first(pool, "a session", NOW + PROBE_AFTER_S) == home
-    pool.record_success(home, MODEL, "a session")
+    pool.record_success(home, MODEL, "a session", now=NOW)
     assert first(pool, "a session", NOW + PROBE_AFTER_S + 1) == home
     assert all(state.free_at is None for state in pool.states(NOW + PROBE_AFTER_S))
 
@@ -195,8 +223,8 @@ def test_simultaneous_failures_count_as_one() -> None:
 def test_a_configuration_edit_keeps_the_state_of_members_that_stay() -> None:
     old = pool_of(3)
     old.start_cooldown(1, ALL_MODELS, NOW + 60, "quota", NOW)
-    old.record_success(2, MODEL, "a session")
-    old.record_success(0, MODEL, "of one that goes")
+    old.record_success(2, MODEL, "a session", now=NOW)
+    old.record_success(0, MODEL, "of one that goes", now=NOW)
     new = Pool((Member("id-2", "credential 1"), Member("id-9", "credential 2"), Member("id-1", "credential 3")))
     new.inherit(old)
     assert new.last_member("a session") == 0
@@ -222,7 +250,7 @@ def test_states_name_the_models_that_a_member_cools_down_for() -> None:
 def test_memory_is_bounded_however_many_sessions_and_models_there_are() -> None:
     pool = pool_of(2)
     for number in range(MAX_SESSIONS + 100):
-        pool.record_success(0, MODEL, f"session {number}")
+        pool.record_success(0, MODEL, f"session {number}", now=NOW)
     assert pool.last_member("session 0") is None
     assert pool.last_member(f"session {MAX_SESSIONS + 99}") == 0
     for number in range(MAX_COOLDOWNS + 100):
@@ -270,7 +298,7 @@ def test_cooldowns_hold_and_are_probed_by_one_at_a_time_whatever_happens(
             member = ending.member
             pool.release(ending)
             if what == "serve":
-                pool.record_success(member, MODEL, f"session {number}")
+                pool.record_success(member, MODEL, f"session {number}", now=now)
                 cooldowns.pop(member, None)
             elif what == "refuse":
                 pool.start_cooldown(member, MODEL, now + rest, "rate_limited", now)

@@ -3,15 +3,22 @@
 Times are seconds since the epoch and are passed in; nothing here waits or does I/O.
 """
 
+import math
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from msgspec import Struct
 
+from dragoman.translate.hub.failure import Kind
+
 MAX_COOLDOWNS = 1_000  # models are named by clients, who may invent any number of them
 PROBE_AFTER_S = 300.0  # in a longer cooldown, one request in between finds out whether it still holds
 MAX_PROBE_INTERVAL_S = 3600.0
 ALL_MODELS = ""
+USABLE_AFTER_ANSWER_S = 60.0  # a credential that has just answered a request is used in spite of an untimed limit
+FIRST_UNTIMED_S = 5.0
+MAX_UNTIMED_S = 60.0
 
 
 class ActiveCooldown(Struct):
@@ -114,3 +121,65 @@ class MemoryCooldowns:
         active = [(key, cooldown) for key, cooldown in self._known.items() if now < cooldown.until]
         active.sort(key=lambda item: -item[1].until)
         self._known = dict(active[: MAX_COOLDOWNS // 2])
+
+
+class CredentialHistory(Struct):
+    """What one process knows of a credential and a model: its last answer, and its untimed limits since."""
+
+    answered_at: float = -math.inf
+    until: float = -math.inf
+    seconds: float = 0.0  # the length of the last cooldown
+
+
+class UntimedLimits:
+    """Rate limits for which the upstream names no reset, by credential and model.
+
+    They often meet new conversations only, so each process judges by its own requests: there is no cooldown if the
+    credential has just answered another one. Else it is 5 s, and twice as long each time until an answer, up to 60 s.
+    """
+
+    def __init__(self, known: Mapping[tuple[int, str], CredentialHistory] | None = None) -> None:
+        self._known = OrderedDict(known or {})  # least recently changed first
+
+    def record_answer(self, member: int, model: str, now: float) -> None:
+        self._put(member, model, CredentialHistory(answered_at=now))
+
+    def record_limit(self, member: int, model: str, now: float) -> float:
+        """Return the seconds for which the member is not to be used; limits during a cooldown do not extend it."""
+        old = self._known.get((member, model), CredentialHistory())
+        if now < old.answered_at + USABLE_AFTER_ANSWER_S:
+            return 0.0
+        if now < old.until:
+            return old.until - now
+        seconds = min(old.seconds * 2, MAX_UNTIMED_S) or FIRST_UNTIMED_S
+        self._put(member, model, CredentialHistory(until=now + seconds, seconds=seconds))
+        return seconds
+
+    def active(self, member: int, model: str, now: float) -> Iterator[ActiveCooldown]:
+        known = self._known.get((member, model))
+        if known is not None and now < known.until:
+            yield ActiveCooldown(known.until, Kind.RATE_LIMITED.value, known.until, 0.0)
+
+    def list_models(self, member: int, now: float) -> Iterator[tuple[str, ActiveCooldown]]:
+        for index, model in self._known:
+            if index == member:
+                for cooldown in self.active(member, model, now):
+                    yield model, cooldown
+
+    def end_all(self) -> int:
+        """End all cooldowns; return how many there were."""
+        limited = [key for key, known in self._known.items() if known.seconds]
+        for key in limited:
+            del self._known[key]
+        return len(limited)
+
+    def renumber(self, indexes: Mapping[int, int]) -> "UntimedLimits":
+        """Return what is known of the members that have a new index, after the configuration was edited."""
+        kept = ((member, model, known) for (member, model), known in self._known.items() if member in indexes)
+        return UntimedLimits({(indexes[member], model): known for member, model, known in kept})
+
+    def _put(self, member: int, model: str, history: CredentialHistory) -> None:
+        self._known[(member, model)] = history
+        self._known.move_to_end((member, model))
+        if len(self._known) > MAX_COOLDOWNS:
+            self._known.popitem(last=False)

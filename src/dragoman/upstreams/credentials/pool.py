@@ -5,15 +5,23 @@ Times are seconds since the epoch and are passed in; nothing here waits or does 
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import chain
 from typing import Protocol
 
 from msgspec import Struct
 
-from dragoman.upstreams.credentials.cooldowns import ALL_MODELS, ActiveCooldown, Cooldowns, MemoryCooldowns
+from dragoman.upstreams.credentials.cooldowns import (
+    ALL_MODELS,
+    ActiveCooldown,
+    Cooldowns,
+    MemoryCooldowns,
+    UntimedLimits,
+)
 
 MAX_SESSIONS = 10_000
+MAX_UNTIMED = 2  # credentials of one request; if two are limited without a reset time, the others are too
 
 
 class Member(Struct, frozen=True):
@@ -31,8 +39,14 @@ class CredentialChoice(Struct, frozen=True):
 class CredentialChooser(Protocol):
     """Chooses among several credentials: a pool, or what records or replays its choices."""
 
-    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> CredentialChoice | None:
-        """Return the credential to use next; None if all that may be used were tried."""
+    def choose(
+        self, session: str | None, model: str, tried: Collection[int], now: float, untimed: Sequence[int] = ()
+    ) -> CredentialChoice | None:
+        """Return the credential to use next; None if all that may be used were tried.
+
+        `untimed` are those that were rate limited without a reset time at any attempt of this request, the longest
+        ago first; `tried` are those of the current attempt.
+        """
 
     def find_soonest_free(self, model: str, now: float) -> int:
         """Return the credential that may be used soonest."""
@@ -56,28 +70,35 @@ class Pool:
         self.members = members
         self.clock = clock  # for callers: what to pass as `now`
         self._cooldowns: Cooldowns = MemoryCooldowns() if cooldowns is None else cooldowns
+        self._untimed = UntimedLimits()
         self._sessions: OrderedDict[bytes, int] = OrderedDict()  # session -> the member that answered it last
         self._by_last_use: list[int] = list(range(len(members)))  # least recently used first
 
-    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> CredentialChoice | None:
+    def choose(
+        self, session: str | None, model: str, tried: Collection[int], now: float, untimed: Sequence[int] = ()
+    ) -> CredentialChoice | None:
         """Return the credential to use now, or None if all others were tried.
 
         A request that has tried none always gets one, even if all are cooling down: the cooldown may be out of date.
+        After untimed limits of two credentials, each further attempt uses one of these two.
         """
-        free = (member for member in self._order(session) if member not in tried and self._is_free(member, model, now))
-        chosen = next(free, None)
+        if len(untimed) < MAX_UNTIMED:
+            chosen = self._choose_free(session, model, tried, now)
+        elif any(member in tried for member in untimed):
+            chosen = None
+        else:
+            chosen = min(untimed, key=lambda member: _last_end(self._cooldowns.active(member, model, now), now))
         if chosen is None:
-            if tried:
-                return None
-            chosen = min(self._order(session), key=lambda member: self.free_at(member, model, now))
+            return None
         probes = self._cooldowns.begin_probes(chosen, model, now)
         self._by_last_use.remove(chosen)
         self._by_last_use.append(chosen)
         return CredentialChoice(chosen, probes)
 
-    def record_success(self, member: int, model: str, *sessions: str | None) -> None:
+    def record_success(self, member: int, model: str, *sessions: str | None, now: float) -> None:
         """End the member's cooldowns, and bind these sessions to it."""
         self._cooldowns.end(member, model)
+        self._untimed.record_answer(member, model, now)
         for session in sessions:
             if session is not None:
                 self._sessions[_key(session)] = member
@@ -89,23 +110,27 @@ class Pool:
         """Do not use the member until then. After a probe that failed, the next one is twice as far away."""
         self._cooldowns.start(member, model, until, reason, now)
 
+    def start_untimed_cooldown(self, member: int, model: str, now: float) -> float:
+        """Note a rate limit without a reset time; return the seconds for which no other session comes to the member."""
+        return self._untimed.record_limit(member, model, now)
+
     def end_cooldowns(self) -> int:
         """Let every member be used from the next request on; return how many cooldowns that ends."""
-        return self._cooldowns.end_all()
+        return self._cooldowns.end_all() + self._untimed.end_all()
 
     def release(self, choice: CredentialChoice) -> None:
         """End a request's probes, whatever its result."""
         self._cooldowns.end_probes(choice.probes)
 
     def is_cooling_down(self, model: str, now: float) -> bool:
-        """Return whether no member may be used for this model now."""
-        return not any(self._is_free(member, model, now) for member in range(len(self.members)))
+        """Return whether no member may be used for this model now, not even by a session that it answered last."""
+        return not any(self._is_free(member, model, now, member) for member in range(len(self.members)))
 
     def next_free_at(self, model: str, reasons: Collection[str], excluded: Collection[int], now: float) -> float | None:
         """Return when the first member is free again among those that cool down for these reasons only."""
         times: list[float] = []
         for member in range(len(self.members)):
-            cooldowns = list(self._cooldowns.active(member, model, now))
+            cooldowns = list(self._active(member, model, now))
             if cooldowns and member not in excluded and all(cooldown.reason in reasons for cooldown in cooldowns):
                 times.append(max(cooldown.until for cooldown in cooldowns))
         return min(times, default=None)
@@ -119,7 +144,7 @@ class Pool:
         return min(range(len(self.members)), key=lambda member: self.free_at(member, model, now))
 
     def free_at(self, member: int, model: str, now: float) -> float:
-        return max((cooldown.until for cooldown in self._cooldowns.active(member, model, now)), default=now)
+        return _last_end(self._active(member, model, now), now)
 
     def states(self, now: float) -> list[MemberState]:
         """Return one state for every member, and one more for every model that it is cooling down for."""
@@ -130,9 +155,18 @@ class Pool:
         indexes = {member.id: index for index, member in enumerate(self.members)}
         moved = {index: indexes[member.id] for index, member in enumerate(old.members) if member.id in indexes}
         self._cooldowns = old._cooldowns.renumber(moved)
+        self._untimed = old._untimed.renumber(moved)
         for session, index in old._sessions.items():
             if index in moved:
                 self._sessions[session] = moved[index]
+
+    def _choose_free(self, session: str | None, model: str, tried: Collection[int], now: float) -> int | None:
+        order = self._order(session)
+        home = self.last_member(session)
+        for member in order:
+            if member not in tried and self._is_free(member, model, now, home):
+                return member
+        return None if tried else min(order, key=lambda member: self.free_at(member, model, now))
 
     def _order(self, session: str | None) -> list[int]:
         """Put the session's last member first, then order by a hash: every process finds the same order by itself."""
@@ -143,15 +177,28 @@ class Pool:
         weights = [int.from_bytes(blake2b(key + member.id.encode(), digest_size=8).digest()) for member in self.members]
         return sorted(range(len(self.members)), key=lambda member: (member != last, -weights[member]))
 
-    def _is_free(self, member: int, model: str, now: float) -> bool:
-        return not any(cooldown.blocks(now) for cooldown in self._cooldowns.active(member, model, now))
+    def _is_free(self, member: int, model: str, now: float, home: int | None) -> bool:
+        """Whether the member may be used; untimed limits do not keep a session from `home`, which answered it last."""
+        cooldowns = self._cooldowns.active if member == home else self._active
+        return not any(cooldown.blocks(now) for cooldown in cooldowns(member, model, now))
+
+    def _active(self, member: int, model: str, now: float) -> Iterator[ActiveCooldown]:
+        return chain(self._cooldowns.active(member, model, now), self._untimed.active(member, model, now))
 
     def _states(self, member: int, now: float) -> Iterator[MemberState]:
         label = self.members[member].label
         whole = next(iter(self._cooldowns.active(member, ALL_MODELS, now)), None)
         yield MemberState(label) if whole is None else MemberState(label, whole.until, whole.reason)
-        for model, cooldown in self._cooldowns.list_models(member, now):
+        models: dict[str, ActiveCooldown] = {}
+        for model, cooldown in chain(self._cooldowns.list_models(member, now), self._untimed.list_models(member, now)):
+            if model not in models or models[model].until < cooldown.until:
+                models[model] = cooldown
+        for model, cooldown in models.items():
             yield MemberState(label, cooldown.until, cooldown.reason, model)
+
+
+def _last_end(cooldowns: Iterable[ActiveCooldown], now: float) -> float:
+    return max((cooldown.until for cooldown in cooldowns), default=now)
 
 
 def _key(session: str) -> bytes:
