@@ -139,10 +139,10 @@ class BackgroundRuns:
         reply = StoredReply("queued", snapshot.stored_head("queued"), snapshot.settings, ())
         row, items, _ = state.describe(reply)
         row = replace(row, mode=BACKGROUND_STREAM if stream else BACKGROUND)
-        run = QueuedRun(msgspec.msgpack.encode(request))
+        run = QueuedRun(msgspec.msgpack.encode(request), items=items)
         if stream:
             run = replace(run, events=encode_queued_stream(snapshot), last_event=QUEUED_EVENTS - 1)
-        if not await self._service.ask(self._runs.queue_run(row, items, run, most)):
+        if not await self._service.ask(self._runs.queue_run(row, run, most)):
             message = f"This key has {most} background responses that have not ended (see max_unfinished_per_key)."
             raise RequestError(Failure(Kind.RATE_LIMITED, message, retry_after=RETRY_AFTER_S))
         self.counts["queued"] += 1
@@ -171,7 +171,7 @@ class BackgroundRuns:
 
     async def load_events(self, row: ResponseRow, after: int, limit: int = BATCH) -> StoredEvents:
         """Return the next chunks of events after the one with this number."""
-        return await self._service.ask(self._runs.load_events(row.owner, row.id, after, limit))
+        return await self._service.ask(self._runs.load_events(row.owned_id, after, limit))
 
     async def _end(
         self, row: ResponseRow, status: str, failure: Failure | None = None, *, expired_at: int | None = None
@@ -182,7 +182,7 @@ class BackgroundRuns:
         if row.mode == BACKGROUND_STREAM:
             response = await self._service.render(replace(row, status=status, head=head))
             ending = replace(ending, make_event=lambda number: encode_stream_end(response, number))
-        return await self._runs.end_run(row.owner, row.id, ending, now())
+        return await self._runs.end_run(row.owned_id, ending, now())
 
     # Running
 

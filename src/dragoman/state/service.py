@@ -22,7 +22,7 @@ from dragoman.state.context import (
 )
 from dragoman.state.stored_call import ConversationLease, StoredCall, Terms
 from dragoman.store import Store, StoreError
-from dragoman.store.response_rows import ItemRow, ResponseRow, Room, StorageBounds, split_digests
+from dragoman.store.response_rows import ItemRow, OwnedId, ResponseRow, Room, StorageBounds, split_digests
 from dragoman.store.responses import Responses
 from dragoman.store.runs import Runs
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError, describe_cause
@@ -100,7 +100,7 @@ class ResponseService:
         if await self.ask(self.store.find_conversation(owner, conversation)) is None:
             raise conversation_not_found(conversation)
         self.check_room(await self.ask(self.store.find_room(owner, self.bounds)), "/conversation")
-        lease = ConversationLease(self.store, owner, conversation)
+        lease = ConversationLease(self.store, OwnedId(owner, conversation))
         if not await self.ask(lease.take()):
             message = "Another process is currently operating on this conversation. Please retry in a few seconds."
             raise BadRequest("/conversation", message, code="conversation_locked")

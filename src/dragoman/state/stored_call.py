@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from dragoman.net.tasks import spawn
 from dragoman.state.context import Context, ContextItem, digest_item, mint, restore
 from dragoman.store import StoreError
-from dragoman.store.response_rows import ConversationLock, ItemRow, ResponseRow
+from dragoman.store.response_rows import ItemRow, OwnedId, ResponseRow, TimedLock
 from dragoman.store.responses import Responses
 from dragoman.translate.hub.failure import BadRequest, describe_cause
 from dragoman.translate.hub.loss import Ledger
@@ -40,9 +40,8 @@ EXTEND_EVERY_S = 20.0
 class ConversationLease:
     """Holds the lock of one conversation, and extends it until it is released."""
 
-    def __init__(self, store: Responses, owner: str, conversation: str) -> None:
+    def __init__(self, store: Responses, conversation: OwnedId) -> None:
         self._store = store
-        self._owner = owner
         self._conversation = conversation
         self._token = secrets.token_hex(16)
         self._extending: asyncio.Task[None] | None = None
@@ -58,7 +57,7 @@ class ConversationLease:
         if self._extending is not None:
             self._extending.cancel()
         try:
-            await self._store.unlock_conversation(self._owner, self._conversation, self._token)
+            await self._store.unlock_conversation(self._conversation, self._token)
         except StoreError as error:
             log.warning("a conversation stays locked for up to %d s: %s", LEASE_S, error)
 
@@ -72,8 +71,8 @@ class ConversationLease:
 
     async def _lock(self) -> bool:
         now = int(time.time())
-        lock = ConversationLock(self._token, now + LEASE_S)
-        return await self._store.lock_conversation(self._owner, self._conversation, lock, now)
+        lock = TimedLock(self._token, now + LEASE_S)
+        return await self._store.lock_conversation(self._conversation, lock, now)
 
 
 COMMIT_TIMEOUT_S = 5.0
