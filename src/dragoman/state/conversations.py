@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.state.context import conversation_not_found, make_row, mint, resolve_items
+from dragoman.state.context import OwnedResponses, conversation_not_found, make_row, mint, resolve_items
 from dragoman.state.service import ItemPage, ResponseService, now, render_item, render_page
 from dragoman.store.response_rows import ConversationRow, ItemRow, OwnedId
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
@@ -98,7 +98,7 @@ class Conversations:
             message = f"items has {len(items)} items; a call may add at most {MAX_ADDED}: add them in several calls."
             raise BadRequest("/items", message, code="array_above_max_length")
         check_ids(items)
-        resolved = await self._service.ask(resolve_items(self._store, owner, (), items, now()))
+        resolved = await self._service.ask(resolve_items(OwnedResponses(self._store, owner, now()), (), items))
         rows = tuple(one.row or make_row(one.item) for one in resolved)
         known = {row.id for row in held}
         for row in rows:

@@ -93,6 +93,13 @@ class Terms(Struct, frozen=True):
     why_not: str = ""  # why nothing is kept although the client wants it
 
 
+class ParsedBody(Struct, frozen=True):
+    """The body of a request: its fields, and how many bytes they were."""
+
+    fields: dict[str, Json]
+    size: int
+
+
 class RecordedState(Struct, kw_only=True):
     """What a replay needs to make the same state without the store. The names are part of the format of captures."""
 
@@ -117,23 +124,21 @@ class StoredCall:
         self,
         store: Responses | None,  # None in a replay: nothing is written
         terms: Terms,
-        raw: dict[str, Json],
+        body: ParsedBody,
         context: Context,
-        size: int,
-        lock: ConversationLease | None = None,
     ) -> None:
-        self.lock = lock
+        self.lock: ConversationLease | None = None
         self.id = mint("resp_")
         self.context = context
         self.pinned = context.keeper
         self.route = ""
         self.memory: Remember | None = None  # of its connection, so that its items must be seen
         self.in_background = False  # its response was queued, and whoever runs it stores its end
-        self.size = size + context.earlier_bytes
+        self.size = body.size + context.earlier_bytes
         self.created = int(time.time())
         self._store = store
         self._terms = terms
-        self.raw = raw
+        self.raw = body.fields
         self.taken: StoredReply | None = None  # the complete reply
         self._keeper: tuple[str, str, str] | None = None
         self._items = ItemIdReader()
@@ -358,7 +363,7 @@ def restore_call(recorded: RecordedState, body: bytes) -> StoredCall:
     raw = read_request(body)
     if recorded.in_background:
         raw["background"] = True  # as the client requested it, unlike the process that ran the response
-    state = StoredCall(None, terms, raw, context, len(body))
+    state = StoredCall(None, terms, ParsedBody(raw, len(body)), context)
     state.in_background, state.created = recorded.in_background, recorded.created
     state.memory = (lambda id, items: None) if recorded.is_remembered else None
     return state

@@ -33,7 +33,7 @@ from dragoman.server_tools.backends import McpServers, ToolPlan, make_plan
 from dragoman.server_tools.web_search import SearchQuery
 from dragoman.state.context import Context, ContextItem
 from dragoman.state.lost_calls import LostCall, LostCalls
-from dragoman.state.stored_call import StoredCall, Terms
+from dragoman.state.stored_call import ParsedBody, StoredCall, Terms
 from dragoman.store.response_rows import ItemRow
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Inline, Json
@@ -272,7 +272,7 @@ async def test_the_state_of_a_call_is_the_same_in_a_replay(stored: bool) -> None
     item: dict[str, Json] = {"type": "message", "role": "user", "content": "Hi"}
     row = ItemRow(b"", "", b"")
     context = Context((ContextItem(item, row),), (ContextItem(item, None), ContextItem(item, row)), "resp_1", None)
-    state = StoredCall(None, Terms("t", keeps=True, retention_s=9, why_not="full"), {}, context, len(body))
+    state = StoredCall(None, Terms("t", keeps=True, retention_s=9, why_not="full"), ParsedBody({}, len(body)), context)
     recording = make_recording()
     RecordingLookups(recording).record_state(state)
     if not stored:
