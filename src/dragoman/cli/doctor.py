@@ -18,6 +18,7 @@ from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError
 from dragoman.operate.configuration.config_file import config_path
+from dragoman.operate.configuration.effective import read_with_local_servers
 from dragoman.operate.diagnosis.diagnosis import (
     ProbeReport,
     choose_provider,
@@ -77,7 +78,7 @@ async def _examine(config_file: str | None, url: str | None, *, is_shown: bool) 
 
 async def _findings(config_file: str | None, url: str | None) -> AsyncIterator[Finding]:
     try:
-        config = await config_source(config_file).read_with_local_servers()
+        config = await read_with_local_servers(config_source(config_file))
     except ConfigError as error:
         for finding in report_config_errors(error):
             yield finding

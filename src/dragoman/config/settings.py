@@ -355,7 +355,7 @@ class Config(Struct, frozen=True, kw_only=True):
     models: tuple[ModelRoute, ...]
     prices: tuple[PriceOverride, ...] = ()
     client_key: Secret | None
-    source: Path | None
+    source: Path | None = None
     origins: dict[str, str]
     warnings: tuple[str, ...]
     has_providers: bool = False  # in file or flags; else the providers are those that were found

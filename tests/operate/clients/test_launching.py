@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.operate.clients.connecting import RECIPES
 from dragoman.operate.clients.launching import (
     KEPT_FILES,
@@ -50,7 +50,7 @@ def test_the_window_is_that_of_the_model_that_answers(tmp_path: Path) -> None:
     section = '[providers.up]\nkind = "openai-compatible"\nendpoint = "http://127.0.0.1:9/v1"\ncontext_window = 4096\n'
     routes = '[[models]]\nname = "mine"\nto = ["x/claude-opus-5-5"]\n[[models]]\nname = "local"\nto = ["up/m"]\n'
     (tmp_path / "dragoman.toml").write_text(section + routes)
-    config = load(None, {}, tmp_path, tmp_path)
+    config = ConfigSource(None, {}, tmp_path, tmp_path).read()
     assert find_window(config, "mine", {}) == find_window(config, "anthropic/claude-opus-5-5", {}) == 1_000_000
     assert find_window(config, "mine", {"mine": 200_000}) == 200_000
     assert find_window(config, "local", {}) == find_window(config, "up/m", {}) == 4096

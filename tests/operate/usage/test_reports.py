@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.usage.reports import (
@@ -45,7 +45,7 @@ ECHO = b'{"model":"echo","messages":[{"role":"user","content":"one two three"}]}
 def config_in(directory: Path, toml: str = "", port: int = 1) -> Config:
     file = directory / "command.toml"
     file.write_text(f'{toml}\n[store]\nurl = "sqlite:///{directory}/store.db"\n[server]\nport = {port}\n')
-    return load(str(file), {}, directory, directory)
+    return ConfigSource(str(file), {}, directory, directory).read()
 
 
 def send_request(gateway: Running, key: str = KEY) -> None:
