@@ -10,6 +10,7 @@ from dragoman.operate.clients.connecting import RECIPES
 from dragoman.operate.clients.launching import (
     KEPT_FILES,
     LAUNCHES,
+    ClientStart,
     find_program,
     find_shared_directory,
     find_window,
@@ -24,7 +25,7 @@ TO = GatewayTarget("http://127.0.0.1:8484", 'my "model"', 200_000)
 def test_the_key_is_in_the_environment_and_not_in_the_arguments(name: str) -> None:
     launch = LAUNCHES[name]
     assert launch.recipe in RECIPES
-    words, environ = make_command(launch, "/bin/x", TO, ("a",), "fake-key-1", {"KEPT": "1"})
+    words, environ = make_command(ClientStart(launch, "/bin/x", ("a",)), TO, "fake-key-1", {"KEPT": "1"})
     assert (words[0], words[-1], environ["KEPT"]) == ("/bin/x", "a", "1")
     assert "fake-key-1" in environ.values()
     assert "fake-key-1" not in " ".join(words)
@@ -32,7 +33,7 @@ def test_the_key_is_in_the_environment_and_not_in_the_arguments(name: str) -> No
 
 
 def test_codex_gets_its_settings_as_toml() -> None:
-    words, _ = make_command(LAUNCHES["codex"], "codex", TO, (), "k", {})
+    words, _ = make_command(ClientStart(LAUNCHES["codex"], "codex"), TO, "k", {})
     assert words[1:] == [
         "-c",
         "model_provider=dragoman",
@@ -58,7 +59,7 @@ def test_the_window_is_that_of_the_model_that_answers(tmp_path: Path) -> None:
 
 
 def start(name: str, home: Path, **environ: str) -> tuple[list[str], dict[str, str]]:
-    return make_command(LAUNCHES[name], name, TO, (), "k", {"HOME": str(home), **environ})
+    return make_command(ClientStart(LAUNCHES[name], name), TO, "k", {"HOME": str(home), **environ})
 
 
 def test_claude_codes_other_models_are_set_unless_the_user_has_set_them(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_gemini_clis_own_models_fall_back_to_ours_and_the_users_headers_stay(tmp
 def test_files_of_earlier_launches_do_not_pile_up(tmp_path: Path) -> None:
     for number in range(KEPT_FILES + 3):
         to = GatewayTarget(TO.root, f"m{number}", 1000)
-        _, environ = make_command(LAUNCHES["aider"], "aider", to, (), "k", {"HOME": str(tmp_path)})
+        _, environ = make_command(ClientStart(LAUNCHES["aider"], "aider"), to, "k", {"HOME": str(tmp_path)})
     newest = Path(environ["AIDER_MODEL_METADATA_FILE"])
     assert newest.exists()
     assert len(list(newest.parent.iterdir())) == KEPT_FILES
