@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.config.providers import SECTION_TYPES
@@ -60,7 +61,7 @@ class _Described(msgspec.Struct):
 def make_runtime(capture: Capture, upstream: RecordedUpstream, lookups: ReplayingLookups) -> Runtime:
     """Return the surroundings of the captured request; raises UnsupportedCapture."""
     settings = capture.settings
-    make = partial(_make_provider, capture, upstream, lookups)
+    make = partial(_make_provider, _Recording(capture, upstream, lookups))
     used = {name: make(name, description) for name, description in settings.providers.items()}
     known = {name: ids for name, ids in settings.known_models.items() if name and name not in used}
     listed = {name: make(name, _describe_listed(name, ids)) for name, ids in known.items()}
@@ -116,9 +117,16 @@ def _make_config(capture: Capture) -> Config:
     )
 
 
-def _make_provider(
-    capture: Capture, upstream: RecordedUpstream, lookups: ReplayingLookups, name: str, description: Json
-) -> Provider:
+class _Recording(Struct, frozen=True):
+    """A captured request, with what answers it when it is run again."""
+
+    capture: Capture
+    upstream: RecordedUpstream
+    lookups: ReplayingLookups
+
+
+def _make_provider(recording: _Recording, name: str, description: Json) -> Provider:
+    capture, send, lookups = recording.capture, recording.upstream.send, recording.lookups
     described = msgspec.convert(description, _Described)
     kind = str(described.section.get("kind"))
     if kind not in KINDS:
@@ -126,10 +134,10 @@ def _make_provider(
     requested = capture.requested_model.removeprefix(f"{name}/")
     routes = capture.settings.routes
     renamed = next((route.partition("/")[2] for route in routes if route.startswith(f"{name}/")), requested)
-    current = make_member(_make_section(kind, described.section), upstream.send, {})
+    current = make_member(_make_section(kind, described.section), send, {})
     endpoint = replace(
         current.endpoint,
-        send=upstream.send,
+        send=send,
         url=described.endpoint,
         headers=encode_headers(described.fields),
         dial=DialOptions(),
