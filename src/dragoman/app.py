@@ -41,8 +41,8 @@ from dragoman.server.metrics import make_metrics_reader, provider_address
 from dragoman.server.rejections import HostCheck, render_transport_error
 from dragoman.server.responses import ResponsesApi
 from dragoman.server.worker_group import GroupMember, WorkerGroup
-from dragoman.server_tools.backends import CurrentBackends, Network, ToolPlan, plan_tools
-from dragoman.server_tools.guarded_fetch import LinkedMediaFetcher
+from dragoman.server_tools.backends import CurrentBackends, Network, ToolPlan, UpstreamTools, plan_tools
+from dragoman.server_tools.guarded_fetch import GuardedFetcher, LinkedMediaFetcher
 from dragoman.state.background import BackgroundRuns
 from dragoman.state.lost_calls import LostCalls
 from dragoman.state.service import ResponseService, remove_old_responses_forever
@@ -299,9 +299,8 @@ class App:
             catalogues[name] = CachedCatalogue(providers[name], clock)
         fetcher = None
         if config.fetch.enabled:
-            fetcher = LinkedMediaFetcher(
-                self._client.send, config.fetch, USER_AGENT, proxies=read_proxies(self._environ)
-            )
+            guarded = GuardedFetcher(self._client.send, proxies=read_proxies(self._environ))
+            fetcher = LinkedMediaFetcher(guarded, config.fetch, USER_AGENT)
         learned_quirks = old.learned_quirks if old is not None else LearnedQuirks()
         budgets = msgspec.structs.asdict(config.effort)
         plans = self._plan_tools(config, providers, None if old is None else old.config.tools)
@@ -314,13 +313,7 @@ class App:
         network = Network(self._client.send, read_proxies(self._environ), self._environ, USER_AGENT)
         backends = self._tools.find(config.tools, network)
         planned = {
-            name: plan_tools(
-                config.tools,
-                backends,
-                provider.requests.hosted_tools,
-                provider.account.search,
-                mixes=provider.requests.mixes_tools is None,
-            )
+            name: plan_tools(config.tools, backends, _list_upstream_tools(provider))
             for name, provider in providers.items()
         }
         return {name: plan for name, plan in planned.items() if plan is not None}
@@ -397,3 +390,8 @@ async def _watch_configuration(app: App, settings: AppSettings, seen: Stamp, mus
 
 def _pricing(config: Config) -> Pricing:
     return Pricing(config.providers, config.prices, config.tools.web_search.usd_per_1000)
+
+
+def _list_upstream_tools(provider: Provider) -> UpstreamTools:
+    requests = provider.requests
+    return UpstreamTools(requests.hosted_tools, provider.account.search, mixes=requests.mixes_tools is None)

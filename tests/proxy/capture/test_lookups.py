@@ -29,7 +29,7 @@ from dragoman.proxy.ports import LostCallMemory
 from dragoman.proxy.runtime import Runtime
 from dragoman.proxy.steps.restore_state import ReplayedState
 from dragoman.server_tools.addresses import DomainRules
-from dragoman.server_tools.backends import McpServers, ToolPlan, make_plan
+from dragoman.server_tools.backends import ChosenBackends, McpServers, ToolPlan, make_plan
 from dragoman.server_tools.web_search import SearchQuery
 from dragoman.state.context import Context, ContextItem
 from dragoman.state.lost_calls import LostCall, LostCalls
@@ -185,7 +185,7 @@ def make_surroundings(*, answers: bool = True) -> Surroundings:
         requests=RequestRules(options=world.options),
         replies=ReplyRules(interpret_failure=world.interpret_failure),
     )
-    plan = make_plan(world, world, frozenset(), Tools(), McpServers(), (b"sk-canary-1234",))
+    plan = make_plan(ChosenBackends(world, world, McpServers(), (b"sk-canary-1234",)), frozenset(), Tools())
     pooled = make_pooled(make_provider("pooled"), 2)
     runtime = replace(
         make_world(provider, replace(pooled, account=replace(pooled.account, chooser=world))),

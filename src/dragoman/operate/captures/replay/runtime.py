@@ -31,8 +31,15 @@ from dragoman.proxy.capture.format import BESIDE_FUNCTIONS, NO_PROVIDER, Capture
 from dragoman.proxy.capture.lookups import ADDRESS, MEDIA, ReplayingLookups, look_up_through
 from dragoman.proxy.capture.masking import encode_headers
 from dragoman.proxy.runtime import Runtime
-from dragoman.server_tools.backends import McpServers, ToolPlan, UnusableFetch, UnusableSearch, make_plan
-from dragoman.server_tools.guarded_fetch import LinkedMediaFetcher
+from dragoman.server_tools.backends import (
+    ChosenBackends,
+    McpServers,
+    ToolPlan,
+    UnusableFetch,
+    UnusableSearch,
+    make_plan,
+)
+from dragoman.server_tools.guarded_fetch import GuardedFetcher, LinkedMediaFetcher
 from dragoman.translate.hub.request import Json
 from dragoman.translate.hub.server_tools import FETCH, SEARCH, ToolText
 from dragoman.translate.protocols import PROTOCOLS
@@ -66,7 +73,7 @@ def make_runtime(capture: Capture, upstream: RecordedUpstream, lookups: Replayin
     known = {name: ids for name, ids in settings.known_models.items() if name and name not in used}
     listed = {name: make(name, _describe_listed(name, ids)) for name, ids in known.items()}
     config = _make_config(capture)
-    fetcher = LinkedMediaFetcher(upstream.send, config.fetch, USER_AGENT)
+    fetcher = LinkedMediaFetcher(GuardedFetcher(upstream.send), config.fetch, USER_AGENT)
     runtime = Runtime(
         config,
         used,
@@ -197,7 +204,9 @@ def _make_plan(backends: Mapping[str, str], native: frozenset[str], settings: To
     """Return a plan whose backends are only names: what they return is looked up."""
     search = UnusableSearch(backends[SEARCH]) if SEARCH in backends else None
     fetch = UnusableFetch(backends[FETCH]) if FETCH in backends else None
-    return replace(make_plan(search, fetch, native, settings, McpServers()), describe_search=_know_no_text)
+    return replace(
+        make_plan(ChosenBackends(search, fetch, McpServers()), native, settings), describe_search=_know_no_text
+    )
 
 
 async def _know_no_text(is_first_round: bool) -> ToolText | None:
