@@ -37,6 +37,7 @@ from dragoman.translate.hub.ports import StoredReply
 from dragoman.translate.hub.request import Json
 from dragoman.translate.protocols.responses.encode_response import (
     QUEUED_EVENTS,
+    ResponseProgress,
     encode_queued_stream,
     encode_stream_end,
     end_head,
@@ -136,7 +137,7 @@ class BackgroundRuns:
     async def queue(self, state: StoredCall, request: RunRequest, *, stream: bool) -> ResponseRow:
         """Queue a response; raises RequestError if its owner has too many, or the store cannot be reached."""
         snapshot, most = state.snapshot, self._settings().max_unfinished_per_key
-        reply = StoredReply("queued", snapshot.stored_head("queued"), snapshot.settings, ())
+        reply = StoredReply("queued", snapshot.stored_head(ResponseProgress("queued")), snapshot.settings, ())
         row, items, _ = state.describe(reply)
         row = replace(row, mode=BACKGROUND_STREAM if stream else BACKGROUND)
         run = QueuedRun(msgspec.msgpack.encode(request), items=items)

@@ -22,6 +22,9 @@ from dragoman.translate.hub.request import Json, Request
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.protocols.responses.encode_response import (
     QUEUED_EVENTS,
+    MadeResponse,
+    ResponseIdentity,
+    ResponseProgress,
     Snapshot,
     encode_made,
     encode_stream,
@@ -257,7 +260,8 @@ class StoredCall:
     async def cancel(self, *, has_begun: bool) -> None:
         """Store that the reply was cancelled if its client may know its id, and release the conversation."""
         if has_begun and self.committed is None and self.keeps and self._keeper is None:
-            self._take(StoredReply("cancelled", self.snapshot.stored_head("cancelled"), self.snapshot.settings, ()))
+            head = self.snapshot.stored_head(ResponseProgress("cancelled"))
+            self._take(StoredReply("cancelled", head, self.snapshot.settings, ()))
             await self.commit()
         await self.release()
 
@@ -274,19 +278,20 @@ class StoredCall:
 
     @property
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.id, str(self.raw.get("model")), self.created, self.raw, self.fields)
+        identity = ResponseIdentity(self.id, str(self.raw.get("model")), self.created)
+        return Snapshot(identity, self.raw, self.fields)
 
     def make_body(self, output: Sequence[Item], usage: Usage | Raw) -> bytes:
         """Take a response that the gateway itself makes, and return it as one body."""
-        snapshot, completed = self.snapshot, int(time.time())
-        self._take(make_stored_reply(snapshot, output, usage, completed))
-        return encode_made(snapshot, output, usage, completed)
+        made = MadeResponse(self.snapshot, output, usage, int(time.time()))
+        self._take(make_stored_reply(made))
+        return encode_made(made)
 
     def make_events(self, output: Sequence[Item], usage: Usage | Raw, *, done: bool) -> bytes:
         """Do the same with a stream of events; `done`: with [DONE] at its end."""
-        snapshot, completed = self.snapshot, int(time.time())
-        self._take(make_stored_reply(snapshot, output, usage, completed))
-        return encode_stream(snapshot, output, usage, completed, done=done)
+        made = MadeResponse(self.snapshot, output, usage, int(time.time()))
+        self._take(make_stored_reply(made))
+        return encode_stream(made, done=done)
 
     def _take(self, reply: StoredReply) -> None:
         """Take a reply that is complete, before its last event is sent."""
