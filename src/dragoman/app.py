@@ -21,7 +21,7 @@ from dragoman.config.secret import find_unreadable_secrets
 from dragoman.config.settings import Config, Tools, find_console_state, is_loopback
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
-from dragoman.net.limits import ConnectionLimits, limits_for
+from dragoman.net.limits import limits_for
 from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.operate.configuration.effective import ConfigReader
@@ -35,9 +35,10 @@ from dragoman.proxy.runtime import Runtime
 from dragoman.server.api.operations import AdminAudit, EveryWorker
 from dragoman.server.api.table import AdminApi
 from dragoman.server.background import BackgroundApi
+from dragoman.server.console.feed import ShownGateway
 from dragoman.server.console.site import Console, make_console
 from dragoman.server.handler import RequestHandler
-from dragoman.server.metrics import make_metrics_reader, provider_address
+from dragoman.server.metrics import make_metrics_reader, provider_address, read_reloads
 from dragoman.server.rejections import HostCheck, render_transport_error
 from dragoman.server.responses import ResponsesApi
 from dragoman.server.worker_group import GroupMember, WorkerGroup
@@ -131,21 +132,22 @@ class App:
         host_check = HostCheck(server.host, server.allowed_hosts)
         self.settings: AppSettings | None = None  # set when it is run
         self._workers = EveryWorker(self.gateway, keyring, self)
-        api = AdminApi(self.gateway, keyring, environ, self.usage, self._workers)
+        api = AdminApi(self._workers, environ, self.usage)
         self._responses: ResponsesApi | None = None
         if store is not None:
             service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
             runs = BackgroundRuns(service, store.runs, lambda: self.gateway.runtime.config.responses)
-            background = BackgroundApi(self.gateway, service, runs, keyring, self._budget)
+            background = BackgroundApi(self.gateway, runs, keyring, self._budget)
             self._responses = ResponsesApi(self.gateway, service, background, keyring)
         self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api, self._responses)
         self.group = None if member is None else self._join_group(member)
         self._set_console(config)
         self.server = Server(self.site, limits_for(server), render_transport_error, self._budget)
-        self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage, self.reloads))
+        self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage))
+        self._metrics.add_source(partial(read_reloads, self.reloads))
 
     def _join_group(self, member: GroupMember) -> WorkerGroup:
-        group = WorkerGroup(member, self.site, ConnectionLimits(), render_transport_error, self._budget)
+        group = WorkerGroup(member, self.site, render_transport_error, self._budget)
         self.site.join_group(group)
         self._workers.join_group(group)
         return group
@@ -259,9 +261,15 @@ class App:
 
     def _make_console(self) -> Console:
         audit = None if self.usage is None else AdminAudit(self.usage)
-        return make_console(
-            self.site.auth_backoff, self.gateway, self.keyring, self._store, audit, self._cost_of, self.group
+        shown = ShownGateway(
+            gateway=self.gateway,
+            keyring=self.keyring,
+            backoff=self.site.auth_backoff,
+            store=self._store,
+            audit=audit,
+            group=self.group,
         )
+        return make_console(shown, self._cost_of)
 
     def _cost_of(self, outcome: Outcome) -> int | None:
         pricing = _pricing(self.gateway.runtime.config) if self.usage is None else self.usage.pricing

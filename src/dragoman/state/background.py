@@ -112,7 +112,7 @@ class BackgroundRuns:
     """Queues, runs, follows and cancels background responses."""
 
     def __init__(self, service: ResponseService, runs: Runs, settings: Callable[[], ResponsesSettings]) -> None:
-        self._service = service
+        self.service = service
         self._runs = runs
         self._settings = settings
         self._execute: Execute | None = None
@@ -143,7 +143,7 @@ class BackgroundRuns:
         run = QueuedRun(msgspec.msgpack.encode(request), items=items)
         if stream:
             run = replace(run, events=encode_queued_stream(snapshot), last_event=QUEUED_EVENTS - 1)
-        if not await self._service.ask(self._runs.queue_run(row, run, most)):
+        if not await self.service.ask(self._runs.queue_run(row, run, most)):
             message = f"This key has {most} background responses that have not ended (see max_unfinished_per_key)."
             raise RequestError(Failure(Kind.RATE_LIMITED, message, retry_after=RETRY_AFTER_S))
         self.counts["queued"] += 1
@@ -153,10 +153,10 @@ class BackgroundRuns:
     async def cancel(self, row: ResponseRow) -> ResponseRow:
         """End a response, if it has not ended; return its row as it is then."""
         if row.status in UNFINISHED:
-            if await self._service.ask(self._end(row, "cancelled")):
+            if await self.service.ask(self._end(row, "cancelled")):
                 self.counts["cancelled"] += 1
             self.stop_running(row)
-            return await self._service.find(row.owner, row.id)
+            return await self.service.find(row.owner, row.id)
         return row
 
     def stop_running(self, row: ResponseRow) -> None:
@@ -172,7 +172,7 @@ class BackgroundRuns:
 
     async def load_events(self, row: ResponseRow, after: int, limit: int = BATCH) -> StoredEvents:
         """Return the next chunks of events after the one with this number."""
-        return await self._service.ask(self._runs.load_events(row.owned_id, after, limit))
+        return await self.service.ask(self._runs.load_events(row.owned_id, after, limit))
 
     async def _end(
         self, row: ResponseRow, status: str, failure: Failure | None = None, *, expired_at: int | None = None
@@ -181,7 +181,7 @@ class BackgroundRuns:
         head = end_head(row.head, status, failure)
         ending = Ending(status, head, expired_at=expired_at)
         if row.mode == BACKGROUND_STREAM:
-            response = await self._service.render(replace(row, status=status, head=head))
+            response = await self.service.render(replace(row, status=status, head=head))
             ending = replace(ending, make_event=lambda number: encode_stream_end(response, number))
         return await self._runs.end_run(row.owned_id, ending, now())
 
@@ -285,7 +285,7 @@ class BackgroundRuns:
     async def _execute_in_memory(self, active: ActiveRun, fields: dict[str, Json]) -> bool:
         """Read the context of a response and run it; return False, and forget it, if there is no memory for it now."""
         assert self._execute is not None
-        active.state = await self._service.ask(self._service.restore_call(active.row, fields))
+        active.state = await self.service.ask(self.service.restore_call(active.row, fields))
         while self._find_room() < 1:  # noqa: ASYNC110 (requests of clients end without an event)
             await asyncio.sleep(ROOM_CHECK_S)
         active.is_waiting = False
