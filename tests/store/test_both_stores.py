@@ -20,7 +20,15 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def key(number: int, name: str) -> KeyRow:
-    return KeyRow(KeyId(f"key_{number}"), name, "dgm_abcd", "wxyz", 1_800_000_000 + number, None, None)
+    return KeyRow(
+        id=KeyId(f"key_{number}"),
+        name=name,
+        prefix="dgm_abcd",
+        last4="wxyz",
+        created_at=1_800_000_000 + number,
+        revoked_at=None,
+        last_used_at=None,
+    )
 
 
 @on_both_stores

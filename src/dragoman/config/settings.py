@@ -86,7 +86,7 @@ def parse_thinking(value: str | int) -> DefaultThinking:
     raise ValueError(f"expected {right}, got {text!r}{suggest(text, THINKING_EFFORTS)}")
 
 
-class ServerSettings(Struct, frozen=True):
+class ServerSettings(Struct, frozen=True, kw_only=True):
     """The listening address, timeouts and limits."""
 
     host: Name = "127.0.0.1"
@@ -154,7 +154,7 @@ class StoreSettings(Struct, frozen=True):
     usage_days: Days | None = None  # older rows of usage are removed; None: never
 
 
-class ResponsesSettings(Struct, frozen=True):
+class ResponsesSettings(Struct, frozen=True, kw_only=True):
     """Stored responses and conversations."""
 
     store: bool = True  # False: nothing is kept, as if every request said store: false

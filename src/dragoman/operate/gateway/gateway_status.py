@@ -37,7 +37,7 @@ class ProviderState(Struct, frozen=True):
     failed: int
 
 
-class GatewayStatus(Struct, frozen=True):
+class GatewayStatus(Struct, frozen=True, kw_only=True):
     """What a gateway does now. Without one, `running` is false, and the providers are those of the configuration."""
 
     running: bool
