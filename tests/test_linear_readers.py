@@ -223,7 +223,7 @@ def feed_events(data: bytes) -> None:
 
 READERS: dict[str, Reader] = {
     "server_tools.readable:read_html": Reader(
-        lambda page: read_html(page, "text/html", "https://a.example/dir/", 50_000),
+        lambda page: read_html(decode_text(page, "text/html"), "https://a.example/dir/", 50_000),
         {**repeat(*PAGE_PIECES), **{f"pre {name}": make for name, make in repeat(*PAGE_PIECES, start="<pre>").items()}},
         8_000,
     ),

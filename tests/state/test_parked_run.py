@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dragoman.state import parked_run
-from dragoman.state.parked_run import EMPTY_RUN_BYTES, ArraySplitter, EventSplitter, ParkedRun, RunIndex
+from dragoman.state.parked_run import EMPTY_RUN_BYTES, ArraySplitter, EventSplitter, ParkedRun, RunIndex, RunRequestKey
 from tables import each_row
 
 EVENTS = [b"data: 1\n\n", b"event: a\r\ndata: 2\r\n\r\n", b": alive\n\n", b"data: 3\r\r"]
@@ -41,7 +41,7 @@ def test_signs_of_life_are_neither_counted_nor_kept() -> None:
 
 
 def make_run(owner: str = "alice", digest: bytes = b"same") -> ParkedRun:
-    return ParkedRun(0, owner, "/v1/chat/completions", digest, None, "park")
+    return ParkedRun(0, RunRequestKey(owner, "/v1/chat/completions", digest), "park")
 
 
 def fill(index: RunIndex, run: ParkedRun, size: int) -> None:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from dragoman.net.headers import Headers
 from dragoman.proxy.step import NoReply
 from dragoman.translate.hub.failure import Failure, Kind
-from dragoman.upstreams.credentials.cooldowns import ALL_MODELS
+from dragoman.upstreams.credentials.cooldowns import ALL_MODELS, CredentialCooldown
 from dragoman.upstreams.credentials.pool import CredentialChoice
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.routing import Route
@@ -92,7 +92,8 @@ class CredentialRound:
                 now = self._pool.clock()
                 until = self.member.account.exhausted_until(headers, now)
                 if until is not None:
-                    self._pool.start_cooldown(self.member.account.slot, self._model, until, SPENT, now)
+                    spent = CredentialCooldown(self._model, until, SPENT)
+                    self._pool.start_cooldown(self.member.account.slot, spent, now)
         self.release()
 
     def record_refusal(self, end: NoReply) -> None:
@@ -145,9 +146,8 @@ def start_cooldown(member: Provider, model: str, failure: Failure) -> None:
     now = pool.clock()
     seconds = _seconds_left(failure, now)
     until = now + (cooldown.seconds if seconds is None else seconds)
-    pool.start_cooldown(
-        member.account.slot, ALL_MODELS if cooldown.whole_account else model, until, failure.kind.value, now
-    )
+    models = ALL_MODELS if cooldown.whole_account else model
+    pool.start_cooldown(member.account.slot, CredentialCooldown(models, until, failure.kind.value), now)
     which = f", credential {member.account.label}" if member.account.label else ""
     log.info("provider %s%s: %s, not used for %.0f s", member.name, which, failure.kind.value, until - now)
 

@@ -267,15 +267,8 @@ def _inaccessible(where: str, why: str) -> ToolFailure:
 class LinkedMediaFetcher:
     """Fetches the images and PDFs that a request links to, within the configured bounds."""
 
-    def __init__(
-        self,
-        send: SendRequest,
-        bounds: Fetch,
-        user_agent: str,
-        resolve: Resolve = resolve_guest_name,
-        proxies: EnvironmentProxies | None = None,
-    ) -> None:
-        self._fetcher = GuardedFetcher(send, resolve, proxies)
+    def __init__(self, fetcher: GuardedFetcher, bounds: Fetch, user_agent: str) -> None:
+        self._fetcher = fetcher
         headers = ((b"accept", b"image/*, application/pdf"), (b"user-agent", user_agent.encode()))
         self._rules = FetchRules(headers, bounds.max_bytes, bounds.timeout_s, _is_media, ports=None)
 

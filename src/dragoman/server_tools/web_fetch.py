@@ -179,7 +179,8 @@ def read_page(fetched: Fetched, max_chars: int, check: Check = check_nothing) ->
     if fetched.media_type == PDF:
         return WebPage(fetched.url, _file_name(fetched.url), pdf=base64.b64encode(fetched.body).decode())
     if fetched.media_type in HTML:
-        readable = read_html(fetched.body, fetched.content_type, fetched.url, max_chars, check)
+        page = decode_text(fetched.body, fetched.content_type, check)
+        readable = read_html(page, fetched.url, max_chars, check)
         return WebPage(fetched.url, readable.title or fetched.url, readable.text, truncated=readable.truncated)
     text = decode_text(fetched.body, fetched.content_type, check, max_chars)
     return WebPage(fetched.url, _file_name(fetched.url), text[:max_chars], truncated=len(text) > max_chars)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, Protocol
 
+from msgspec import Struct
+
 from dragoman.net.errors import ClientDisconnected, ResponseOrderError
 from dragoman.net.headers import Header
 from dragoman.net.limits import wake
@@ -91,17 +93,24 @@ class ArraySplitter:
         return b"".join(self._held)
 
 
+class RunRequestKey(Struct, frozen=True):
+    """What a retry has in common with the request that it repeats."""
+
+    owner: str
+    path: str
+    digest: bytes  # of everything that decides the answer
+    key: bytes | None = None  # the idempotency key
+
+
 class ParkedRun:
     """One reply: its head, and its events as they are written."""
 
-    def __init__(
-        self, worker: int, owner: str, path: str, digest: bytes, key: bytes | None, policy: OnDisconnect
-    ) -> None:
+    def __init__(self, worker: int, request: RunRequestKey, policy: OnDisconnect) -> None:
         self.id = f"run_{worker:02x}{secrets.token_hex(23)}"
-        self.owner = owner
-        self.path = path
-        self.digest = digest  # of everything that decides the answer
-        self.key = key
+        self.owner = request.owner
+        self.path = request.path
+        self.digest = request.digest
+        self.key = request.key
         self.policy = policy
         self.model = ""
         self.wants_array = False  # the request is for a stream that is one JSON array

@@ -33,6 +33,7 @@ from dragoman.state.parked_run import (
     ParkedSink,
     RunIndex,
     RunMemory,
+    RunRequestKey,
 )
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.ports import EVENT_STREAM
@@ -206,7 +207,8 @@ class ParkedRuns:
 
     def begin(self, call: Call, search: Search, client: ReplySink) -> tuple[ParkedRun, ParkedSink]:
         """Register the run of a call, so that others find it, and return it with the tee that its reply goes to."""
-        run = ParkedRun(self.worker, call.tenant, call.path, search.digest, search.key, search.policy)
+        request = RunRequestKey(call.tenant, call.path, search.digest, search.key)
+        run = ParkedRun(self.worker, request, search.policy)
         run.model, run.wants_array = call.model, call.stream and call.stream_type != EVENT_STREAM
         task = asyncio.current_task()
         assert task is not None

@@ -11,7 +11,13 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from dragoman.upstreams.credentials.cooldowns import ALL_MODELS, ActiveCooldown, Cooldowns, MemoryCooldowns
+from dragoman.upstreams.credentials.cooldowns import (
+    ALL_MODELS,
+    ActiveCooldown,
+    Cooldowns,
+    CredentialCooldown,
+    MemoryCooldowns,
+)
 
 MAX_SESSIONS = 10_000
 
@@ -85,9 +91,9 @@ class Pool:
         while len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
 
-    def start_cooldown(self, member: int, model: str, until: float, reason: str, now: float) -> None:
+    def start_cooldown(self, member: int, cooldown: CredentialCooldown, now: float) -> None:
         """Do not use the member until then. After a probe that failed, the next one is twice as far away."""
-        self._cooldowns.start(member, model, until, reason, now)
+        self._cooldowns.start(member, cooldown, now)
 
     def end_cooldowns(self) -> int:
         """Let every member be used from the next request on; return how many cooldowns that ends."""
