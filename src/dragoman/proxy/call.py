@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.tasks import run_off_loop
 from dragoman.proxy.ports import CallState
 from dragoman.proxy.reply_bounds import charge_bytes
 from dragoman.proxy.request_record import RequestRecord

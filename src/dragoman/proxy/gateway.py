@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.sink import ReplySink
-from dragoman.net.tasks import run_off_loop
 from dragoman.proxy.answer import ActiveCall
 from dragoman.proxy.call import Call
 from dragoman.proxy.capture.writer import RequestCapture

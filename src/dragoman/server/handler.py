@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dragoman import __version__
-from dragoman.net import tasks
-from dragoman.net.errors import ClientDisconnected, RequestRejected
+from dragoman.net import current_request
+from dragoman.net.errors import ClientDisconnected, RequestRejected, describe_fault
 from dragoman.net.headers import JSON, Header, asks_for_websocket
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink, SinkPhase
-from dragoman.net.tasks import describe_fault
 from dragoman.operate.metrics.readings import CONTENT_TYPE
 from dragoman.proxy.call import Compacts
 from dragoman.proxy.failures import respond_with_failure
@@ -182,7 +181,7 @@ class RequestHandler:
         request_id = self.make_request_id() if sender is None else sender.request_id
         if request.headers.get(b"x-request-id") is not None:
             sink.echoed_id = find_client_request_id(request.headers).encode()
-        tasks.request_id.set(request_id)
+        current_request.request_id.set(request_id)
         path = plain_path(request.path)
         try:
             found = self.routes.find(request.method, path)

@@ -11,12 +11,13 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from dragoman.net.errors import BufferBudgetExceeded, ClientDisconnected
+from dragoman.net.body_threads import run_off_loop
+from dragoman.net.errors import BufferBudgetExceeded, ClientDisconnected, describe_fault
 from dragoman.net.headers import Header
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.request_head import RequestHead
 from dragoman.net.sink import DetachedSink
-from dragoman.net.tasks import describe_fault, run_off_loop, spawn
+from dragoman.net.tasks import spawn
 from dragoman.net.websocket import SocketMessage, WebSocket
 from dragoman.proxy.call import Call
 from dragoman.proxy.failures import respond_with_failure, retry_headers

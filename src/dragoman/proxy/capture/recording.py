@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from dragoman import __version__
 from dragoman.config.settings import Config
 from dragoman.net.client import IncomingResponse, OutgoingRequest
+from dragoman.net.errors import describe_fault
 from dragoman.net.headers import Header
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.tasks import describe_fault
 from dragoman.proxy.capture import format as capture_format
 from dragoman.proxy.capture.format import Capture, Chunk, LookupName, TimedEvent, utc_text
 from dragoman.proxy.capture.masking import Fields, describe_provider, hide_values, to_text

@@ -9,9 +9,9 @@ from contextlib import suppress
 from msgspec import Struct
 
 from dragoman.config.settings import Debug
+from dragoman.net.errors import describe_fault
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
-from dragoman.net.tasks import describe_fault
 from dragoman.proxy.capture.files import CaptureDirectory, capture_directory
 from dragoman.proxy.capture.format import Capture
 from dragoman.proxy.capture.masking import mask_capture

@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from dragoman.config.settings import ResponsesSettings
 from dragoman.net.bodies import BudgetShare
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.headers import Headers
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink, SinkPhase
-from dragoman.net.tasks import run_off_loop
 from dragoman.proxy.answer import SHUTTING_DOWN
 from dragoman.proxy.call import Call
 from dragoman.proxy.ports import OtherWorkers
