@@ -5,8 +5,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dragoman.proxy.call import Compacts
+from dragoman.proxy.run_headers import find_worker
 from dragoman.proxy.serve import Services, Story, count, relay, serve
-from dragoman.proxy.steps.parked_runs import find_worker
+from dragoman.proxy.steps.find_run import find_lost_elsewhere
 from dragoman.server.models import ModelsApi
 from dragoman.server.routes import AccessRole, Cost, Handler, HttpRoute, RoutedRequest, make_call, make_record
 from dragoman.translate.protocols.relayed_paths import RELAYED_PATHS, RelayedPath
@@ -60,7 +61,7 @@ class ModelRequests:
         http, tenant = request.http, request.tenant
         worker = find_worker(http, tenant, group.count)
         if worker is None and not request.is_forwarded:
-            worker = await self._services.parked.find_lost_elsewhere(group, http, tenant)
+            worker = await find_lost_elsewhere(self._services.parked, group, http, tenant)
         if worker is None or worker == group.number:
             call = make_call(self._gateway.runtime, protocol, request, compacts)
             await serve(self._services, call, request.sink)

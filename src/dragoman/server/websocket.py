@@ -23,8 +23,8 @@ from dragoman.proxy.call import Call
 from dragoman.proxy.failures import respond_with_failure, retry_headers
 from dragoman.proxy.reply_bounds import no_room_failure
 from dragoman.proxy.response_headers import request_id_headers
+from dragoman.proxy.run_headers import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.proxy.serve import Services, serve_lane, serve_without_model
-from dragoman.proxy.steps.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.server.rejections import key_failure
 from dragoman.server.routes import RoutedRequest, make_call
 from dragoman.server.unknown_models import HoldBack
