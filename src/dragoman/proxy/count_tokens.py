@@ -37,7 +37,7 @@ async def count_tokens(call: Call, sink: ReplySink) -> None:
     """Answer with the number of tokens of a call at its first target."""
     runtime, routes = call.runtime, call.routes
     if call.record.recording is not None:
-        call.record.recording.routes = routes
+        call.record.recording.settings.routes = routes
     route, counting = routes[0], call.client.counting
     assert counting is not None  # only such a protocol has a path for it
     head: list[Header] = [

@@ -69,7 +69,7 @@ class Gateway:
             lookups = RecordingLookups(recording)
             if call.state is not None:
                 lookups.record_state(call.state)
-            recording.routes, memory = routes, LookedUpMemory(memory, lookups)
+            recording.settings.routes, memory = routes, LookedUpMemory(memory, lookups)
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._record_guard_trip)
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
         sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
@@ -89,7 +89,7 @@ class Gateway:
         routes = available_targets(call.routes, runtime.providers)
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         if recording is not None:
-            recording.routes, make_watch = routes, recording.make_monitor
+            recording.settings.routes, make_watch = routes, recording.make_monitor
         chances = SecondChances(runtime.learned_quirks, call.tenant, False)  # it cannot be built anew
         policy = Policy(routes, runtime.providers, RetryLimits(runtime.config.retry, False, _jitter), chances, {})
         replies = RelayedReplies(call, writer := RelayedWriter(sink), make_watch)

@@ -65,10 +65,10 @@ class RequestCapture:
 
     def _finish(self, recording: Recording, debug: Debug) -> None:
         if debug.capture == "off" or (debug.capture == "errors" and not recording.failed):
-            self._budget.release(recording.size)
+            self._budget.release(recording.memory.size)
             return
         secrets = frozenset(recording.secrets)
-        self._keep(Job(recording.make_capture, secrets, self._find_directory(debug), recording.size))
+        self._keep(Job(recording.make_capture, secrets, self._find_directory(debug), recording.memory.size))
 
     def remove_old(self, debug: Debug) -> None:
         """Remove captures that are too old, even if nothing is captured now. Blocks on the disk."""
