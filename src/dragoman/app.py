@@ -37,7 +37,7 @@ from dragoman.server.api.table import AdminApi
 from dragoman.server.background import BackgroundApi
 from dragoman.server.console.feed import ShownGateway
 from dragoman.server.console.site import Console, make_console
-from dragoman.server.handler import RequestHandler
+from dragoman.server.handler import RequestHandler, ServedApis
 from dragoman.server.metrics import make_metrics_reader, provider_address, read_reloads
 from dragoman.server.rejections import HostCheck, render_transport_error
 from dragoman.server.responses import ResponsesApi
@@ -140,7 +140,8 @@ class App:
             runs = BackgroundRuns(service, store.runs, lambda: self.gateway.runtime.config.responses)
             background = BackgroundApi(self.gateway, runs, keyring, self._budget)
             self._responses = ResponsesApi(self.gateway, service, background, keyring)
-        self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api, self._responses)
+        apis = ServedApis(self._metrics.scrape, api, self._responses)
+        self.site = RequestHandler(self.gateway, keyring, host_check, apis)
         self.group = None if member is None else self._join_group(member)
         self._set_console(config)
         self.server = Server(self.site, limits_for(server), render_transport_error, self._budget)
@@ -182,7 +183,7 @@ class App:
 
         Connections are accepted for another `accept_s`, until a successor accepts them or none arrive any more.
         """
-        self.site.ready = False
+        self.site.public_pages.is_ready = False
         if self._responses is not None:
             self._responses.begin_stop()
         if self._console is not None:

@@ -17,9 +17,9 @@ import dragoman
 from dragoman.app import App
 from dragoman.config.load import ConfigSource
 from dragoman.config.secret import Secret
+from dragoman.net.current_request import request_id
 from dragoman.net.errors import BodyTimeout, BodyTooLarge, ClientDisconnected, HeadRejected
 from dragoman.net.headers import Headers
-from dragoman.net.tasks import request_id
 from dragoman.proxy.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.request_record import MAX_QUEUED, Awaited, ObserverQueue, RequestRecord, client_name

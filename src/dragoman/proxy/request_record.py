@@ -12,10 +12,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from dragoman.net.errors import ClientDisconnected
+from dragoman.net.errors import ClientDisconnected, describe_fault
 from dragoman.net.errors import RequestRejected as Unreadable
 from dragoman.net.headers import Headers
-from dragoman.net.tasks import describe_fault
 from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome, OutcomeObserver, ToolRun
 from dragoman.proxy.reply_monitor import ReplyMonitor, ReplySummary

@@ -13,9 +13,9 @@ from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.reply_bounds import no_room_failure
 from dragoman.proxy.request_record import find_client_request_id
 from dragoman.proxy.response_headers import request_id_headers
+from dragoman.proxy.run_headers import PARK
 from dragoman.proxy.serve import Services, run_in_background
 from dragoman.proxy.steps.accept_background import send_stored_events
-from dragoman.proxy.steps.parked_runs import PARK
 from dragoman.server.routes import RoutedRequest, make_call
 from dragoman.server.unknown_models import HoldBack
 from dragoman.state.background import ActiveRun, BackgroundRuns

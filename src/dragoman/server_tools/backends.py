@@ -10,9 +10,10 @@ from dragoman.config.problems import ConfigError
 from dragoman.config.proxies import EnvironmentProxies
 from dragoman.config.secret import SecretSource, resolve_secret
 from dragoman.config.settings import ACCOUNT_BACKEND, NATIVE, Tools, WebFetch, WebSearch
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.client import DialOptions, SendRequest
 from dragoman.net.headers import Header
-from dragoman.net.tasks import run_off_loop, spawn
+from dragoman.net.tasks import spawn
 from dragoman.server_tools.addresses import DomainRules
 from dragoman.server_tools.guarded_fetch import GuardedFetcher
 from dragoman.server_tools.mcp import HttpMcpServer, McpServer, StdioMcpServer

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from dragoman.config.proxies import EnvironmentProxies
 from dragoman.config.settings import Fetch
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -28,7 +29,6 @@ from dragoman.net.client import (
 from dragoman.net.dial import ParsedUrl, parse_url
 from dragoman.net.guest_threads import resolve_guest_name
 from dragoman.net.headers import Header
-from dragoman.net.tasks import run_off_loop
 from dragoman.server_tools.addresses import to_ascii
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Inline

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from dragoman.config.settings import WebFetch
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.dial import parse_url
+from dragoman.net.errors import describe_fault
 from dragoman.net.guest_threads import run_on_page_thread
 from dragoman.net.headers import JSON
-from dragoman.net.tasks import describe_fault
 from dragoman.server_tools.addresses import DomainRules, to_ascii
 from dragoman.server_tools.guarded_fetch import MAX_URL, PORTS, Fetched, FetchRules, GuardedFetcher
 from dragoman.server_tools.readable import Check, TimeLimit, TooSlow, check_nothing, decode_text, read_html

@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.config.settings import ResponsesSettings
-from dragoman.net.errors import BufferBudgetExceeded
-from dragoman.net.tasks import describe_fault, spawn
+from dragoman.net.errors import BufferBudgetExceeded, describe_fault
+from dragoman.net.tasks import spawn
 from dragoman.state.run_output import RunOutput, RunSink
 from dragoman.state.service import ResponseService, now
 from dragoman.state.stored_call import StoredCall

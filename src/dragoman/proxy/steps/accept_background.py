@@ -12,8 +12,8 @@ from dragoman.proxy.call import Call
 from dragoman.proxy.prepare import KEPT_BACK, client_query, prepare
 from dragoman.proxy.response_headers import id_headers
 from dragoman.proxy.response_writer import UNBUFFERED
+from dragoman.proxy.run_headers import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.proxy.runtime import target_settings
-from dragoman.proxy.steps.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.state.background import BackgroundRuns, RunRequest
 from dragoman.state.service import check_trigger
 from dragoman.state.stored_call import StoredCall
