@@ -208,7 +208,7 @@ def _estimate_count(held: Kept, surplus: int) -> int:
 
 
 async def _remove_ends(changes: Changes, owner: str, most: int) -> int:
-    """Remove at most so many responses: from the end of the chain that was left longest.
+    """Remove at most `most` responses, from the end of the chain that was left longest.
 
     What continues a response is younger than it, so the other chains stay whole.
     """

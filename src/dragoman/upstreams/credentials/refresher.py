@@ -75,7 +75,7 @@ class _Rejection(Struct, frozen=True):
 
 
 class RenewalTiming(Struct, frozen=True):
-    """When a credential is renewed: so many seconds before it expires by its issuer's clock."""
+    """When a credential is renewed, in seconds before it expires by the clock of its issuer."""
 
     clock: ServerClock
     margin_s: float
