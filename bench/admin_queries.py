@@ -20,7 +20,7 @@ import asyncpg
 from msgspec.structs import replace
 
 from dragoman.operate.usage.request_filter import parse_filter
-from dragoman.operate.usage.series import Step, read_series, read_speed
+from dragoman.operate.usage.series import Step, TimeSteps, read_series, read_speed
 from dragoman.operate.usage.usage_writer import DAY_MS
 from dragoman.store import Store, StoreError, open_store
 from dragoman.store import postgres_migrations as postgres_schema
@@ -115,7 +115,7 @@ def search(text: str, after: bytes | None = None) -> Query:
 
 
 def series(span: UsageSpan, by: GroupBy, step: Step, zone: str = "UTC") -> Query:
-    return lambda store: read_series(store, span, by, step, ZoneInfo(zone), NOW)
+    return lambda store: read_series(store, span, by, TimeSteps(step, ZoneInfo(zone), NOW))
 
 
 def speed(span: UsageSpan) -> Query:

@@ -15,7 +15,7 @@ MODULES = {
     "dragoman.operate.metrics.readings": "metrics",
     "dragoman.operate.usage.usage_writer": "usage",
 }
-NO_OUTCOME = Outcome("", 0.0, "")
+NO_OUTCOME = Outcome(request_id="", started_at=0.0, client_protocol="")
 
 
 def keep_only(names: set[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dragoman.app import App, AppSettings
-from dragoman.config.load import Stamp, load
+from dragoman.config.load import ConfigSource, Stamp
 from dragoman.config.secret import Secret
 from dragoman.operate import NotFound
 from dragoman.operate.captures.files import find_capture, list_captures
@@ -50,7 +50,7 @@ class Running:
     def __enter__(self) -> "Running":
         file = self._directory / "dragoman.toml"
         file.write_text(self._toml)
-        read = partial(load, str(file), {}, self._directory, self._directory, {"server.port": 0})
+        read = partial(ConfigSource(str(file), {}, self._directory, self._directory).read, {"server.port": 0})
         config = read()
         self.loop = asyncio.new_event_loop()
         started = threading.Event()
@@ -154,7 +154,7 @@ class Running:
         """The configuration has been edited to this."""
         file = self._directory / "dragoman.toml"
         file.write_text(toml)
-        config = load(str(file), {}, self._directory, self._directory, {"server.port": 0})
+        config = ConfigSource(str(file), {}, self._directory, self._directory).read({"server.port": 0})
 
         async def take_over() -> None:
             self.app.adopt(config)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.config.discovery import codex_credential_paths, data_directory
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from shell import Shell
 
 HOME = Path("/home/someone")
@@ -24,7 +24,7 @@ HOME = Path("/home/someone")
 def test_store_captures_and_credentials_are_in_the_data_directory(
     environ: dict[str, str], directory: str, tmp_path: Path
 ) -> None:
-    config = load(None, environ, tmp_path, HOME)
+    config = ConfigSource(None, environ, tmp_path, HOME).read()
     assert config.store.url == f"sqlite:///{directory}/dragoman.db"
     assert config.debug.directory == Path(directory) / "captures"
     assert data_directory(environ, HOME) == Path(directory)
@@ -34,7 +34,7 @@ def test_store_captures_and_credentials_are_in_the_data_directory(
 def test_the_file_wins_over_the_variable(tmp_path: Path) -> None:
     text = '[store]\nurl = "sqlite:///~/mine.db"\n[debug]\ndirectory = "~/caught"\n'
     (tmp_path / "dragoman.toml").write_text(text)
-    config = load(None, {"DRAGOMAN_DATA": "/data"}, tmp_path, HOME)
+    config = ConfigSource(None, {"DRAGOMAN_DATA": "/data"}, tmp_path, HOME).read()
     assert (config.store.url, config.debug.directory) == ("sqlite:////home/someone/mine.db", HOME / "caught")
 
 
@@ -43,11 +43,17 @@ def test_a_store_from_before_the_variable_counted_is_kept(tmp_path: Path) -> Non
     earlier.parent.mkdir(parents=True)
     earlier.touch()
     shared = {"XDG_DATA_HOME": str(tmp_path / "shared")}
-    assert load(None, shared, tmp_path, tmp_path).store.url == f"sqlite:///{earlier}"
-    assert load(None, {"DRAGOMAN_DATA": "/data"}, tmp_path, tmp_path).store.url == "sqlite:////data/dragoman.db"
+    assert ConfigSource(None, shared, tmp_path, tmp_path).read().store.url == f"sqlite:///{earlier}"
+    assert (
+        ConfigSource(None, {"DRAGOMAN_DATA": "/data"}, tmp_path, tmp_path).read().store.url
+        == "sqlite:////data/dragoman.db"
+    )
     (tmp_path / "shared/dragoman").mkdir(parents=True)
     (tmp_path / "shared/dragoman/dragoman.db").touch()
-    assert load(None, shared, tmp_path, tmp_path).store.url == f"sqlite:///{tmp_path}/shared/dragoman/dragoman.db"
+    assert (
+        ConfigSource(None, shared, tmp_path, tmp_path).read().store.url
+        == f"sqlite:///{tmp_path}/shared/dragoman/dragoman.db"
+    )
 
 
 def test_nothing_is_written_outside_the_data_directory(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ from dragoman.translate.framing.hostnames import decode_host, encode_host
 from dragoman.translate.framing.jsonread import decode_or, parse_or, read_input_tokens, read_json, read_json_leniently
 from dragoman.translate.framing.multipart import read_boundary
 from dragoman.translate.hub.checksum import decode_checked, encode_checked
+from dragoman.translate.hub.events import CallBlock
+from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.opaque import (
     Opaque,
     OpaqueForm,
@@ -52,6 +54,7 @@ from dragoman.translate.hub.server_tools import (
 from dragoman.translate.passes.server_tools import read_arguments
 from dragoman.translate.protocols import PROTOCOLS
 from dragoman.translate.protocols.chat.errors import read_event_error
+from dragoman.translate.protocols.gemini.encode_blocks import read_arguments as read_call_arguments
 from dragoman.translate.protocols.gemini.parse import read_call
 from dragoman.translate.protocols.gemini.parse_fields import read_dialect, read_json_schema
 from dragoman.translate.protocols.messages.wire import decode_call_id, decode_use_id
@@ -78,6 +81,9 @@ from dragoman.upstreams.kiro.credential import parse_method
 from dragoman.upstreams.kiro.credential import read_tokens as read_kiro_tokens
 from dragoman.upstreams.kiro.services import read_region
 from dragoman.upstreams.models import parse_list
+from dragoman.upstreams.rejections.complaint import read_complaint
+from dragoman.upstreams.rejections.rules import find_rules
+from dragoman.upstreams.rejections.sent import Sent
 from laws import assert_linear_function
 
 SRC = Path(dragoman.__file__).parent
@@ -223,7 +229,7 @@ def feed_events(data: bytes) -> None:
 
 READERS: dict[str, Reader] = {
     "server_tools.readable:read_html": Reader(
-        lambda page: read_html(page, "text/html", "https://a.example/dir/", 50_000),
+        lambda page: read_html(decode_text(page, "text/html"), "https://a.example/dir/", 50_000),
         {**repeat(*PAGE_PIECES), **{f"pre {name}": make for name, make in repeat(*PAGE_PIECES, start="<pre>").items()}},
         8_000,
     ),
@@ -400,6 +406,17 @@ READERS: dict[str, Reader] = {
     "upstreams.credentials.credential:parse_timestamp": Reader(
         of_text(parse_timestamp), repeat("1", "T", "-", "Z", "0.")
     ),
+    "upstreams.rejections.complaint:read_complaint": Reader(
+        lambda body: find_rules(read_complaint(400, body), Sent("chat", b"{}", ())),
+        {
+            **ERRORS,
+            **repeat("`a", "'a' ", '\\"', "\\n", "Extra inputs are not permitted", start='{"message":"', end='"}'),
+        },
+    ),
+    "translate.protocols.gemini.encode_blocks:read_arguments": Reader(
+        of_text(lambda text: read_call_arguments(CallBlock("id", "name"), text, "", Ledger())),
+        repeat("[", '{"a":', " ", '"', start="{"),
+    ),
     "upstreams.kiro.credential:parse_method": Reader(
         of_text(lambda name: parse_method(name, registered=False, external=False)), repeat("-", "a_")
     ),
@@ -419,6 +436,7 @@ DECODER = "test_linear_decoders.py"
 REQUEST = "test_linear_requests.py"
 CONFIGURATION = "the operator's own configuration"
 SHIPPED = "a file of this package"
+CAPTURE = "a capture, which this gateway wrote"
 CREDENTIALS = "a file of the operator's own credentials, read up to a bound"
 COVERED = {
     "translate.framing.fields:read_body": REQUEST,
@@ -445,6 +463,7 @@ COVERED = {
     "translate.protocols.gemini.parse:parse_for_count": REQUEST,
     "translate.protocols.gemini.parse_content:parse_contents": REQUEST,
     "translate.protocols.gemini.parse_content:parse_instructions": REQUEST,
+    "translate.caching.session_names:read_name": REQUEST,
     "translate.protocols.kiro.decode:decode_whole": DECODER,
     "translate.protocols.kiro.errors:read_fault": "translate.protocols.kiro.errors:read_failure",
     "translate.protocols.kiro.wire:read_options": CONFIGURATION,
@@ -470,6 +489,8 @@ COVERED = {
     "upstreams.codex.credential:read_account_claims": "upstreams.codex.credential:read_claims",
     "upstreams.codex.credential:read_account_id": "upstreams.codex.credential:read_claims",
     "upstreams.context_windows:read_count": "upstreams.models:parse_list",
+    "upstreams.rejections.sent:parse_path": "upstreams.rejections.complaint:read_complaint",
+    "upstreams.learned_quirks:parse_rule": CAPTURE,
     "upstreams.section:read_dial": CONFIGURATION,
     "upstreams.section:read_user_agent": CONFIGURATION,
     "upstreams.section:read_headers": CONFIGURATION,
@@ -493,7 +514,7 @@ def test_every_reader_is_listed() -> None:
     found = set(find_readers())
     assert found - READERS.keys() - COVERED.keys() == set(), "add a case, or the reader that covers it"
     assert COVERED.keys() - found == set(), "these do not exist any more"
-    here = {*READERS, DECODER, REQUEST, CONFIGURATION, SHIPPED, CREDENTIALS}
+    here = {*READERS, DECODER, REQUEST, CONFIGURATION, SHIPPED, CAPTURE, CREDENTIALS}
     assert {name: by for name, by in COVERED.items() if by not in here} == {}
 
 

@@ -1,3 +1,3 @@
 """dragoman: an LLM protocol gateway."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -21,7 +21,7 @@ from dragoman.config.secret import find_unreadable_secrets
 from dragoman.config.settings import Config, Tools, find_console_state, is_loopback
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
-from dragoman.net.limits import ConnectionLimits, limits_for
+from dragoman.net.limits import limits_for
 from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.operate.configuration.effective import ConfigReader
@@ -35,14 +35,15 @@ from dragoman.proxy.runtime import Runtime
 from dragoman.server.api.operations import AdminAudit, EveryWorker
 from dragoman.server.api.table import AdminApi
 from dragoman.server.background import BackgroundApi
+from dragoman.server.console.feed import ShownGateway
 from dragoman.server.console.site import Console, make_console
-from dragoman.server.handler import RequestHandler
-from dragoman.server.metrics import make_metrics_reader, provider_address
+from dragoman.server.handler import RequestHandler, ServedApis
+from dragoman.server.metrics import make_metrics_reader, provider_address, read_reloads
 from dragoman.server.rejections import HostCheck, render_transport_error
 from dragoman.server.responses import ResponsesApi
 from dragoman.server.worker_group import GroupMember, WorkerGroup
-from dragoman.server_tools.backends import CurrentBackends, Network, ToolPlan, plan_tools
-from dragoman.server_tools.guarded_fetch import LinkedMediaFetcher
+from dragoman.server_tools.backends import CurrentBackends, Network, ToolPlan, UpstreamTools, plan_tools
+from dragoman.server_tools.guarded_fetch import GuardedFetcher, LinkedMediaFetcher
 from dragoman.state.background import BackgroundRuns
 from dragoman.state.lost_calls import LostCalls
 from dragoman.state.service import ResponseService, remove_old_responses_forever
@@ -132,21 +133,23 @@ class App:
         host_check = HostCheck(server.host, server.allowed_hosts)
         self.settings: AppSettings | None = None  # set when it is run
         self._workers = EveryWorker(self.gateway, keyring, self)
-        api = AdminApi(self.gateway, keyring, environ, self.usage, self._workers)
+        api = AdminApi(self._workers, environ, self.usage)
         self._responses: ResponsesApi | None = None
         if store is not None:
             service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
             runs = BackgroundRuns(service, store.runs, lambda: self.gateway.runtime.config.responses)
-            background = BackgroundApi(self.gateway, service, runs, keyring, self._budget)
+            background = BackgroundApi(self.gateway, runs, keyring, self._budget)
             self._responses = ResponsesApi(self.gateway, service, background, keyring)
-        self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, api, self._responses)
+        apis = ServedApis(self._metrics.scrape, api, self._responses)
+        self.site = RequestHandler(self.gateway, keyring, host_check, apis)
         self.group = None if member is None else self._join_group(member)
         self._set_console(config)
         self.server = Server(self.site, limits_for(server), render_transport_error, self._budget)
-        self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage, self.reloads))
+        self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage))
+        self._metrics.add_source(partial(read_reloads, self.reloads))
 
     def _join_group(self, member: GroupMember) -> WorkerGroup:
-        group = WorkerGroup(member, self.site, ConnectionLimits(), render_transport_error, self._budget)
+        group = WorkerGroup(member, self.site, render_transport_error, self._budget)
         self.site.join_group(group)
         self._workers.join_group(group)
         return group
@@ -180,7 +183,7 @@ class App:
 
         Connections are accepted for another `accept_s`, until a successor accepts them or none arrive any more.
         """
-        self.site.ready = False
+        self.site.public_pages.is_ready = False
         if self._responses is not None:
             self._responses.begin_stop()
         if self._console is not None:
@@ -265,9 +268,15 @@ class App:
 
     def _make_console(self) -> Console:
         audit = None if self.usage is None else AdminAudit(self.usage)
-        return make_console(
-            self.site.auth_backoff, self.gateway, self.keyring, self._store, audit, self._cost_of, self.group
+        shown = ShownGateway(
+            gateway=self.gateway,
+            keyring=self.keyring,
+            backoff=self.site.auth_backoff,
+            store=self._store,
+            audit=audit,
+            group=self.group,
         )
+        return make_console(shown, self._cost_of)
 
     def _cost_of(self, outcome: Outcome) -> int | None:
         pricing = _pricing(self.gateway.runtime.config) if self.usage is None else self.usage.pricing
@@ -305,9 +314,8 @@ class App:
             catalogues[name] = CachedCatalogue(providers[name], clock)
         fetcher = None
         if config.fetch.enabled:
-            fetcher = LinkedMediaFetcher(
-                self._client.send, config.fetch, USER_AGENT, proxies=read_proxies(self._environ)
-            )
+            guarded = GuardedFetcher(self._client.send, proxies=read_proxies(self._environ))
+            fetcher = LinkedMediaFetcher(guarded, config.fetch, USER_AGENT)
         self._rules.adopt(config.providers)
         budgets = msgspec.structs.asdict(config.effort)
         plans = self._plan_tools(config, providers, None if old is None else old.config.tools)
@@ -320,13 +328,7 @@ class App:
         network = Network(self._client.send, read_proxies(self._environ), self._environ, USER_AGENT)
         backends = self._tools.find(config.tools, network)
         planned = {
-            name: plan_tools(
-                config.tools,
-                backends,
-                provider.requests.hosted_tools,
-                provider.account.search,
-                mixes=provider.requests.mixes_tools is None,
-            )
+            name: plan_tools(config.tools, backends, _list_upstream_tools(provider))
             for name, provider in providers.items()
         }
         return {name: plan for name, plan in planned.items() if plan is not None}
@@ -403,3 +405,8 @@ async def _watch_configuration(app: App, settings: AppSettings, seen: Stamp, mus
 
 def _pricing(config: Config) -> Pricing:
     return Pricing(config.providers, config.prices, config.tools.web_search.usd_per_1000)
+
+
+def _list_upstream_tools(provider: Provider) -> UpstreamTools:
+    requests = provider.requests
+    return UpstreamTools(requests.hosted_tools, provider.account.search, mixes=requests.mixes_tools is None)

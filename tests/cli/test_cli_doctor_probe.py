@@ -5,7 +5,7 @@ import tomllib
 import msgspec
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from fakes.compatible import Body, MoodyServer, Server, refusal
 from fakes.upstream import FakeUpstream
 from shell import Shell
@@ -46,7 +46,7 @@ def test_it_is_written_into_the_file_with_a_diff_and_a_backup(shell: Shell) -> N
     assert KEY not in done.out + done.err
     (backup,) = shell.home.glob("dragoman.toml.dragoman-backup-*")
     assert backup.read_text() == before
-    written = load(str(file), {}, shell.home, shell.home)
+    written = ConfigSource(str(file), {}, shell.home, shell.home).read()
     assert written.providers["up"].protocols == ("chat", "messages")
     assert written.providers["up"].quirks == ("max_tokens", "no_developer")
     assert file.read_text().startswith("# mine\n")

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from dragoman.cli.serving.startup import Keys, render_banner
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.operate.configuration.effective import GatewayTarget
 from fakes.kiro import FakeKiro
 from shell import Shell
@@ -53,7 +53,7 @@ def test_a_file_that_the_ide_left_makes_a_kiro_provider_appear(tmp_path: Path) -
     kind = next(value for value in shown if value["key"] == "providers.kiro.kind")
     assert (kind["value"], kind["origin"]) == ("kiro", str(path))
     banner = render_banner(
-        load(None, {}, tmp_path, tmp_path), GatewayTarget("http://127.0.0.1:8484"), Keys(None, 1, False)
+        ConfigSource(None, {}, tmp_path, tmp_path).read(), GatewayTarget("http://127.0.0.1:8484"), Keys(None, 1, False)
     )
     assert f"kiro  kiro  from {path}" in banner
     assert "FAKE" not in banner

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dragoman.cli import logs
 from dragoman.cli.logs import BatchingHandler, JsonFormatter, TextFormatter
-from dragoman.net.tasks import request_id
+from dragoman.net.current_request import request_id
 from dragoman.translate.framing.redaction import redact
 from tables import each_row
 

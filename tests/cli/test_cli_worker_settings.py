@@ -11,9 +11,9 @@ import msgspec
 
 from asking import send
 from dragoman.app import App, AppSettings, Listening, run
+from dragoman.config.load import ConfigSource
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Config
-from dragoman.operate.configuration.effective import ConfigSource
 from dragoman.tenancy.keys import Keyring
 from shell import Served, Shell
 from waiting import wait_until

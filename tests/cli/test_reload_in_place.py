@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from dragoman.app import App, AppSettings, Listening, run
-from dragoman.config.load import Stamp
+from dragoman.config.load import ConfigSource, Stamp
 from dragoman.config.secret import Secret
 from dragoman.operate.configuration import settled_file
-from dragoman.operate.configuration.effective import ConfigSource
 from dragoman.tenancy.keys import Keyring
 from waiting import wait_until_async
 

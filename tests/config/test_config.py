@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.presets import normalise_endpoint
 from dragoman.config.problems import ConfigError
 from dragoman.config.secret import Secret, resolve_secret
@@ -31,12 +31,12 @@ def write(directory: Path, text: str, name: str = "dragoman.toml") -> Path:
 def problems_of(directory: Path, text: str) -> list[str]:
     path = write(directory, text)
     with pytest.raises(ConfigError) as caught:
-        load(None, {}, directory, directory)
+        ConfigSource(None, {}, directory, directory).read()
     return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
 
 
 def test_no_file_at_all_is_fine_and_echo_answers(tmp_path: Path) -> None:
-    config = load(None, {}, tmp_path, Path("/home/someone"))
+    config = ConfigSource(None, {}, tmp_path, Path("/home/someone")).read()
     assert (config.server.host, config.server.port) == ("127.0.0.1", 8484)
     assert config.server.max_body_bytes == 32 * 1024 * 1024
     assert config.store.url == "sqlite:////home/someone/.local/share/dragoman/dragoman.db"
@@ -48,7 +48,7 @@ def test_no_file_at_all_is_fine_and_echo_answers(tmp_path: Path) -> None:
 
 
 def test_the_documented_example_is_understood() -> None:
-    config = load(str(CONTRACT), {}, Path("/nowhere"), Path("/home/someone"))
+    config = ConfigSource(str(CONTRACT), {}, Path("/nowhere"), Path("/home/someone")).read()
     kiro, local = config.providers["kiro"], config.providers["local"]
     assert isinstance(kiro, KiroProviderConfig)
     assert kiro.credentials is not None
@@ -70,14 +70,15 @@ def test_the_documented_example_is_understood() -> None:
 
 def test_the_example_states_the_defaults() -> None:
     nowhere, home = Path("/nowhere"), Path("/home/someone")
-    example, defaults = load(str(CONTRACT), {}, nowhere, home), load(None, {}, nowhere, home)
+    example = ConfigSource(str(CONTRACT), {}, nowhere, home).read()
+    defaults = ConfigSource(None, {}, nowhere, home).read()
     assert (example.server, example.retry, example.debug) == (defaults.server, defaults.retry, defaults.debug)
     assert example.store.url == defaults.store.url
 
 
 def test_files_are_searched_in_order(tmp_path: Path) -> None:
     def port(argv: str | None, environ: dict[str, str]) -> int:
-        return load(argv, environ, tmp_path / "cwd", tmp_path / "home").server.port
+        return ConfigSource(argv, environ, tmp_path / "cwd", tmp_path / "home").read().server.port
 
     (tmp_path / "cwd").mkdir()
     write(tmp_path, "server.port = 1", "flag.toml")
@@ -96,15 +97,15 @@ def test_files_are_searched_in_order(tmp_path: Path) -> None:
 
 def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.toml: there is no such file; check --config"):
-        load("absent.toml", {}, tmp_path, tmp_path)
+        ConfigSource("absent.toml", {}, tmp_path, tmp_path).read()
     with pytest.raises(ConfigError, match=r"check \$DRAGOMAN_CONFIG"):
-        load(None, {"DRAGOMAN_CONFIG": "absent.toml"}, tmp_path, tmp_path)
+        ConfigSource(None, {"DRAGOMAN_CONFIG": "absent.toml"}, tmp_path, tmp_path).read()
 
 
 def test_a_flag_wins_over_file_over_environment(tmp_path: Path) -> None:
     path = write(tmp_path, "[retry]\nattempts = 4\n[server]\nport = 1000\nhost = 'localhost'\n")
     environ = {"MAX_RETRIES": "9", "BASE_RETRY_DELAY": "0.5"}
-    config = load(None, environ, tmp_path, tmp_path, {"server.port": 2000, "server.host": None})
+    config = ConfigSource(None, environ, tmp_path, tmp_path).read({"server.port": 2000, "server.host": None})
     assert (config.retry.attempts, config.retry.base_s) == (4, 0.5)
     assert (config.server.port, config.server.host) == (2000, "localhost")
     assert config.origins == {
@@ -117,7 +118,7 @@ def test_a_flag_wins_over_file_over_environment(tmp_path: Path) -> None:
 
 def test_a_bad_flag_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"command line: --port \(server\.port\): expected a whole number <= 65535"):
-        load(None, {}, tmp_path, tmp_path, {"server.port": 70000})
+        ConfigSource(None, {}, tmp_path, tmp_path).read({"server.port": 70000})
 
 
 @pytest.mark.parametrize(
@@ -270,12 +271,12 @@ def test_all_problems_are_reported_together_in_the_order_of_lines(tmp_path: Path
 def test_a_file_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_bytes(b'[server]\nhost = "\xff"\n')
     with pytest.raises(ConfigError, match=r"dragoman\.toml:2: not valid TOML: the file is not UTF-8"):
-        load(None, {}, tmp_path, tmp_path)
+        ConfigSource(None, {}, tmp_path, tmp_path).read()
 
 
 def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_bytes(b"\xef\xbb\xbf[server]\r\nport = 1\r\n")
-    assert load(None, {}, tmp_path, tmp_path).server.port == 1
+    assert ConfigSource(None, {}, tmp_path, tmp_path).read().server.port == 1
 
 
 def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
@@ -289,7 +290,7 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     Path(server_context(tmp_path)[1]).rename(home / "ca.pem")
-    config = load("etc/own.toml", {}, tmp_path, home)
+    config = ConfigSource("etc/own.toml", {}, tmp_path, home).read()
     provider = config.providers["p"]
     assert config.store.url == f"sqlite:///{tmp_path}/etc/data/d.db"
     assert config.debug.directory == tmp_path / "etc" / "captures"
@@ -309,7 +310,7 @@ def test_settings_of_every_section_are_read(tmp_path: Path) -> None:
         "[providers.b]\nkind = 'anthropic'\n[providers.c]\nkind = 'openai'\n"
         "[[models]]\nname = 'x'\nto = ['a/m1']\n[[models]]\nname = '*'\nto = ['b/*', 'a/org/model']\n",
     )
-    config = load(None, {}, tmp_path, tmp_path)
+    config = ConfigSource(None, {}, tmp_path, tmp_path).read()
     assert (config.server.keep_alive_s, config.server.allowed_hosts) == (5.0, ("box.lan",))
     assert (config.server.responses_done, config.server.max_body_bytes) == (False, 512 * 1024)
     assert (config.fetch.enabled, config.fetch.max_bytes, config.fetch.timeout_s) == (True, 2 * 1024 * 1024, 10.0)
@@ -326,7 +327,7 @@ def test_settings_of_every_section_are_read(tmp_path: Path) -> None:
 def test_a_limit_of_kiros_bodies_is_read_and_checked(tmp_path: Path) -> None:
     section = '[providers.k]\nkind = "kiro"\nmax_payload_bytes = '
     write(tmp_path, f"{section}615000")
-    kiro = load(None, {}, tmp_path, tmp_path).providers["k"]
+    kiro = ConfigSource(None, {}, tmp_path, tmp_path).read().providers["k"]
     assert isinstance(kiro, KiroProviderConfig)
     assert kiro.max_payload_bytes == 615_000
     assert len(problems_of(tmp_path, f"{section}0")) == 1
@@ -334,7 +335,7 @@ def test_a_limit_of_kiros_bodies_is_read_and_checked(tmp_path: Path) -> None:
 
 def test_an_unknown_target_is_a_warning_with_the_nearest_provider(tmp_path: Path) -> None:
     write(tmp_path, "[providers.local]\nkind = 'echo'\n[[models]]\nname = 'x'\nto = ['loacl/m']\n")
-    (warning,) = load(None, {}, tmp_path, tmp_path).warnings
+    (warning,) = ConfigSource(None, {}, tmp_path, tmp_path).read().warnings
     assert warning.endswith('dragoman.toml:5: models[0].to: there is no provider "loacl"; did you mean "local"?')
 
 
@@ -402,7 +403,7 @@ def test_a_wrong_value_in_the_file_is_a_problem_even_if_a_flag_overrides_it(
 ) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
-        load(None, {}, tmp_path, tmp_path, {"server.port": 2000, "server.host": "localhost"})
+        ConfigSource(None, {}, tmp_path, tmp_path).read({"server.port": 2000, "server.host": "localhost"})
     found = [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
     assert len(found) == len(problems)
     assert all(problem.startswith(start) for problem, start in zip(found, problems, strict=True)), found

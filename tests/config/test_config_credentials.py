@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 from dragoman.config.providers import list_credentials, split_by_credential
 from dragoman.config.secret import SecretSource
@@ -16,14 +16,14 @@ def problems_of(directory: Path, text: str) -> list[str]:
     path = directory / "dragoman.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        load(None, {}, directory, directory)
+        ConfigSource(None, {}, directory, directory).read()
     return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
 
 
 def test_a_list_of_keys_is_one_provider_for_each(tmp_path: Path) -> None:
     section = '[providers.p]\nkind = "openai"\napi_key = [\n  "env:A",\n  "file:b.key",\n  "sk-fake-c",\n]\n'
     (tmp_path / "dragoman.toml").write_text(section)
-    provider = load(None, {}, tmp_path, tmp_path).providers["p"]
+    provider = ConfigSource(None, {}, tmp_path, tmp_path).read().providers["p"]
     assert [str(source) for source in list_credentials(provider)] == ["env:A", f"file:{tmp_path}/b.key", "***"]
     assert [str(single.api_key) for single in split_by_credential(provider)] == [
         "env:A",
@@ -39,7 +39,7 @@ def test_a_list_of_keys_is_one_provider_for_each(tmp_path: Path) -> None:
 def test_a_list_of_one_is_a_single_credential(tmp_path: Path) -> None:
     for written in ('"env:A"', '["env:A"]'):
         (tmp_path / "dragoman.toml").write_text(f'[providers.p]\nkind = "openai"\napi_key = {written}\n')
-        provider = load(None, {}, tmp_path, tmp_path).providers["p"]
+        provider = ConfigSource(None, {}, tmp_path, tmp_path).read().providers["p"]
         assert split_by_credential(provider) == (provider,)
         assert str(provider.api_key) == "env:A"
 
@@ -49,7 +49,7 @@ def test_accounts_are_listed_by_their_files(tmp_path: Path) -> None:
     text += '[providers.c]\nkind = "codex"\ncredentials = ["a/auth.json", "~/b/auth.json"]\n'
     (tmp_path / "dragoman.toml").write_text(text)
     home = tmp_path / "home"
-    config = load(None, {}, tmp_path, home)
+    config = ConfigSource(None, {}, tmp_path, home).read()
     kiro = config.providers["k"]
     assert isinstance(kiro, KiroProviderConfig)
     accounts = expect_all(KiroProviderConfig, split_by_credential(kiro))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.config.discovery import find_kiro_credentials
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 from dragoman.config.settings import CodexProviderConfig, KiroProviderConfig
 
@@ -24,7 +24,7 @@ def leave(home: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", [OWN, IDE, CLI, ".local/share/amazon-q/data.sqlite3"])
 def test_each_credential_file_makes_a_provider_with_its_origin(tmp_path: Path, name: str) -> None:
     path = leave(tmp_path, name)
-    config = load(None, {}, tmp_path, tmp_path)
+    config = ConfigSource(None, {}, tmp_path, tmp_path).read()
     assert list(config.providers) == ["kiro"]
     assert isinstance(config.providers["kiro"], KiroProviderConfig)
     assert config.origins["providers.kiro.kind"] == str(path)
@@ -44,23 +44,23 @@ def test_the_data_directory_may_be_elsewhere(tmp_path: Path) -> None:
 def test_a_configured_provider_is_not_doubled(tmp_path: Path) -> None:
     leave(tmp_path, IDE)
     (tmp_path / "dragoman.toml").write_text('[providers.work]\nkind = "kiro"\ncredentials = "env:REFRESH_TOKEN"\n')
-    assert list(load(None, {}, tmp_path, tmp_path).providers) == ["work"]
+    assert list(ConfigSource(None, {}, tmp_path, tmp_path).read().providers) == ["work"]
 
 
 def test_a_provider_of_that_name_but_another_kind_stays(tmp_path: Path) -> None:
     leave(tmp_path, IDE)
     (tmp_path / "dragoman.toml").write_text('[providers.kiro]\nkind = "echo"\n')
-    assert load(None, {}, tmp_path, tmp_path).providers["kiro"].kind == "echo"
+    assert ConfigSource(None, {}, tmp_path, tmp_path).read().providers["kiro"].kind == "echo"
 
 
 def test_an_api_key_in_the_environment_configures_kiro(tmp_path: Path) -> None:
-    kiro = load(None, {"KIRO_API_KEY": "ksk_fake"}, tmp_path, tmp_path).providers["kiro"]
+    kiro = ConfigSource(None, {"KIRO_API_KEY": "ksk_fake"}, tmp_path, tmp_path).read().providers["kiro"]
     assert isinstance(kiro, KiroProviderConfig)
     assert str(kiro.credentials) == "env:KIRO_API_KEY"
 
 
 def test_nothing_left_means_no_provider(tmp_path: Path) -> None:
-    assert list(load(None, {}, tmp_path, tmp_path).providers) == ["echo"]
+    assert list(ConfigSource(None, {}, tmp_path, tmp_path).read().providers) == ["echo"]
 
 
 CODEX = '{"tokens": {"access_token": "fake", "refresh_token": "fake"}}'
@@ -80,26 +80,26 @@ COPILOT = '{"github.com": {"oauth_token": "gho_FAKE"}}'
 def test_logins_of_other_tools_make_their_providers_appear(tmp_path: Path, kind: str, name: str, text: str) -> None:
     path = leave(tmp_path, name)
     path.write_text(text)
-    config = load(None, {}, tmp_path, tmp_path)
+    config = ConfigSource(None, {}, tmp_path, tmp_path).read()
     assert list(config.providers) == [kind]
     assert config.origins[f"providers.{kind}.kind"] == str(path)
 
 
 def test_codex_may_live_elsewhere(tmp_path: Path) -> None:
     leave(tmp_path, "elsewhere/auth.json").write_text(CODEX)
-    config = load(None, {"CODEX_HOME": str(tmp_path / "elsewhere")}, tmp_path, tmp_path)
+    config = ConfigSource(None, {"CODEX_HOME": str(tmp_path / "elsewhere")}, tmp_path, tmp_path).read()
     assert list(config.providers) == ["codex"]
 
 
 def test_codex_with_a_mere_api_key_makes_no_provider(tmp_path: Path) -> None:
     leave(tmp_path, ".codex/auth.json").write_text('{"OPENAI_API_KEY": "sk-fake", "tokens": null}')
-    assert list(load(None, {}, tmp_path, tmp_path).providers) == ["echo"]
+    assert list(ConfigSource(None, {}, tmp_path, tmp_path).read().providers) == ["echo"]
 
 
 def test_a_configured_account_is_not_added_to(tmp_path: Path) -> None:
     leave(tmp_path, ".codex/auth.json").write_text(CODEX)
     (tmp_path / "dragoman.toml").write_text('[providers.mine]\nkind = "codex"\ncredentials = "~/mine.json"\n')
-    config = load(None, {}, tmp_path, tmp_path)
+    config = ConfigSource(None, {}, tmp_path, tmp_path).read()
     assert list(config.providers) == ["mine"]
     mine = config.providers["mine"]
     assert isinstance(mine, CodexProviderConfig)
@@ -110,4 +110,4 @@ def test_a_configured_account_is_not_added_to(tmp_path: Path) -> None:
 def test_a_key_of_another_kind_is_called_that(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text('[providers.mine]\nkind = "codex"\nintegration_id = "x"\n')
     with pytest.raises(ConfigError, match='this key exists only for providers of kind "copilot"; remove it'):
-        load(None, {}, tmp_path, tmp_path)
+        ConfigSource(None, {}, tmp_path, tmp_path).read()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.config.environment import parse_dotenv
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 from dragoman.config.secret import Secret, resolve_secret
 from dragoman.config.settings import Config, KiroProviderConfig
@@ -46,7 +46,7 @@ def check_seed_names(config: Config, directory: Path) -> None:
 
 
 def test_the_names_of_older_gateways_configure_kiro(tmp_path: Path) -> None:
-    config = load(None, SEED_NAMES, tmp_path, tmp_path)
+    config = ConfigSource(None, SEED_NAMES, tmp_path, tmp_path).read()
     check_seed_names(config, tmp_path)
     credentials = kiro_of(config).credentials
     assert credentials is not None
@@ -57,7 +57,7 @@ def test_the_names_of_older_gateways_configure_kiro(tmp_path: Path) -> None:
 
 def test_the_same_names_work_from_a_dotenv_file(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("".join(f'{name}="{value}"\n' for name, value in SEED_NAMES.items()))
-    config = load(None, {}, tmp_path, tmp_path)
+    config = ConfigSource(None, {}, tmp_path, tmp_path).read()
     check_seed_names(config, tmp_path)
     credentials = kiro_of(config).credentials
     assert credentials is not None
@@ -67,24 +67,24 @@ def test_the_same_names_work_from_a_dotenv_file(tmp_path: Path) -> None:
 
 def test_the_environment_wins_over_the_dotenv_file(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("MAX_RETRIES=7\nBASE_RETRY_DELAY=2\n")
-    config = load(None, {"MAX_RETRIES": "5"}, tmp_path, tmp_path)
+    config = ConfigSource(None, {"MAX_RETRIES": "5"}, tmp_path, tmp_path).read()
     assert (config.retry.attempts, config.retry.base_s) == (5, 2.0)
 
 
 def test_only_known_names_are_taken_from_a_dotenv_file(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("OPENAI_API_KEY=sk-fake-1\nDRAGOMAN_API_KEY=sk-fake-2\nDRAGOMAN_CONFIG=x.toml\n")
-    config = load(None, {}, tmp_path, tmp_path)
+    config = ConfigSource(None, {}, tmp_path, tmp_path).read()
     assert list(config.providers) == ["echo"]
     assert config.client_key is None
 
 
 def test_a_region_alone_makes_no_provider(tmp_path: Path) -> None:
-    assert list(load(None, {"KIRO_REGION": "eu-west-1"}, tmp_path, tmp_path).providers) == ["echo"]
+    assert list(ConfigSource(None, {"KIRO_REGION": "eu-west-1"}, tmp_path, tmp_path).read().providers) == ["echo"]
 
 
 def test_the_environment_fills_the_gaps_of_a_configured_kiro_provider(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text('[providers.work]\nkind = "kiro"\nregion = "us-west-2"\n')
-    config = load(None, SEED_NAMES, tmp_path, tmp_path)
+    config = ConfigSource(None, SEED_NAMES, tmp_path, tmp_path).read()
     assert list(config.providers) == ["work"]
     assert kiro_of(config, "work").region == "us-west-2"
     assert str(kiro_of(config, "work").credentials) == "env:REFRESH_TOKEN"
@@ -98,28 +98,28 @@ def test_the_environment_fills_the_gaps_of_a_configured_kiro_provider(tmp_path: 
 )
 def test_a_credentials_file_comes_before_a_token(tmp_path: Path, value: str, path: str) -> None:
     environ = {"KIRO_CREDS_FILE": value, "REFRESH_TOKEN": "fake-refresh-token"}
-    credentials = kiro_of(load(None, environ, tmp_path, Path("/home/someone"))).credentials
+    credentials = kiro_of(ConfigSource(None, environ, tmp_path, Path("/home/someone")).read()).credentials
     assert credentials is not None
     assert credentials.text == path.format(cwd=tmp_path)
 
 
 def test_a_sample_token_is_ignored_with_a_warning(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text('\nREFRESH_TOKEN="your_kiro_refresh_token"\n')
-    config = load(None, {}, tmp_path, tmp_path)
+    config = ConfigSource(None, {}, tmp_path, tmp_path).read()
     assert list(config.providers) == ["echo"]
     assert config.warnings == (f"{tmp_path / '.env'}:2 REFRESH_TOKEN: ignored, it is a sample value",)
 
 
 @pytest.mark.parametrize(("name", "value"), [("DEBUG_MODE", "true"), ("MAX_RETRIES", "many"), ("MAX_RETRIES", "0")])
 def test_a_value_meant_for_another_program_is_a_warning(tmp_path: Path, name: str, value: str) -> None:
-    config = load(None, {name: value}, tmp_path, tmp_path)
+    config = ConfigSource(None, {name: value}, tmp_path, tmp_path).read()
     assert (config.debug.capture, config.retry.attempts) == ("off", 3)
     (warning,) = config.warnings
     assert warning.startswith(f"environment {name}: ignored: ")
 
 
 def test_a_debug_mode_may_be_written_in_capitals(tmp_path: Path) -> None:
-    config = load(None, {"DEBUG_MODE": "ALL"}, tmp_path, tmp_path)
+    config = ConfigSource(None, {"DEBUG_MODE": "ALL"}, tmp_path, tmp_path).read()
     assert (config.debug.capture, config.warnings) == ("all", ())
 
 
@@ -129,23 +129,23 @@ def test_a_debug_mode_may_be_written_in_capitals(tmp_path: Path) -> None:
 )
 def test_a_sample_client_key_is_refused(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"environment: {name}: empty or a sample value"):
-        load(None, {name: value}, tmp_path, tmp_path)
+        ConfigSource(None, {name: value}, tmp_path, tmp_path).read()
 
 
 def test_a_sample_client_key_in_a_dotenv_file_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("# mine\nPROXY_API_KEY=changeme_proxy_secret\n")
     with pytest.raises(ConfigError, match=r"\.env:2: PROXY_API_KEY: empty or a sample value"):
-        load(None, {}, tmp_path, tmp_path)
+        ConfigSource(None, {}, tmp_path, tmp_path).read()
 
 
 def test_our_own_variable_wins_over_the_older_name(tmp_path: Path) -> None:
     environ = {"DRAGOMAN_API_KEY": " sk-fake-new ", "PROXY_API_KEY": "changeme"}
-    assert load(None, environ, tmp_path, tmp_path).client_key == Secret("sk-fake-new")
+    assert ConfigSource(None, environ, tmp_path, tmp_path).read().client_key == Secret("sk-fake-new")
 
 
 def test_keys_of_vendors_make_providers(tmp_path: Path) -> None:
     environ = {"OPENAI_API_KEY": "sk-fake-1", "ANTHROPIC_API_KEY": "sk-fake-2"}
-    config = load(None, environ, tmp_path, tmp_path)
+    config = ConfigSource(None, environ, tmp_path, tmp_path).read()
     assert list(config.providers) == ["openai", "anthropic"]
     openai, anthropic = config.providers["openai"], config.providers["anthropic"]
     assert (openai.kind, openai.endpoint) == ("openai", "https://api.openai.com/v1")
@@ -167,18 +167,18 @@ def test_keys_of_vendors_make_providers(tmp_path: Path) -> None:
 )
 def test_the_base_url_counts_unless_it_is_our_own(tmp_path: Path, base_url: str, endpoint: str) -> None:
     environ = {"OPENAI_API_KEY": "sk-fake-1", "OPENAI_BASE_URL": base_url}
-    assert load(None, environ, tmp_path, tmp_path).providers["openai"].endpoint == endpoint
+    assert ConfigSource(None, environ, tmp_path, tmp_path).read().providers["openai"].endpoint == endpoint
 
 
 def test_the_own_address_follows_the_configured_port(tmp_path: Path) -> None:
     environ = {"OPENAI_API_KEY": "sk-fake-1", "OPENAI_BASE_URL": "http://127.0.0.1:9000/v1"}
-    config = load(None, environ, tmp_path, tmp_path, {"server.port": 9000})
+    config = ConfigSource(None, environ, tmp_path, tmp_path).read({"server.port": 9000})
     assert config.providers["openai"].endpoint == "https://api.openai.com/v1"
 
 
 def test_a_broken_base_url_gets_no_key(tmp_path: Path) -> None:
     environ = {"OPENAI_API_KEY": "sk-fake-1", "OPENAI_BASE_URL": "proxy.example"}
-    config = load(None, environ, tmp_path, tmp_path)
+    config = ConfigSource(None, environ, tmp_path, tmp_path).read()
     assert list(config.providers) == ["echo"]
     assert len(config.warnings) == 1
 
@@ -186,7 +186,7 @@ def test_a_broken_base_url_gets_no_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["", "dgm_abcdefgh", "sk-fake-mine", "your-api-key", "sk-..."])
 def test_a_key_of_this_gateway_is_no_vendors_key(tmp_path: Path, value: str) -> None:
     environ = {"OPENAI_API_KEY": value, "DRAGOMAN_API_KEY": "sk-fake-mine"}
-    assert list(load(None, environ, tmp_path, tmp_path).providers) == ["echo"]
+    assert list(ConfigSource(None, environ, tmp_path, tmp_path).read().providers) == ["echo"]
 
 
 def test_a_configured_provider_of_the_kind_keeps_the_environment_out(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_configured_provider_of_the_kind_keeps_the_environment_out(tmp_path: P
         '[providers.mine]\nkind = "openai"\napi_key = "sk-fake-1"\n[providers.anthropic]\nkind = "echo"\n'
     )
     environ = {"OPENAI_API_KEY": "sk-fake-2", "ANTHROPIC_API_KEY": "sk-fake-3"}
-    config = load(None, environ, tmp_path, tmp_path)
+    config = ConfigSource(None, environ, tmp_path, tmp_path).read()
     assert {name: provider.kind for name, provider in config.providers.items()} == {
         "mine": "openai",
         "anthropic": "echo",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 
 QUOTE = 'a string must be in quotes: {}"…"'
@@ -40,7 +40,7 @@ SYNTAX = {
 def find_problems(directory: Path, text: str) -> list[str]:
     (directory / "dragoman.toml").write_text(text, newline="")
     try:
-        load(None, {}, directory, directory)
+        ConfigSource(None, {}, directory, directory).read()
     except ConfigError as error:
         return [str(problem).removeprefix(f"{directory}/dragoman.toml:") for problem in error.problems]
     return []
@@ -48,7 +48,10 @@ def find_problems(directory: Path, text: str) -> list[str]:
 
 def find_warnings(directory: Path, text: str) -> list[str]:
     (directory / "dragoman.toml").write_text(text)
-    return [warning.removeprefix(f"{directory}/") for warning in load(None, {}, directory, directory).warnings]
+    return [
+        warning.removeprefix(f"{directory}/")
+        for warning in ConfigSource(None, {}, directory, directory).read().warnings
+    ]
 
 
 def test_a_string_without_quotes_is_named_as_such(tmp_path: Path) -> None:
@@ -98,7 +101,7 @@ def test_a_host_is_an_address_or_a_name(tmp_path: Path) -> None:
 def test_a_bad_host_in_the_file_is_a_problem_even_if_a_flag_overrides_it(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text('[server]\nhost = "not a host"\n')
     with pytest.raises(ConfigError, match=r"dragoman\.toml:2: server\.host"):
-        load(None, {}, tmp_path, tmp_path, {"server.host": "127.0.0.1"})
+        ConfigSource(None, {}, tmp_path, tmp_path).read({"server.host": "127.0.0.1"})
 
 
 def list_routes(*names: str) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 
 COMPATIBLE = '[providers.up]\nkind = "openai-compatible"\nendpoint = "http://127.0.0.1:1/v1"\n'
@@ -12,7 +12,7 @@ COMPATIBLE = '[providers.up]\nkind = "openai-compatible"\nendpoint = "http://127
 
 def read_paths(directory: Path, text: str) -> tuple[str, ...]:
     (directory / "dragoman.toml").write_text(text)
-    return load(None, {}, directory, directory).providers["up"].paths
+    return ConfigSource(None, {}, directory, directory).read().providers["up"].paths
 
 
 @pytest.mark.parametrize(

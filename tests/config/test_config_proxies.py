@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 from dragoman.config.proxies import EnvironmentProxies, parse_proxy, read_proxies
 from dragoman.upstreams.section import read_dial
@@ -87,7 +87,7 @@ def test_no_proxy_names_hosts_domains_addresses_and_networks(exempt: str, host: 
 
 def test_an_invalid_proxy_variable_is_a_problem_that_does_not_quote_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(None, {"HTTPS_PROXY": "socks4://u:sk-fake@old.test"}, tmp_path, tmp_path)
+        ConfigSource(None, {"HTTPS_PROXY": "socks4://u:sk-fake@old.test"}, tmp_path, tmp_path).read()
     assert str(caught.value).startswith("environment: HTTPS_PROXY: SOCKS4 is not supported")
     assert "sk-fake" not in str(caught.value)
 
@@ -96,7 +96,7 @@ def provider(
     directory: Path, section: str, environ: dict[str, str]
 ) -> tuple[str | None, EnvironmentProxies | None, str | None]:
     (directory / "dragoman.toml").write_text(f'[providers.p]\nkind = "openai"\n{section}\n')
-    dial = read_dial(load(None, environ, directory, directory).providers["p"], environ)
+    dial = read_dial(ConfigSource(None, environ, directory, directory).read().providers["p"], environ)
     return dial.proxy, dial.environment_proxies, dial.ca_file
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 from dragoman.config.secret import Secret, SecretSource, is_placeholder, resolve_secret
 from tables import each_row
@@ -34,7 +34,7 @@ def test_secrets_of_a_whole_configuration_do_not_show(tmp_path: Path) -> None:
         f'headers = {{ x-token = "{CANARY}" }}\n'
         f'[providers.b]\nkind = "kiro"\ncredentials = "{CANARY}"\n'
     )
-    config = load(None, {"DRAGOMAN_API_KEY": CANARY}, tmp_path, tmp_path)
+    config = ConfigSource(None, {"DRAGOMAN_API_KEY": CANARY}, tmp_path, tmp_path).read()
     assert config.client_key == Secret(CANARY)
     assert CANARY not in repr(config)
     assert CANARY not in str(config)
@@ -74,7 +74,7 @@ def test_a_missing_secret_names_file_line_and_key(tmp_path: Path, text: str, mes
     (tmp_path / "large").write_bytes(b"x" * 70_000)
     (tmp_path / "split").write_text(f"{CANARY}\r\nx-evil: 1")
     (tmp_path / "dragoman.toml").write_text(f'[providers.a]\nkind = "openai"\n\napi_key = "{text}"\n')
-    source = load(None, {}, tmp_path, tmp_path).providers["a"].api_key
+    source = ConfigSource(None, {}, tmp_path, tmp_path).read().providers["a"].api_key
     assert source is not None
     with pytest.raises(ConfigError, match=message) as caught:
         resolve_secret(source, {"EMPTY": " ", "SPLIT": f"{CANARY}\r\nx-evil: 1"})

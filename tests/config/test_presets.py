@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.presets import PLACE, Preset, load_presets
 from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Config
@@ -28,7 +28,7 @@ def environment_of(preset: Preset) -> dict[str, str]:
 
 def read(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> Config:
     (tmp_path / "dragoman.toml").write_text(text)
-    return load(None, environ or {}, tmp_path, tmp_path)
+    return ConfigSource(None, environ or {}, tmp_path, tmp_path).read()
 
 
 def problem_of(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> str:
@@ -72,7 +72,7 @@ def test_a_section_needs_only_the_vendors_name(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if preset.keys])
 def test_a_key_in_the_environment_makes_the_vendor_appear_if_it_is_only_for_models(tmp_path: Path, name: str) -> None:
-    found = load(None, environment_of(PRESETS[name]), tmp_path, tmp_path).providers
+    found = ConfigSource(None, environment_of(PRESETS[name]), tmp_path, tmp_path).read().providers
     assert (name in found) == PRESETS[name].found_by_key
     if name in found:
         assert found[name].preset == name
@@ -91,7 +91,7 @@ def test_no_two_vendors_appear_for_one_key_except_where_they_have_different_mode
 @pytest.mark.parametrize("value", ["", "your-key-here", "dgm_abc", "sk-fake-mine"])
 def test_a_key_that_is_no_vendors_key_makes_nothing_appear(tmp_path: Path, value: str) -> None:
     environ = {"GROQ_API_KEY": value, "DRAGOMAN_API_KEY": "sk-fake-mine"}
-    assert list(load(None, environ, tmp_path, tmp_path).providers) == ["echo"]
+    assert list(ConfigSource(None, environ, tmp_path, tmp_path).read().providers) == ["echo"]
 
 
 def test_the_section_overrides_every_value_of_the_preset(tmp_path: Path) -> None:

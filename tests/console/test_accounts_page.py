@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from console.screen import screen
 from console.traffic import ECHO, ask
+from dragoman.upstreams.credentials.cooldowns import CredentialCooldown
 from fakes.kiro import FakeKiro
 from gateway import Running, running
 from waiting import wait_until
@@ -39,7 +40,7 @@ def cool_down(gateway: Running) -> None:
     cooldowns = gateway.app.gateway.runtime.providers["echo"].account.cooldowns
     assert cooldowns is not None
     now = time.time()
-    cooldowns.start_cooldown(0, "", now + 600, "quota", now)
+    cooldowns.start_cooldown(0, CredentialCooldown("", now + 600, "quota"), now)
 
 
 def test_a_browser_signs_in_and_the_expiry_is_shown(

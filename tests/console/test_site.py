@@ -9,7 +9,7 @@ import pytest
 
 from console.browser import Browser, sign_in
 from console.traffic import ECHO
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.settings import find_console_state
 from dragoman.server.console.site import make_browser_check
 from gateway import KEY, Running, running
@@ -142,7 +142,7 @@ def test_where_others_reach_the_gateway_the_console_needs_tls(
 ) -> None:
     file = tmp_path / "dragoman.toml"
     file.write_text(toml)
-    state = find_console_state(load(str(file), {}, tmp_path, tmp_path, {}), {})
+    state = find_console_state(ConfigSource(str(file), {}, tmp_path, tmp_path).read({}), {})
     assert state.is_on is is_on
     assert problem in state.problem
 
@@ -159,7 +159,7 @@ def test_tls_is_believed_from_trusted_proxies_only(tmp_path: Path) -> None:
         assert reply.status == 200
         reply = browser.send("POST", "/console/session", {"key": KEY}, origin="http://gateway.example")
         assert reply.status == 403
-        other = make_browser_check(load(str(tmp_path / "dragoman.toml"), {}, tmp_path, tmp_path, {}))
+        other = make_browser_check(ConfigSource(str(tmp_path / "dragoman.toml"), {}, tmp_path, tmp_path).read({}))
         assert [str(network) for network in other.proxies] == ["127.0.0.1/32"]
 
 
@@ -167,4 +167,4 @@ def test_a_proxy_is_an_address_or_a_network(tmp_path: Path) -> None:
     file = tmp_path / "dragoman.toml"
     file.write_text('[console]\ntrusted_proxies = ["nginx"]\n')
     with pytest.raises(Exception, match=r"console.trusted_proxies: expected IP addresses"):
-        load(str(file), {}, tmp_path, tmp_path, {})
+        ConfigSource(str(file), {}, tmp_path, tmp_path).read({})

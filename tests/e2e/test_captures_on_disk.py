@@ -14,9 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.cli.capture import render_timeline as timeline
-from dragoman.proxy.capture import recording as recordings
+from dragoman.proxy.capture import memory_bounds
 from dragoman.proxy.capture.files import CaptureBounds, CaptureDirectory, load_capture, read_capture, to_json
 from dragoman.proxy.capture.format import Capture, utc_text
+from dragoman.proxy.capture.memory_bounds import RecordingMemory
 from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.capture.writer import MEMORY_BYTES
 from e2e.cases import CASES
@@ -176,7 +177,7 @@ def test_old_captures_are_removed_at_the_next_start(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_too_large_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recordings, "MAX_BYTES", 2000)
+    monkeypatch.setattr(memory_bounds, "MAX_BYTES", 2000)
     with run_capturing(tmp_path, debug(tmp_path)) as (gateway, _):
         answer = ask(gateway, make_body("word " * 300))
         wait_until_settled(gateway, 1)
@@ -188,7 +189,7 @@ def test_a_part_that_is_too_large_is_left_out_and_named(tmp_path: Path, monkeypa
 
 
 def test_of_a_part_that_is_too_large_the_end_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recordings, "MAX_BYTES", 40_000)
+    monkeypatch.setattr(memory_bounds, "MAX_BYTES", 40_000)
     response = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
     long = Answer(response * 8000 + b'data: {"choices":[{"delta":{"content":"la', cut=1000)
     with run_capturing(tmp_path, debug(tmp_path, "errors"), long) as (gateway, _):
@@ -269,8 +270,8 @@ def test_an_error_in_the_recording_affects_no_stream(tmp_path: Path, monkeypatch
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    for method in ("elapsed_s", "reserve"):
-        monkeypatch.setattr(Recording, method, fail)
+    for kind, method in ((Recording, "elapsed_s"), (RecordingMemory, "reserve")):
+        monkeypatch.setattr(kind, method, fail)
         with run_capturing(tmp_path, debug(tmp_path)) as (gateway, _):
             assert b"[DONE]" in ask(gateway, make_body()).body
 

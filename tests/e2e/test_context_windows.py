@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, provider_section, running
@@ -42,5 +42,5 @@ def test_windows_of_local_models_are_listed_also_by_configured_names(tmp_path: P
 def test_a_window_that_is_no_number_of_tokens_is_an_error_with_its_line(tmp_path: Path, value: str) -> None:
     (tmp_path / "dragoman.toml").write_text(f'[providers.up]\nkind = "openai"\ncontext_window = {value}\n')
     with pytest.raises(ConfigError) as raised:
-        load(None, {}, tmp_path, tmp_path)
+        ConfigSource(None, {}, tmp_path, tmp_path).read()
     assert [(problem.line, problem.key) for problem in raised.value.problems] == [(3, "providers.up.context_window")]

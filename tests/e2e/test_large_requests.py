@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from dragoman.net.tasks import LARGE_BYTES
+from dragoman.net.body_threads import LARGE_BYTES
 from raw_http import Answered, post
 from rig import CROSSED, FEW_PAIRS, ONCE, PATHS, PROTOCOLS, Rig, run_rig, walk
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from asking import ask, find_path, make_body
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from e2e.cases import request_for
 from e2e.targets import Targets, run_targets
 from fakes.upstream import Answer, Delivery, End, Gate
@@ -45,7 +45,7 @@ def hurry(rig: Rig, *upstreams: str) -> None:
 
 
 def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
-    server = load(None, {}, tmp_path, tmp_path, {}).server
+    server = ConfigSource(None, {}, tmp_path, tmp_path).read({}).server
     assert (server.first_token_timeout_s, server.token_timeout_s, server.idle_timeout_s) == (300, 900, 300)
 
 

@@ -43,8 +43,8 @@ def test_a_stalled_reader_is_cheap(rig: Rig, client: str, upstream: str) -> None
         wait_until_quiet(lambda: fake.sent)
         held = 2 * STREAM_RECEIVE_BYTES  # the kernel doubles the requested size
         for item in gc.get_objects():
-            if isinstance(item, ClientConnection) and item.blocked:
-                held += item._transport.get_write_buffer_size() + item._unsent_bytes
+            if isinstance(item, ClientConnection) and item.writer.blocked:
+                held += item._transport.get_write_buffer_size() + item.writer._unsent_bytes
             elif isinstance(item, UpstreamConnection):
                 held += item.buffered
         assert 0 < held <= MOST

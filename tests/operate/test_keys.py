@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import asking
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError, Conflict, InvalidArgument, NotFound
@@ -30,7 +30,7 @@ from server.api.rig import ECHO
 def config_in(directory: Path, port: int = 1) -> Config:
     file = directory / "command.toml"
     file.write_text(f'[store]\nurl = "sqlite:///{directory}/store.db"\n[server]\nport = {port}\n')
-    return load(str(file), {}, directory, directory)
+    return ConfigSource(str(file), {}, directory, directory).read()
 
 
 def test_keys_are_created_listed_found_and_revoked(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_gateway_with_another_store_does_not_accept_the_key(tmp_path: Path, mo
 def shell_config(directory: Path, port: int, key: str | None) -> Config:
     file = directory / "command.toml"
     file.write_text(f'[store]\nurl = "sqlite:///{directory}/other.db"\n[server]\nport = {port}\n')
-    return load(str(file), {} if key is None else {"DRAGOMAN_API_KEY": key}, directory, directory)
+    return ConfigSource(str(file), {} if key is None else {"DRAGOMAN_API_KEY": key}, directory, directory).read()
 
 
 def test_a_gateway_that_runs_makes_and_changes_its_own_keys(tmp_path: Path) -> None:

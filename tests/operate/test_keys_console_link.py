@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError
 from dragoman.operate.keys import make_console_link
@@ -15,7 +15,7 @@ from gateway import running
 def configure(directory: Path, toml: str, port: int) -> Config:
     file = directory / "dragoman.toml"
     file.write_text(f'{toml}[store]\nurl = "sqlite:///{directory}/store.db"\n')
-    return load(str(file), {}, directory, directory, {"server.port": port})
+    return ConfigSource(str(file), {}, directory, directory).read({"server.port": port})
 
 
 def test_the_reason_is_named_if_there_is_no_console_or_no_owner(tmp_path: Path) -> None:

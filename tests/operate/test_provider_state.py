@@ -12,6 +12,7 @@ from dragoman.operate import NotFound
 from dragoman.operate.provider_state import describe_models, end_cooldowns, list_accounts, read_quotas
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.upstreams.account_state import AccountLimits, Quota
+from dragoman.upstreams.credentials.cooldowns import CredentialCooldown
 from dragoman.upstreams.credentials.pool import Member, Pool
 from dragoman.upstreams.provider import Account, Auth, Endpoint, Provider, UnsignedRequest
 from gateway import running
@@ -38,8 +39,8 @@ def make(name: str, account: Account, members: tuple[Provider, ...] = ()) -> Pro
 
 def make_pooled() -> Provider:
     pool = Pool((Member("a", "1 of 2 (env:A)"), Member("b", "2 of 2 (env:B)")))
-    pool.start_cooldown(1, "", NOW + 60, "quota", NOW)
-    pool.start_cooldown(0, "claude", NOW + 30, "rate_limited", NOW)
+    pool.start_cooldown(1, CredentialCooldown("", NOW + 60, "quota"), NOW)
+    pool.start_cooldown(0, CredentialCooldown("claude", NOW + 30, "rate_limited"), NOW)
     members = tuple(
         make("kiro", Account(slot=slot, label=member.label, pool=pool, cooldowns=pool))
         for slot, member in enumerate(pool.members)
@@ -89,7 +90,7 @@ def test_a_target_that_cools_down_shows_until_when(tmp_path: Path) -> None:
         runtime = gateway.app.gateway.runtime
         cooldowns = runtime.providers["echo"].account.cooldowns
         assert cooldowns is not None
-        cooldowns.start_cooldown(0, "echo", now + 60, "quota", now)
+        cooldowns.start_cooldown(0, CredentialCooldown("echo", now + 60, "quota"), now)
         overview = describe_models(runtime, None, now)
         [[target]] = [route.targets for route in overview.routes]
         assert target.cooling_down_until == now + 60

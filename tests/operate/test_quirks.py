@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.operate.quirks import forget_learned, list_learned
 from dragoman.store import open_store
 from dragoman.store.learned_rules import RuleRow
@@ -13,7 +13,7 @@ from dragoman.tenancy.keys import Keyring
 
 def test_rules_are_listed_by_the_name_of_their_key_and_forgotten(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}/store.db"\n')
-    config = load(None, {}, tmp_path, tmp_path)
+    config = ConfigSource(None, {}, tmp_path, tmp_path).read()
     now = int(time.time())
 
     async def learn() -> None:

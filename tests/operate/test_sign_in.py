@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError
 from dragoman.operate.sign_in import (
@@ -47,7 +47,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def config_in(directory: Path, section: str) -> Config:
     (directory / "dragoman.toml").write_text(section)
-    return load(None, {}, directory, directory)
+    return ConfigSource(None, {}, directory, directory).read()
 
 
 def kiro_section(fake: FakeKiro, more: str = "") -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
 from dragoman.operate import NotFound
 from dragoman.operate.stored_responses import open_stored
@@ -26,7 +26,7 @@ def read_config(directory: Path) -> Config:
     url = f"sqlite:///{directory / 'store.db'}"
     file = directory / "stored.toml"
     file.write_text(f'{ECHO}[store]\nurl = "{url}"\n')
-    return load(str(file), {}, directory, directory, {})
+    return ConfigSource(str(file), {}, directory, directory).read({})
 
 
 def test_responses_of_all_keys_are_listed_shown_and_deleted(tmp_path: Path) -> None:

@@ -79,6 +79,10 @@ class MemoryWire:
         self.dropped = False
 
     @property
+    def writer(self) -> "MemoryWire":
+        return self
+
+    @property
     def written(self) -> bytes:
         return b"".join(self.writes)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
-from dragoman.net.tasks import LARGE_BYTES
+from dragoman.net.body_threads import LARGE_BYTES
 from dragoman.proxy.call import Call
 from dragoman.proxy.request_record import RequestRecord
 from dragoman.tenancy.keys import ENVIRONMENT_KEY

@@ -16,7 +16,7 @@ from dragoman.proxy.credential_rotation import (
 )
 from dragoman.proxy.step import NoReply
 from dragoman.translate.hub.failure import Failure, Kind
-from dragoman.upstreams.credentials.cooldowns import ALL_MODELS
+from dragoman.upstreams.credentials.cooldowns import ALL_MODELS, CredentialCooldown
 from dragoman.upstreams.credentials.pool import CredentialChoice, Pool
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.routing import Route
@@ -228,7 +228,7 @@ def test_a_single_credential_cools_down_only_where_another_target_can_answer_and
 def test_an_answer_ends_a_cooldown() -> None:
     provider = make_pooled(make_provider(), 2)
     for slot in (0, 1):
-        pool_of(provider).start_cooldown(slot, ALL_MODELS, NOW + 60, "quota", NOW)
+        pool_of(provider).start_cooldown(slot, CredentialCooldown(ALL_MODELS, NOW + 60, "quota"), NOW)
     round = round_of(provider)
     member = round.next()
     round.record_answer(NOTHING, None)
@@ -274,7 +274,7 @@ def test_a_credential_that_was_skipped_because_it_is_limited_counts_for_the_fina
     provider = make_pooled(make_provider(), 2)
     pool = pool_of(provider)
     pool.record_success(0, "m", SESSION, now=NOW)
-    pool.start_cooldown(1, "m", NOW + 40, Kind.RATE_LIMITED.value, NOW)
+    pool.start_cooldown(1, CredentialCooldown("m", NOW + 40, Kind.RATE_LIMITED.value), NOW)
     round = round_of(provider)
     assert list_used_slots(round, Failure(Kind.CREDENTIAL, "expired")) == [0]
     final = round.choose_failure(NoReply(Failure(Kind.CREDENTIAL, "expired"))).failure
@@ -285,7 +285,7 @@ def test_a_credential_that_was_skipped_because_it_is_limited_counts_for_the_fina
 def test_a_permanent_refusal_does_not_promise_a_retry() -> None:
     provider = make_pooled(make_provider(), 2)
     pool_of(provider).record_success(0, "m", SESSION, now=NOW)
-    pool_of(provider).start_cooldown(1, ALL_MODELS, NOW + 40, Kind.CREDENTIAL.value, NOW)
+    pool_of(provider).start_cooldown(1, CredentialCooldown(ALL_MODELS, NOW + 40, Kind.CREDENTIAL.value), NOW)
     round = round_of(provider)
     expired = Failure(Kind.CREDENTIAL, "expired")
     list_used_slots(round, expired)
@@ -297,10 +297,10 @@ def test_targets_that_cool_down_are_left_out_unless_all_do() -> None:
     providers = {"one": one, "two": two}
     routes = (Route("one", "m"), Route("two", "m"), Route("nobody", "m"))
     assert available_targets(routes, providers) == routes
-    pool_of(one).start_cooldown(0, ALL_MODELS, NOW + 60, "quota", NOW)
+    pool_of(one).start_cooldown(0, CredentialCooldown(ALL_MODELS, NOW + 60, "quota"), NOW)
     assert available_targets(routes, providers) == routes[1:]
     assert available_targets(routes[:1], providers) == routes[:1]
-    pool_of(two).start_cooldown(0, "m", NOW + 60, "quota", NOW)
+    pool_of(two).start_cooldown(0, CredentialCooldown("m", NOW + 60, "quota"), NOW)
     assert available_targets(routes[:2], providers) == routes[:2]
 
 
@@ -316,7 +316,7 @@ def test_a_target_is_not_left_out_after_limits_without_a_reset_time() -> None:
 def test_a_question_without_a_conversation_goes_to_whoever_is_free_soonest() -> None:
     provider = make_pooled(make_provider(), 3)
     for slot, seconds in enumerate((60, 20, 40)):
-        pool_of(provider).start_cooldown(slot, ALL_MODELS, NOW + seconds, "quota", NOW)
+        pool_of(provider).start_cooldown(slot, CredentialCooldown(ALL_MODELS, NOW + seconds, "quota"), NOW)
     assert choose_least_restricted(provider, "m").account.slot == 1
     alone = make_provider()
     assert choose_least_restricted(alone, "m") is alone

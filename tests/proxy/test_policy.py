@@ -24,6 +24,7 @@ from dragoman.proxy.replies.translated import TranslatedStream
 from dragoman.proxy.step import Ask, Completed, ErrorReply, Finish, GiveUp, NoReply, Step, Wait
 from dragoman.translate.hub.events import TruncatedCall
 from dragoman.translate.hub.failure import Failure, Kind
+from dragoman.upstreams.credentials.cooldowns import CredentialCooldown
 from dragoman.upstreams.learned_quirks import LearnedQuirks
 from dragoman.upstreams.provider import Endpoint, FirstTokenWait, ReplyRules
 from dragoman.upstreams.routing import Route
@@ -357,7 +358,7 @@ def test_a_retry_after_a_limit_without_a_reset_time_does_not_use_a_credential_be
     pool = present(trial.providers["one"].account.pool)
     limited = NoReply(Failure(Kind.RATE_LIMITED, "no"))
     first = trial.expect_ask(trial.begin()).provider.account.slot
-    pool.start_cooldown(first, "m", NOW + 3600, "rate_limited", NOW)
+    pool.start_cooldown(first, CredentialCooldown("m", NOW + 3600, "rate_limited"), NOW)
     second = trial.expect_ask(trial.after(limited)).provider.account.slot
     assert trial.expect_ask(trial.after(limited)).provider.account.slot == second
     assert len(trial.waits) == 1
@@ -387,7 +388,7 @@ def test_a_call_that_is_over_frees_the_credential_that_it_was_to_find_out_about(
     pool = trial.providers["one"].account.pool
     assert pool is not None
     for slot in (0, 1):
-        pool.start_cooldown(slot, "m", NOW + 3600, "quota", NOW)
+        pool.start_cooldown(slot, CredentialCooldown("m", NOW + 3600, "quota"), NOW)
     slot = trial.expect_ask(trial.begin()).provider.account.slot
     trial.clock.now += 301  # from now on, the cooldown is doubted by one request at a time
     assert pool.choose(None, "m", {1 - slot}, trial.clock.now) is None

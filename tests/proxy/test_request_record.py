@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 import dragoman
 from dragoman.app import App
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.secret import Secret
+from dragoman.net.current_request import request_id
 from dragoman.net.errors import BodyTimeout, BodyTooLarge, ClientDisconnected, HeadRejected
 from dragoman.net.headers import Headers
-from dragoman.net.tasks import request_id
 from dragoman.proxy.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.request_record import MAX_QUEUED, Awaited, ObserverQueue, RequestRecord, client_name
@@ -297,7 +297,7 @@ async def test_an_observer_that_fails_on_every_request_harms_no_stream(
 ) -> None:
     observed: list[str] = []
     (tmp_path / "dragoman.toml").write_text("")
-    config = load(str(tmp_path / "dragoman.toml"), {}, tmp_path, tmp_path, {"server.port": 0})
+    config = ConfigSource(str(tmp_path / "dragoman.toml"), {}, tmp_path, tmp_path).read({"server.port": 0})
     observers = [break_down, lambda outcome: observed.append(outcome.request_id)]
     app = App(config, Keyring(None, Secret(KEY)), {}, observers=observers)
     await app.start()

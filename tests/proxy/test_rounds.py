@@ -14,7 +14,7 @@ from dragoman.proxy.replies.translated import TranslatedStream
 from dragoman.proxy.replies.translation import Translation
 from dragoman.proxy.request_record import Awaited
 from dragoman.proxy.rounds import MAX_CONTINUATIONS, MAX_PAUSES, ContinuePause, Paused, Rounds, find_pause
-from dragoman.server_tools.backends import McpServers, make_plan
+from dragoman.server_tools.backends import ChosenBackends, McpServers, make_plan
 from dragoman.server_tools.web_search import SearchQuery
 from dragoman.state.lost_calls import LostCalls
 from dragoman.translate.hub.events import Ended, Event, Stop
@@ -59,7 +59,7 @@ class SlowSearch:
 
 
 def ask(rig: GatewayRig, service: SlowSearch) -> ClientCall:
-    plan = make_plan(service, None, frozenset(), Tools(), McpServers())
+    plan = make_plan(ChosenBackends(service, None, McpServers()), frozenset(), Tools())
     rig.gateway.adopt(replace(rig.gateway.runtime, tool_plans={"one": plan}))
     return rig.make_call("messages", msgspec.json.encode(REQUEST))
 

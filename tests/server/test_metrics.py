@@ -3,7 +3,7 @@
 from dragoman.net.client import HttpClient
 from dragoman.server.metrics import provider_samples
 from dragoman.upstreams.account_state import AccountLimits, AllowanceWindow
-from dragoman.upstreams.credentials.cooldowns import ALL_MODELS
+from dragoman.upstreams.credentials.cooldowns import ALL_MODELS, CredentialCooldown
 from dragoman.upstreams.credentials.pool import Member, Pool
 from dragoman.upstreams.provider import Account, Auth, Endpoint, Provider
 
@@ -46,8 +46,8 @@ def test_one_credential_is_available_until_its_provider_says_otherwise() -> None
 
 def test_of_several_credentials_those_in_cooldown_are_counted_separately() -> None:
     pool = Pool((Member("a", "first"), Member("b", "second"), Member("c", "third")))
-    pool.start_cooldown(0, ALL_MODELS, NOW + 60, "rate_limited", NOW)
-    pool.start_cooldown(1, "one-model", NOW + 60, "rate_limited", NOW)
+    pool.start_cooldown(0, CredentialCooldown(ALL_MODELS, NOW + 60, "rate_limited"), NOW)
+    pool.start_cooldown(1, CredentialCooldown("one-model", NOW + 60, "rate_limited"), NOW)
     found = gauges(provider(pool=pool))
     assert found == {("pool_credentials", "p", "available"): 2, ("pool_credentials", "p", "cooling_down"): 1}
 

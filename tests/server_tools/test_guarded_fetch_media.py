@@ -13,7 +13,7 @@ from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import Fetch
 from dragoman.net.client import DialOptions, HttpClient, HttpResponse, OutgoingRequest
 from dragoman.net.guest_threads import resolve_guest_name
-from dragoman.server_tools.guarded_fetch import MAX_LINKS, LinkedMediaFetcher, Resolve, is_public
+from dragoman.server_tools.guarded_fetch import MAX_LINKS, GuardedFetcher, LinkedMediaFetcher, Resolve, is_public
 from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.translate.hub.request import Inline
 from fakes.certificate import server_context
@@ -76,9 +76,8 @@ class Names:
 
 async def fetch_page(url: str, wire: Wire, resolve: Resolve, bounds: Fetch | None = None) -> Inline:
     try:
-        return await LinkedMediaFetcher(wire.send, bounds or Fetch(enabled=True, timeout_s=20.0), AGENT, resolve).fetch(
-            url
-        )
+        guarded = GuardedFetcher(wire.send, resolve)
+        return await LinkedMediaFetcher(guarded, bounds or Fetch(enabled=True, timeout_s=20.0), AGENT).fetch(url)
     finally:
         await wire.close()
 
@@ -132,7 +131,8 @@ async def test_a_proxy_of_the_environment_gets_the_checked_address_and_no_name(
         scheme = "http" if serve is http else "socks5h"
         way = read_proxies({"ALL_PROXY": f"{scheme}://127.0.0.1:{proxy.port}", "NO_PROXY": "inside.example"})
         client = HttpClient()
-        fetcher = LinkedMediaFetcher(client.send, Fetch(enabled=True), AGENT, Names(media_example=[PUBLIC]), way)
+        guarded = GuardedFetcher(client.send, Names(media_example=[PUBLIC]), way)
+        fetcher = LinkedMediaFetcher(guarded, Fetch(enabled=True), AGENT)
         found = await fetcher.fetch(f"http://media.example:{server.port}/a.png")
         await client.close()
         assert found == Inline("image/png", base64.b64encode(PNG).decode())
@@ -150,10 +150,9 @@ async def test_an_address_that_is_not_public_is_not_requested_through_a_proxy_ei
     async with FakeProxy(http) as proxy:
         way = read_proxies({"ALL_PROXY": f"http://127.0.0.1:{proxy.port}"})
         client = HttpClient()
+        guarded = GuardedFetcher(client.send, Names(inside_example=["10.0.0.7"]), way)
         with pytest.raises(RequestError, match="not on a public address"):
-            await LinkedMediaFetcher(
-                client.send, Fetch(enabled=True), AGENT, Names(inside_example=["10.0.0.7"]), way
-            ).fetch("http://inside.example/")
+            await LinkedMediaFetcher(guarded, Fetch(enabled=True), AGENT).fetch("http://inside.example/")
         await client.close()
         assert proxy.requests == []
 
@@ -312,7 +311,8 @@ def test_several_links_are_fetched_and_one_bad_one_refuses_all() -> None:
     async def run() -> None:
         async with RawServer(reply(b"image/png", PNG)) as server:
             wire, resolve = Wire(), Names(media_example=[PUBLIC], inner_example=["10.0.0.1"])
-            fetcher = LinkedMediaFetcher(wire.send, Fetch(enabled=True, timeout_s=20.0), AGENT, resolve)
+            guarded = GuardedFetcher(wire.send, resolve)
+            fetcher = LinkedMediaFetcher(guarded, Fetch(enabled=True, timeout_s=20.0), AGENT)
             urls = [f"http://media.example:{server.port}/{number}" for number in range(6)]
             assert list(await fetcher.fetch_all(urls)) == urls
             with pytest.raises(RequestError, match=r"inner\.example"):

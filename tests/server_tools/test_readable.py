@@ -19,11 +19,11 @@ PAGE = b"""<!doctype html><html><head><title> A  page &amp; more </title><style>
 
 
 def read(page: bytes, content_type: str = "text/html", max_chars: int = 50_000) -> str:
-    return read_html(page, content_type, "https://a.example/dir/", max_chars).text
+    return read_html(decode_text(page, content_type), "https://a.example/dir/", max_chars).text
 
 
 def test_headings_links_lists_code_and_tables_become_markdown() -> None:
-    page = read_html(PAGE, "text/html; charset=utf-8", "https://a.example/dir/", 50_000)
+    page = read_html(decode_text(PAGE, "text/html; charset=utf-8"), "https://a.example/dir/", 50_000)
     assert page.title == "A page & more"
     assert not page.truncated
     assert page.text == (
@@ -90,7 +90,7 @@ def test_a_page_that_takes_too_long_is_given_up_at_any_step() -> None:
     for page in (b"x" * 100_000, b"<b>" * 100, b"<p '" + b"'" * 100, b"<script>" + b"x" * 100_000):
         limit = TimeLimit(3, partial(next, map(float, count())))
         with pytest.raises(TooSlow):
-            read_html(page, "text/html", "https://a.example/", 50_000, limit.check)
+            read_html(decode_text(page, "text/html", limit.check), "https://a.example/", 50_000, limit.check)
 
 
 def test_a_long_text_is_not_cut_inside_a_character_reference() -> None:
@@ -107,7 +107,7 @@ def test_links_that_are_not_of_the_web_are_only_text() -> None:
 
 
 def test_a_long_page_is_cut() -> None:
-    page = read_html(b"<p>" + b"word " * 1000, "text/html", "https://a.example/", 100)
+    page = read_html(decode_text(b"<p>" + b"word " * 1000, "text/html"), "https://a.example/", 100)
     assert len(page.text) == 100
     assert page.truncated
 

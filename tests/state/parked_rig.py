@@ -12,7 +12,7 @@ from bench.resume.clients import unchunk
 from bench.resume.replies import without_signs
 
 from asking import find_path, make_body
-from dragoman.state.parked_run import RunIndex
+from dragoman.state.run_index import RunIndex
 from fakes.upstream import Answer, FakeUpstream, Gate, ReceivedRequest
 from gateway import Running
 from raw_http import Answered, ask, request_bytes
@@ -125,7 +125,7 @@ class Parking:
         return run, unchunk(rest)[0]
 
     def _has_clients(self, run: str) -> bool:
-        found = self.gateway.app.site.parked_runs._index.find(run)
+        found = self.gateway.app.site.parked_runs.index.find(run)
         return found is not None and found.clients > 0
 
     def calls(self, upstream: str) -> int:
@@ -137,7 +137,7 @@ class Parking:
 
     def count_clients(self) -> list[int]:
         """Return how many clients each run has now."""
-        index = self.gateway.app.site.parked_runs._index
+        index = self.gateway.app.site.parked_runs.index
         assert isinstance(index, RunIndex)
         return [run.clients for run in list(index._runs.values())]
 

@@ -41,7 +41,7 @@ class Requests:
 async def queue_all(store: Store) -> None:
     for number in range(QUEUED):
         row = make_queued_row(f"resp_{number}")
-        assert await store.runs.queue_run(row, [HELLO], QueuedRun(REQUEST, b"a\n\nb\n\n", 1), QUEUED)
+        assert await store.runs.queue_run(row, QueuedRun(REQUEST, b"a\n\nb\n\n", 1, [HELLO]), QUEUED)
 
 
 async def count_statuses(store: Store) -> Counter[str]:

@@ -7,7 +7,7 @@ import pytest
 from bench.resume.replies import without_signs
 from websockets.sync.client import connect
 
-from dragoman.state import parked_run
+from dragoman.state import run_index
 from fakes.upstream import Answer, End
 from raw_http import get
 from state.parked_rig import DIALECTS, Parking, parking
@@ -19,7 +19,7 @@ clients = pytest.mark.parametrize("client", DIALECTS)
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parking]:
-    monkeypatch.setattr(parked_run, "MAX_RUN_BYTES", 4000)
+    monkeypatch.setattr(run_index, "MAX_RUN_BYTES", 4000)
     with parking(tmp_path, "[responses]\npark_s = 20\n") as opened:
         yield opened
 

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.state import parked_run
-from dragoman.state.parked_run import EMPTY_RUN_BYTES, ArraySplitter, EventSplitter, ParkedRun, RunIndex
+from dragoman.state import run_index
+from dragoman.state.parked_run import ParkedRun, RunOrigin
+from dragoman.state.run_index import EMPTY_RUN_BYTES, RunIndex
+from dragoman.state.stream_splitter import ArraySplitter, EventSplitter
 from tables import each_row
 
 EVENTS = [b"data: 1\n\n", b"event: a\r\ndata: 2\r\n\r\n", b": alive\n\n", b"data: 3\r\r"]
@@ -41,7 +43,7 @@ def test_signs_of_life_are_neither_counted_nor_kept() -> None:
 
 
 def make_run(owner: str = "alice", digest: bytes = b"same") -> ParkedRun:
-    return ParkedRun(0, owner, "/v1/chat/completions", digest, None, "park")
+    return ParkedRun(0, RunOrigin(owner, "/v1/chat/completions", digest, None, "park"))
 
 
 def fill(index: RunIndex, run: ParkedRun, size: int) -> None:
@@ -118,7 +120,7 @@ def test_an_ended_run_does_not_refer_to_the_request_that_wrote_it() -> None:
 
 
 def test_no_run_is_larger_than_one_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parked_run, "MAX_RUN_BYTES", 10_000)
+    monkeypatch.setattr(run_index, "MAX_RUN_BYTES", 10_000)
     index, run = RunIndex(), make_run()
     index.add(run)
     fill(index, run, 10_000)

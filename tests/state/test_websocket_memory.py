@@ -13,8 +13,11 @@ from dragoman.net.http_request import HttpRequest
 from dragoman.net.socket_sink import SocketSink
 from dragoman.net.websocket import SocketMessage, WebSocket
 from dragoman.proxy.call import Call
+from dragoman.server.lane_requests import LaneRequests
+from dragoman.server.lane_sink import LaneSink
 from dragoman.server.routes import RoutedRequest
-from dragoman.server.websocket import LaneSink, QueuedRequest, ResponsesSocket
+from dragoman.server.socket_messages import QueuedRequest, SocketReplies
+from dragoman.server.websocket import ResponsesSocket
 from dragoman.state.socket_memory import HeldRequest, Remembered, SocketMemory
 from dragoman.state.stored_call import StoredCall
 from fakes.upstream import Answer, End
@@ -119,7 +122,7 @@ def test_a_post_is_refused_while_a_connection_holds_the_budget(small: StateRig) 
 
 KINDS: tuple[type, ...] = (
     *(Call, HeldRequest, HttpRequest, StoredCall, LaneSink, SocketMessage, QueuedRequest, Remembered, SocketSink),
-    *(ResponsesSocket, RoutedRequest, SocketMemory, WebSocket),
+    *(LaneRequests, ResponsesSocket, RoutedRequest, SocketMemory, SocketReplies, WebSocket),
 )
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.store import Store, cut_calls, open_store
 from dragoman.store.client_keys import KeyId, KeyRow, NameTaken, Rotation
-from dragoman.store.cut_calls import CUT_CALL_LIFE_S
+from dragoman.store.cut_calls import CUT_CALL_LIFE_S, CutCallRow
 from dragoman.store.rollup import SumQuery
 from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageRow, UsageSpan
 from store.rows import EVER, NOON_MS, row, row_at
@@ -20,7 +20,15 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def key(number: int, name: str) -> KeyRow:
-    return KeyRow(KeyId(f"key_{number}"), name, "dgm_abcd", "wxyz", 1_800_000_000 + number, None, None)
+    return KeyRow(
+        id=KeyId(f"key_{number}"),
+        name=name,
+        prefix="dgm_abcd",
+        last4="wxyz",
+        created_at=1_800_000_000 + number,
+        revoked_at=None,
+        last_used_at=None,
+    )
 
 
 @on_both_stores
@@ -155,9 +163,9 @@ def test_several_processes_may_open_an_empty_store_at_once(store_url: str) -> No
 
 @on_both_stores
 async def test_a_cut_call_is_recalled_until_it_expires(store: Store) -> None:
-    await store.remember_cut("a", b"\x00\xff", b"lost", 1000)
-    await store.remember_cut("a", b"two", b"old", 1000)
-    await store.remember_cut("a", b"two", b"new", 1001)
+    await store.remember_cut(CutCallRow("a", b"\x00\xff", b"lost"), 1000)
+    await store.remember_cut(CutCallRow("a", b"two", b"old"), 1000)
+    await store.remember_cut(CutCallRow("a", b"two", b"new"), 1001)
     assert await store.recall_cut("a", (b"none", b"two", b"\x00\xff"), 1002) == b"new"
     assert await store.recall_cut("a", (b"\x00\xff", b"two"), 1002) == b"lost"
     assert await store.recall_cut("a", (b"none",), 1002) is None
@@ -177,7 +185,7 @@ def test_the_number_of_cut_calls_is_bounded(store_url: str, monkeypatch: pytest.
 
     async def use(store: Store) -> None:
         for number in range(4):
-            await store.remember_cut("a", b"%d" % number, b"lost", 1000 + number)
+            await store.remember_cut(CutCallRow("a", b"%d" % number, b"lost"), 1000 + number)
         kept = [await store.recall_cut("a", (b"%d" % number,), 1005) for number in range(4)]
         assert kept == [None, None, b"lost", b"lost"]
 
@@ -186,9 +194,9 @@ def test_the_number_of_cut_calls_is_bounded(store_url: str, monkeypatch: pytest.
 
 @on_both_stores
 async def test_a_cut_call_is_recalled_for_its_own_tenant_only(store: Store) -> None:
-    await store.remember_cut("a", b"one", b"of a", 1000)
+    await store.remember_cut(CutCallRow("a", b"one", b"of a"), 1000)
     assert await store.recall_cut("b", (b"one",), 1001) is None
-    await store.remember_cut("b", b"one", b"of b", 1000)
+    await store.remember_cut(CutCallRow("b", b"one", b"of b"), 1000)
     assert [await store.recall_cut(tenant, (b"one",), 1001) for tenant in "ab"] == [b"of a", b"of b"]
 
 
@@ -196,9 +204,9 @@ def test_one_tenant_does_not_displace_the_cut_calls_of_another(store_url: str, m
     limit_cut_calls(monkeypatch, 4, per_tenant=2)
 
     async def use(store: Store) -> None:
-        await store.remember_cut("a", b"first", b"lost", 1000)
+        await store.remember_cut(CutCallRow("a", b"first", b"lost"), 1000)
         for number in range(9):
-            await store.remember_cut("b", b"%d" % number, b"lost", 1001 + number)
+            await store.remember_cut(CutCallRow("b", b"%d" % number, b"lost"), 1001 + number)
         kept = [number for number in range(9) if await store.recall_cut("b", (b"%d" % number,), 1010)]
         assert kept == [7, 8]
         assert await store.recall_cut("a", (b"first",), 1010) == b"lost"

@@ -8,6 +8,7 @@ import pytest
 
 from dragoman.store import StoreError, make_store, open_store
 from dragoman.store import postgres as driver
+from dragoman.store.cut_calls import CutCallRow
 from dragoman.store.postgres_migrations import MIGRATIONS, VERSION_TABLE
 from postgres import PASSWORD, URL_PASSWORD, Postgres
 from store.rows import EVER, row
@@ -98,7 +99,7 @@ def test_cut_calls_that_name_no_tenant_are_dropped_and_everything_else_stays(pos
         await connection.close()
         store = await open_store(url)
         assert not await store.has_cuts(0)
-        await store.remember_cut("a", b"one", b"lost", 1000)
+        await store.remember_cut(CutCallRow("a", b"one", b"lost"), 1000)
         assert await store.recall_cut("a", (b"one",), 1001) == b"lost"
         assert [key.name for key in await store.list_keys()] == ["one"]
         await store.close()

@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 from dragoman.store import Store, StoreError, make_store, open_store
+from dragoman.store.cut_calls import CutCallRow
 from dragoman.store.database import Session
 from dragoman.store.sqlite_migrations import MIGRATIONS
 from store.rows import row
@@ -108,7 +109,7 @@ def test_cut_calls_that_name_no_tenant_are_dropped_and_everything_else_stays(tmp
     async def scenario() -> None:
         async with open_at(path) as store:
             assert not await store.has_cuts(0)
-            await store.remember_cut("a", b"\x01", b"lost", 1000)
+            await store.remember_cut(CutCallRow("a", b"\x01", b"lost"), 1000)
             assert await store.recall_cut("a", (b"\x01",), 1001) == b"lost"
             assert await count(store) == 1
 

@@ -9,13 +9,14 @@ from dragoman.store import Store
 from dragoman.store.response_rows import (
     DIGEST_BYTES,
     RESPONSE_BYTES,
-    ConversationLock,
     ConversationRow,
     ItemRow,
     Kept,
+    OwnedId,
     ResponseRow,
     Room,
     StorageBounds,
+    TimedLock,
 )
 from store.stories import on_both_stores
 
@@ -133,8 +134,8 @@ async def test_a_conversation_keeps_the_order_of_its_items_and_outlives_response
     await store.responses.save_response(row, [HELLO, MORE, REPLY], appended=[MORE.digest, REPLY.digest])
     assert await list_items(store, "alice", "conv_1") == (HELLO, MORE, REPLY)
     assert await list_items(store, "bob", "conv_1") == ()
-    assert await store.responses.append_items("bob", "conv_1", [END], FAR) is None
-    assert await store.responses.append_items("alice", "conv_1", [END], FAR) == Room.FREE
+    assert await store.responses.append_items(OwnedId("bob", "conv_1"), [END], FAR) is None
+    assert await store.responses.append_items(OwnedId("alice", "conv_1"), [END], FAR) == Room.FREE
     assert await store.responses.delete_response("alice", "resp_1")
     assert await list_items(store, "alice", "conv_1") == (HELLO, MORE, REPLY, END)
     assert not await store.responses.delete_item("bob", "conv_1", "msg_2")
@@ -157,16 +158,16 @@ async def test_a_conversation_keeps_the_order_of_its_items_and_outlives_response
 @on_both_stores
 async def test_one_run_at_a_time_holds_the_lock_of_a_conversation(store: Store) -> None:
     await store.responses.add_conversation(ConversationRow("alice", "conv_1", NOW, b"{}"), [], FAR)
-    first, second = ConversationLock("one", NOW + 60), ConversationLock("two", NOW + 60)
-    assert not await store.responses.lock_conversation("bob", "conv_1", first, NOW)
-    assert await store.responses.lock_conversation("alice", "conv_1", first, NOW)
-    assert await store.responses.lock_conversation("alice", "conv_1", first, NOW)
-    assert not await store.responses.lock_conversation("alice", "conv_1", second, NOW)
-    await store.responses.unlock_conversation("alice", "conv_1", "two")
-    assert not await store.responses.lock_conversation("alice", "conv_1", second, NOW)
-    assert await store.responses.lock_conversation("alice", "conv_1", second, NOW + 61)  # the lease is over
-    await store.responses.unlock_conversation("alice", "conv_1", "two")
-    assert await store.responses.lock_conversation("alice", "conv_1", first, NOW)
+    first, second = TimedLock("one", NOW + 60), TimedLock("two", NOW + 60)
+    assert not await store.responses.lock_conversation(OwnedId("bob", "conv_1"), first, NOW)
+    assert await store.responses.lock_conversation(OwnedId("alice", "conv_1"), first, NOW)
+    assert await store.responses.lock_conversation(OwnedId("alice", "conv_1"), first, NOW)
+    assert not await store.responses.lock_conversation(OwnedId("alice", "conv_1"), second, NOW)
+    await store.responses.unlock_conversation(OwnedId("alice", "conv_1"), "two")
+    assert not await store.responses.lock_conversation(OwnedId("alice", "conv_1"), second, NOW)
+    assert await store.responses.lock_conversation(OwnedId("alice", "conv_1"), second, NOW + 61)  # the lease is over
+    await store.responses.unlock_conversation(OwnedId("alice", "conv_1"), "two")
+    assert await store.responses.lock_conversation(OwnedId("alice", "conv_1"), first, NOW)
 
 
 @on_both_stores

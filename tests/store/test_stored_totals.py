@@ -19,6 +19,7 @@ from dragoman.store.response_rows import (
     FinishedRun,
     ItemRow,
     Kept,
+    OwnedId,
     QueuedRun,
     ResponseRow,
     Room,
@@ -185,7 +186,7 @@ class Client:
         responses, id = self.store.responses, self.random.choice(self.conversations)
         match self.random.randrange(4):
             case 0:
-                assert await responses.append_items(self.owner, id, self.make_items(3), FAR) == Room.FREE
+                assert await responses.append_items(OwnedId(self.owner, id), self.make_items(3), FAR) == Room.FREE
             case 1:
                 held = await list_items(self.store, self.owner, id)
                 if held:
@@ -208,14 +209,14 @@ class Client:
             base=base,
             input_start=len(earlier),
         )
-        assert await runs.queue_run(row, (*earlier, *new), QueuedRun(b"request", b"first", 0), 100)
+        assert await runs.queue_run(row, QueuedRun(b"request", b"first", 0, (*earlier, *new)), 100)
         if self.random.random() < 0.2:
             assert await self.store.responses.delete_response(self.owner, id)
             return
         [claimed] = await runs.claim_runs([id + self.owner], NOW + 10, 100)
         await runs.add_events([RunEvents(claimed.token, EventChunk(1, 3, b"more" * 9))], NOW)
         if self.random.random() < 0.3:
-            assert await runs.end_run(self.owner, id, Ending("failed", b"{}" * 9, lambda number: b"end"), NOW)
+            assert await runs.end_run(OwnedId(self.owner, id), Ending("failed", b"{}" * 9, lambda number: b"end"), NOW)
             self.chains[id] = (*earlier, *new)
             return
         ended = replace(row, status="completed", head=b'{"done":1}', output=b"".join(one.digest for one in output))
@@ -422,14 +423,15 @@ async def test_conversations_are_refused_beyond_number_and_bytes_and_say_which(s
     assert await add("alice", "conv_2", large) == Room.TOO_LARGE
     assert await add("alice", "conv_2", ()) == Room.FREE
     assert await add("alice", "conv_3", ()) == Room.TOO_MANY
-    assert await store.responses.append_items("alice", "conv_2", large[1:2], bounds) == Room.FREE
-    assert await store.responses.append_items("alice", "conv_2", large[2:], bounds) == Room.TOO_LARGE
+    assert await store.responses.append_items(OwnedId("alice", "conv_2"), large[1:2], bounds) == Room.FREE
+    assert await store.responses.append_items(OwnedId("alice", "conv_2"), large[2:], bounds) == Room.TOO_LARGE
     assert await add("bob", "conv_1", large[:2]) == Room.FREE
     assert await store.responses.find_room("bob", bounds) == Room.FREE
-    assert await store.responses.append_items("bob", "conv_1", A, replace(bounds, total_bytes=41_000)) == Room.FULL
+    full = replace(bounds, total_bytes=41_000)
+    assert await store.responses.append_items(OwnedId("bob", "conv_1"), A, full) == Room.FULL
     assert await list_items(store, "alice", "conv_2") == large[1:2]
     assert await store.responses.delete_conversation("alice", "conv_1")
-    assert await store.responses.append_items("alice", "conv_2", large[2:], bounds) == Room.FREE
+    assert await store.responses.append_items(OwnedId("alice", "conv_2"), large[2:], bounds) == Room.FREE
     await check_totals(store)
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dragoman.config.discovery import LocalServer, local_ports
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 from dragoman.net.client import DialOptions
 from dragoman.upstreams import local_servers
@@ -143,7 +143,7 @@ OLLAMA = LocalServer("ollama", 11434, ("ollama",))
 
 
 def test_a_found_server_replaces_echo(tmp_path: Path) -> None:
-    config = load(None, {}, tmp_path, tmp_path, servers=[OLLAMA])
+    config = ConfigSource(None, {}, tmp_path, tmp_path).read(servers=[OLLAMA])
     (provider,) = config.providers.values()
     assert (provider.name, provider.kind, provider.endpoint) == ("ollama", "openai-compatible", OLLAMA.endpoint)
     assert (provider.protocols, provider.quirks) == (("chat",), ("ollama",))
@@ -151,22 +151,22 @@ def test_a_found_server_replaces_echo(tmp_path: Path) -> None:
 
 
 def test_a_key_in_the_environment_and_a_found_server_are_both_used(tmp_path: Path) -> None:
-    config = load(None, {"OPENAI_API_KEY": "sk-fake-0123456789"}, tmp_path, tmp_path, servers=[OLLAMA])
+    config = ConfigSource(None, {"OPENAI_API_KEY": "sk-fake-0123456789"}, tmp_path, tmp_path).read(servers=[OLLAMA])
     assert list(config.providers) == ["openai", "ollama"]
     assert not config.has_providers
 
 
 def test_a_file_that_names_a_provider_disables_discovery(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text('[providers.mine]\nkind = "echo"\n')
-    config = load(None, {}, tmp_path, tmp_path, servers=[OLLAMA])
+    config = ConfigSource(None, {}, tmp_path, tmp_path).read(servers=[OLLAMA])
     assert config.has_providers
     assert list(config.providers) == ["mine"]
 
 
 def test_a_route_to_a_found_server_gives_no_warning(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text('[[models]]\nname = "fast"\nto = ["ollama/qwen3"]\n')
-    assert load(None, {}, tmp_path, tmp_path, servers=[OLLAMA]).warnings == ()
-    assert len(load(None, {}, tmp_path, tmp_path).warnings) == 1
+    assert ConfigSource(None, {}, tmp_path, tmp_path).read(servers=[OLLAMA]).warnings == ()
+    assert len(ConfigSource(None, {}, tmp_path, tmp_path).read().warnings) == 1
 
 
 def test_the_ports_can_be_configured() -> None:

@@ -8,7 +8,7 @@ import anthropic
 import pytest
 from anthropic.types import ToolParam
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Quirk, ServerName
 from dragoman.upstreams.api_key import SERVERS, expand_quirks
@@ -26,7 +26,7 @@ REPLY = (
 
 def read_quirks(tmp_path: Path, text: str) -> frozenset[str]:
     (tmp_path / "dragoman.toml").write_text(text)
-    return expand_quirks(load(None, {}, tmp_path, tmp_path).providers["p"].quirks)
+    return expand_quirks(ConfigSource(None, {}, tmp_path, tmp_path).read().providers["p"].quirks)
 
 
 def problem_of(tmp_path: Path, text: str) -> str:

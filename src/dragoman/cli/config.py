@@ -8,6 +8,7 @@ import click
 
 from dragoman.cli.screen import count, print_note, show_json, show_table
 from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
+from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.clients.settings_file import FileEdit
@@ -20,7 +21,12 @@ from dragoman.operate.configuration.config_file import (
     new_file_path,
     render_config,
 )
-from dragoman.operate.configuration.effective import ConfigSource, SettingValue, describe_source, list_settings
+from dragoman.operate.configuration.effective import (
+    SettingValue,
+    describe_source,
+    list_settings,
+    read_with_local_servers,
+)
 
 
 @click.group("config")
@@ -42,7 +48,7 @@ def init(here: bool, yes: bool, config_file: str | None) -> None:
     nowhere = {**source.environ, "XDG_CONFIG_HOME": os.devnull}
     nowhere.pop("DRAGOMAN_CONFIG", None)
     elsewhere = ConfigSource(None, nowhere, Path(os.devnull), source.home)
-    found = asyncio.run(elsewhere.read_with_local_servers())
+    found = asyncio.run(read_with_local_servers(elsewhere))
     choices = [choice for choice in find_choices(found) if yes or _confirm_choice(choice)]
     if not yes:
         choices += _ask_for_vendors({choice.name for choice in choices})

@@ -59,7 +59,7 @@ def command(
     root = asyncio.run(find_gateway(config, os.environ, url)) or base_url(config.server.host, config.server.port)
     targets = Targets(config, root, recipe, url)
     if is_writing and recipe.file is not None:
-        _write(client, recipe, recipe.file, targets, model)
+        _write(client, recipe.file, targets, model)
         return
     target = targets.choose(model)
     if as_json:
@@ -102,7 +102,8 @@ def _show(client: str, recipe: Recipe, target: GatewayTarget, *, is_writing: boo
         print_note(f"Nothing was written. {recipe.why_no_file}")
 
 
-def _write(client: str, recipe: Recipe, file: SettingsFile, targets: Targets, model: str | None) -> None:
+def _write(client: str, file: SettingsFile, targets: Targets, model: str | None) -> None:
+    recipe = RECIPES[client]
     path = _path(file)
     try:
         text = read_text(path) or ""

@@ -18,6 +18,7 @@ from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError
 from dragoman.operate.configuration.config_file import config_path
+from dragoman.operate.configuration.effective import read_with_local_servers
 from dragoman.operate.diagnosis.diagnosis import (
     ProbeReport,
     choose_provider,
@@ -51,7 +52,13 @@ def command(
     if name is not None:
         if url is not None:
             raise click.UsageError("--url cannot be used with NAME, whose server is asked itself.")
-        _probe(read_found_settings(config_file), name, model, write=write, as_json=as_json)
+        config = read_found_settings(config_file)
+        report = _probe(config, name, model, as_json=as_json)
+        if write:
+            _write(config, report)
+        elif not as_json:
+            path = config_path(config, os.environ, Path.home())
+            print_note(f"# `dragoman doctor {name} --write` writes this into {path}")
         return
     if model is not None or write:
         raise click.UsageError("--model and --write need the NAME of a provider.")
@@ -77,7 +84,7 @@ async def _examine(config_file: str | None, url: str | None, *, is_shown: bool) 
 
 async def _findings(config_file: str | None, url: str | None) -> AsyncIterator[Finding]:
     try:
-        config = await config_source(config_file).read_with_local_servers()
+        config = await read_with_local_servers(config_source(config_file))
     except ConfigError as error:
         for finding in report_config_errors(error):
             yield finding
@@ -86,7 +93,8 @@ async def _findings(config_file: str | None, url: str | None) -> AsyncIterator[F
         yield finding
 
 
-def _probe(config: Config, name: str, model: str | None, *, write: bool, as_json: bool) -> None:
+def _probe(config: Config, name: str, model: str | None, *, as_json: bool) -> ProbeReport:
+    """Find out what a provider supports, show it and return it; raises AdminError if it supports nothing."""
     provider = choose_provider(config, name)
     report = asyncio.run(probe_provider(provider, model, print_note))
     if as_json:
@@ -97,12 +105,7 @@ def _probe(config: Config, name: str, model: str | None, *, write: bool, as_json
         _show_report(report)
     if not report.profile.protocols:
         raise AdminError(f"{name} responds in no protocol that dragoman knows: there is nothing to configure.")
-    if write:
-        _write(config, report)
-    elif not as_json:
-        print_note(
-            f"# `dragoman doctor {name} --write` writes this into {config_path(config, os.environ, Path.home())}"
-        )
+    return report
 
 
 def _show_report(report: ProbeReport) -> None:

@@ -1,8 +1,7 @@
 """What a command says when it fails, without secrets."""
 
 from dragoman.config.problems import ConfigError
-from dragoman.net.errors import ConnectionLost, UpstreamTimeout
-from dragoman.net.tasks import describe_fault
+from dragoman.net.errors import ConnectionLost, UpstreamTimeout, describe_fault
 from dragoman.operate import AdminError
 from dragoman.store import DriverMissing, StoreError
 from dragoman.translate.framing.redaction import redact

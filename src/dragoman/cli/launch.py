@@ -22,7 +22,14 @@ from dragoman.config.settings import Config
 from dragoman.net.client import HttpClient
 from dragoman.operate import AdminError
 from dragoman.operate.clients.connecting import RECIPES
-from dragoman.operate.clients.launching import LAUNCHES, Launch, choose_model, find_program, find_window, make_command
+from dragoman.operate.clients.launching import (
+    LAUNCHES,
+    ClientStart,
+    choose_model,
+    find_program,
+    find_window,
+    make_command,
+)
 from dragoman.operate.configuration.effective import GatewayTarget
 from dragoman.operate.gateway.running_gateway import GatewayClient, accepts_key, choose_key, find_gateway
 from dragoman.store import Store, StoreError, make_store
@@ -60,6 +67,7 @@ def command(
     program = find_program(launch.program, os.environ)
     if program is None:
         raise AdminError(f"There is no `{launch.program}` in $PATH. Install it: {launch.install}")
+    start = ClientStart(launch, program, arguments, model)
     config = read_found_settings(config_file)
     known_key = choose_key(config, key)
     root = asyncio.run(find_gateway(config, os.environ, url))
@@ -73,25 +81,26 @@ def command(
                 f"A gateway runs at {root}, but $DRAGOMAN_API_KEY is not set: "
                 "another one is started for this client, and ends with it."
             )
-        sys.exit(asyncio.run(_run_with_gateway(config, launch, program, model, arguments)))
-    target = asyncio.run(_find_target(config, launch, root, known_key, model))
-    _replace_process(*make_command(launch, program, target, arguments, known_key, os.environ))
+        sys.exit(asyncio.run(_run_with_gateway(config, start)))
+    target = asyncio.run(_find_target(config, start, root, known_key))
+    _replace_process(*make_command(start, target, known_key, os.environ))
 
 
-async def _find_target(config: Config, launch: Launch, root: str, key: str, model: str | None) -> GatewayTarget:
+async def _find_target(config: Config, start: ClientStart, root: str, key: str) -> GatewayTarget:
     if not await accepts_key(root, key):
         raise AdminError(
             f"The gateway at {root} rejects the key. `dragoman keys create` makes a valid one; "
             "set it as $DRAGOMAN_API_KEY, or pass it with --key."
         )
     async with HttpClient() as http:
-        return await _choose_target(config, launch, GatewayClient(root, key, http), model)
+        return await _choose_target(config, start, GatewayClient(root, key, http))
 
 
-async def _choose_target(config: Config, launch: Launch, gateway: GatewayClient, model: str | None) -> GatewayTarget:
+async def _choose_target(config: Config, start: ClientStart, gateway: GatewayClient) -> GatewayTarget:
     """Return address, model and window; the model is chosen if none is given."""
+    launch = start.launch
     page = await read_models(gateway)
-    model = model or choose_model(RECIPES[launch.recipe], config, None, lambda: page.ids)
+    model = start.model or choose_model(RECIPES[launch.recipe], config, None, lambda: page.ids)
     if model is None:
         raise AdminError("No model is known: no provider lists any. Name one with -m, or run `dragoman doctor`.")
     print_note(f"{launch.program} uses {model} through {gateway.root}.")
@@ -101,13 +110,11 @@ async def _choose_target(config: Config, launch: Launch, gateway: GatewayClient,
     return GatewayTarget(gateway.root, model, find_window(config, model, page.windows))
 
 
-async def _run_with_gateway(
-    config: Config, launch: Launch, program: str, model: str | None, arguments: Arguments
-) -> int:
+async def _run_with_gateway(config: Config, start: ClientStart) -> int:
     """Run the client while a gateway runs in this process, and return its exit code."""
     async with HttpClient() as http, _open_store(config) as store, start_gateway(config, store) as (root, key):
-        target = await _choose_target(config, launch, GatewayClient(root, key, http), model)
-        words, environ = make_command(launch, program, target, arguments, key, os.environ)
+        target = await _choose_target(config, start, GatewayClient(root, key, http))
+        words, environ = make_command(start, target, key, os.environ)
         return await _run(words, environ)
 
 

@@ -10,7 +10,8 @@ from typing import TextIO
 
 import msgspec
 
-from dragoman.net.tasks import describe_fault, request_id
+from dragoman.net.current_request import request_id
+from dragoman.net.errors import describe_fault
 from dragoman.operate.request_log import format_time
 from dragoman.translate.framing.redaction import MAX_LINE_BYTES, cut_text, one_line, redact
 

@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import click
 
+from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
-from dragoman.operate.configuration.effective import ConfigSource
+from dragoman.operate.configuration.effective import read_with_local_servers
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -54,4 +55,4 @@ def read_found_settings(config_file: str | None) -> Config:
     config = source.read()
     if config.has_providers:
         return config
-    return asyncio.run(source.read_with_local_servers())
+    return asyncio.run(read_with_local_servers(source))

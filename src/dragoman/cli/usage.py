@@ -22,6 +22,7 @@ from dragoman.operate.usage.reports import (
     ROWS,
     LoadedUsage,
     Total,
+    UsageQuestion,
     UsageReport,
     add_totals,
     as_record,
@@ -95,7 +96,7 @@ def command(
         raise click.UsageError(str(error)) from None
     form = "json" if as_json else "csv" if as_csv else "table"
     group = ROWS if each else "all" if by == "day" else by
-    loaded = asyncio.run(_load(config, choose_key(config, key), span, group, url))
+    loaded = asyncio.run(_load(config, choose_key(config, key), UsageQuestion(span, group), url))
     if loaded.gateway_problem:
         print_note(f"The store was read instead of the gateway: {loaded.gateway_problem}")
     if not loaded.report.whole:
@@ -106,9 +107,9 @@ def command(
         _show_totals(loaded.report, by, span, form)
 
 
-async def _load(config: Config, key: str | None, span: UsageSpan, group: str, url: str | None) -> LoadedUsage:
+async def _load(config: Config, key: str | None, question: UsageQuestion, url: str | None) -> LoadedUsage:
     root = await find_gateway(config, os.environ, url)
-    loaded = await load_usage(config, key if url is None else require_key(key, url), span, group, root)
+    loaded = await load_usage(config, key if url is None else require_key(key, url), question, root)
     if url is not None and loaded.gateway_problem:  # the store here may be another gateway's
         raise AdminError(loaded.gateway_problem)
     return loaded

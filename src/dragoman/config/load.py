@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.config.discovery import DATA_VARIABLE, LocalServer, data_directory, find_credentials
+from dragoman.config.discovery import DATA_VARIABLE, LocalServer, data_directory, find_credentials, find_own_credentials
 from dragoman.config.environment import (
     DOTENV,
     EnvironmentSettings,
@@ -72,39 +72,62 @@ NEEDS_KEY = ("brave", "tavily", "exa")
 ToolSettings = TypeVar("ToolSettings", WebSearch, WebFetch)
 
 
-def load(
-    argv_path: str | None,
-    environ: Mapping[str, str],
-    cwd: Path,
-    home: Path,
-    flags: Mapping[str, object] | None = None,
-    servers: Iterable[LocalServer] = (),
-    text: str | None = None,
-) -> Config:
-    """Read and validate everything. Flags override the file, and the file overrides the environment.
+class ConfigSource(Struct, frozen=True):
+    """Where the configuration is read from: a file that is named, or the usual ones, and the environment."""
 
-    Flags are `{"server.port": 9000}`, with None for absent ones.
-    `servers` are model servers found on this machine. They are used if no provider is configured.
-    `text` is read instead of the content of the file.
-    """
-    path = find_file(argv_path, environ, cwd, home)
-    tree = _parse(path, cwd, text)
-    found = read_environment(environ, _read_dotenv(cwd / DOTENV), cwd)
-    tree.problems.extend(found.problems)
-    tree.warnings.extend(found.warnings)
-    # Note an invalid proxy variable as a problem: connecting directly would ignore the user's intention.
-    try:
-        read_proxies(environ)
-    except ConfigError as error:
-        tree.problems.extend(error.problems)
-    _apply_flags(tree, {name: value for name, value in (flags or {}).items() if value is not None}, cwd)
-    configured = has_providers(tree)
-    add_environment(tree, found, find_credentials(environ, home))
-    used = () if configured else tuple(servers)
-    add_servers(tree, used)
-    found_models = tuple(f"{server.name}/{model}" for server in used for model in server.models)
-    config = _check(tree, found, path, home, environ)
-    return msgspec.structs.replace(config, has_providers=configured, found_models=found_models)
+    file: str | None
+    environ: Mapping[str, str]
+    directory: Path
+    home: Path
+
+    def find_file(self) -> Path | None:
+        """Return the file that `read` reads: one that is named must exist, else the first in the usual places."""
+        named = self.file or self.environ.get("DRAGOMAN_CONFIG")
+        if named:
+            path = expand(named, self.directory, self.home)
+            if not path.is_file():
+                source = "--config" if self.file else "$DRAGOMAN_CONFIG"
+                raise ConfigError([Problem(str(path), None, "", f"there is no such file; check {source}")])
+            return path
+        usual = (self.directory / FILE_NAME, user_config_file(self.environ, self.home))
+        return next((path for path in usual if path.is_file()), None)
+
+    def take_stamp(self) -> "Stamp":
+        """Return the stamp of what `read` reads by now."""
+        return Stamp(stamp_file(self.find_file), find_own_credentials(self.environ, self.home))
+
+    def read(
+        self,
+        flags: Mapping[str, object] | None = None,
+        servers: Iterable[LocalServer] = (),
+        *,
+        text: str | None = None,
+    ) -> Config:
+        """Read and validate everything. Flags override the file, and the file overrides the environment.
+
+        Flags are `{"server.port": 9000}`, with None for absent ones.
+        `servers` are model servers found on this machine. They are used if no provider is configured.
+        `text` is read instead of the content of the file. Raise ConfigError with all that is wrong.
+        """
+        path = self.find_file()
+        tree = _parse(path, self.directory, text)
+        found = read_environment(self.environ, _read_dotenv(self.directory / DOTENV), self.directory)
+        tree.problems.extend(found.problems)
+        tree.warnings.extend(found.warnings)
+        # Note an invalid proxy variable as a problem: connecting directly would ignore the user's intention.
+        try:
+            read_proxies(self.environ)
+        except ConfigError as error:
+            tree.problems.extend(error.problems)
+        given = {name: value for name, value in (flags or {}).items() if value is not None}
+        _apply_flags(tree, given, self.directory)
+        configured = has_providers(tree)
+        add_environment(tree, found, find_credentials(self.environ, self.home))
+        used = () if configured else tuple(servers)
+        add_servers(tree, used)
+        found_models = tuple(f"{server.name}/{model}" for server in used for model in server.models)
+        config = _check(tree, found, self)
+        return replace(config, source=path, has_providers=configured, found_models=found_models)
 
 
 def _apply_flags(tree: Tree, flags: Mapping[str, object], cwd: Path) -> None:
@@ -113,19 +136,6 @@ def _apply_flags(tree: Tree, flags: Mapping[str, object], cwd: Path) -> None:
         SECTIONS_WITH_FLAGS[section](tree)
     for name, value in flags.items():
         tree.put(tuple(name.split(".")), value, SettingOrigin("command line", None, f"--{name.split('.')[-1]}", cwd))
-
-
-def find_file(argv_path: str | None, environ: Mapping[str, str], cwd: Path, home: Path) -> Path | None:
-    """Return the file to read: a file that is named must exist, else the first in the usual places is taken."""
-    named = argv_path or environ.get("DRAGOMAN_CONFIG")
-    if named:
-        path = expand(named, cwd, home)
-        if not path.is_file():
-            source = "--config" if argv_path else "$DRAGOMAN_CONFIG"
-            raise ConfigError([Problem(str(path), None, "", f"there is no such file; check {source}")])
-        return path
-    usual = (cwd / FILE_NAME, user_config_file(environ, home))
-    return next((path for path in usual if path.is_file()), None)
 
 
 def user_config_file(environ: Mapping[str, str], home: Path) -> Path:
@@ -164,7 +174,8 @@ def _read_dotenv(path: Path) -> dict[str, Variable]:
         return {}
 
 
-def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path, environ: Mapping[str, str]) -> Config:
+def _check(tree: Tree, found: EnvironmentSettings, source: ConfigSource) -> Config:
+    home, environ = source.home, source.environ
     for name in tree.values:
         if name not in SECTIONS:
             tree.problem((name,), f"unknown key{suggest(name, SECTIONS) or list_known(SECTIONS)}")
@@ -183,7 +194,6 @@ def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path
         models=_read_models(tree, providers),
         prices=_read_prices(tree),
         client_key=found.client_key,
-        source=path,
         origins=tree.origins(),
         warnings=tuple(tree.warnings),
     )

@@ -15,9 +15,9 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.config.problems import Key, suggest
+from dragoman.config.problems import suggest
 from dragoman.config.settings import ProtocolName, Quirk, ServerName
-from dragoman.config.tree import Raw, SettingOrigin, Tree
+from dragoman.config.tree import PlacedTable, Raw, SettingOrigin
 
 PLACE = re.compile(r"\{(\w+)\}")
 VERSIONED: Mapping[str, str] = MappingProxyType(
@@ -114,13 +114,14 @@ def find_vendor_keys(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield name, variable
 
 
-def apply_preset(tree: Tree, key: Key, table: Raw, environ: Mapping[str, str]) -> Preset | None:
+def apply_preset(section: PlacedTable, environ: Mapping[str, str]) -> Preset | None:
     """Replace a preset's name in a provider's table by the values that it stands for; None if it names none."""
+    tree, key, table = section.tree, section.key, section.values
     name = table["kind"]
     preset = load_presets().get(name) if isinstance(name, str) else None
     if preset is None:
         return None
-    values = _take_parameters(tree, key, table, preset, environ)
+    values = _take_parameters(section, preset, environ)
     if values is None:
         return preset
     origin = SettingOrigin(f"preset {name}", None, "", Path())
@@ -132,23 +133,21 @@ def apply_preset(tree: Tree, key: Key, table: Raw, environ: Mapping[str, str]) -
     return preset
 
 
-def _take_parameters(
-    tree: Tree, key: Key, table: Raw, preset: Preset, environ: Mapping[str, str]
-) -> dict[str, str] | None:
+def _take_parameters(section: PlacedTable, preset: Preset, environ: Mapping[str, str]) -> dict[str, str] | None:
     """Remove the parameters from the table and return their values; None, with the problem noted, if one is missing."""
     values: dict[str, str] = {}
-    used = preset.used_parameters(table)
+    used = preset.used_parameters(section.values)
     for parameter in preset.parameters:
-        given = table.pop(parameter.name, None)
+        given = section.values.pop(parameter.name, None)
         if given is not None and not (isinstance(given, str) and given.strip()):
-            tree.problem((*key, parameter.name), "expected a string that is not empty")
+            section.problem(parameter.name, "expected a string that is not empty")
             return None
         value = _read_value(given) if isinstance(given, str) else _find_value(parameter, environ)
         if value is not None:
             values[parameter.name] = value
         elif parameter in used:
             variables = " or ".join(f"${variable}" for variable in parameter.variables)
-            tree.problem(key, f'"{parameter.name}" is missing; set it here, or set {variables}')
+            section.tree.problem(section.key, f'"{parameter.name}" is missing; set it here, or set {variables}')
             return None
     return values
 

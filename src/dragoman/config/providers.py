@@ -31,7 +31,7 @@ from dragoman.config.settings import (
     ProviderConfig,
     ProviderKind,
 )
-from dragoman.config.tree import Raw, Tree, build_struct, expand, expand_source, read_fields, table_at
+from dragoman.config.tree import PlacedTable, Raw, Tree, build_struct, expand, expand_source, read_fields, table_at
 
 KINDS: tuple[str, ...] = get_args(ProviderKind)
 INTERNAL_FIELDS = frozenset({"name", "extra_credentials", "preset"})
@@ -91,7 +91,8 @@ def _read_provider(tree: Tree, name: str, home: Path, environ: Mapping[str, str]
     named = _read_kind(tree, key, table)
     if named is None:
         return None
-    preset = apply_preset(tree, key, table, environ)
+    section = PlacedTable(tree, key, table)
+    preset = apply_preset(section, environ)
     if len(tree.problems) > before:
         return None
     kind = named if preset is None else preset.kind
@@ -106,8 +107,8 @@ def _read_provider(tree: Tree, name: str, home: Path, environ: Mapping[str, str]
         return None
     fields["extra_credentials"] = extra
     fields["protocols"] = protocols = _protocols(tree, key, kind, fields.get("protocols"))
-    fields["paths"] = _paths(tree, key, kind, protocols, fields.get("paths"))
-    _read_addresses(tree, key, kind, fields, adds_version=preset is None or preset.has_version)
+    fields["paths"] = _paths(section, kind, protocols, fields.get("paths"))
+    _read_addresses(section, kind, fields, adds_version=preset is None or preset.has_version)
     _expand_paths(tree, key, fields, home)
     _check_headers(tree, key, fields.get("headers"))
     if fields.get("quirks") and kind != "openai-compatible":
@@ -190,41 +191,41 @@ def _expand_path_names(table: Raw) -> None:
 
 
 def _paths(
-    tree: Tree, key: Key, kind: str, protocols: tuple[ProtocolName, ...], configured: object
+    section: PlacedTable, kind: str, protocols: tuple[ProtocolName, ...], configured: object
 ) -> tuple[PathName, ...]:
     """Return the default paths and the configured ones; an empty list takes the defaults away as well."""
     if kind not in KINDS_WITH_PATHS:
         if configured is not None:
             kinds = quote_choices(KINDS_WITH_PATHS)
-            tree.problem((*key, "paths"), f"this key exists only for providers of kind {kinds}; remove it")
+            section.problem("paths", f"this key exists only for providers of kind {kinds}; remove it")
         return ()
     if isinstance(configured, tuple):
         return tuple(dict.fromkeys((*DEFAULT_PATHS, *configured))) if configured else ()
     return DEFAULT_PATHS if "chat" in protocols or "responses" in protocols else ()
 
 
-def _read_addresses(tree: Tree, key: Key, kind: str, fields: dict[str, object], *, adds_version: bool) -> None:
+def _read_addresses(section: PlacedTable, kind: str, fields: dict[str, object], *, adds_version: bool) -> None:
     for name in ("endpoint", "control_endpoint", "auth_endpoint"):
         value = fields.get(name)
         if isinstance(value, str):
             try:
                 fields[name] = normalise_endpoint(value, kind if adds_version and name == "endpoint" else "")
             except ValueError as error:
-                tree.problem((*key, name), str(error))
-    _read_other_addresses(tree, key, fields)
+                section.problem(name, str(error))
+    _read_other_addresses(section, fields)
     if "endpoint" not in fields and kind in DEFAULT_ENDPOINTS:
         fields["endpoint"] = DEFAULT_ENDPOINTS[kind]
     if "endpoint" not in fields and kind == "openai-compatible":
-        tree.problem(key, '"endpoint" is missing; a provider of kind "openai-compatible" needs one')
+        section.tree.problem(section.key, '"endpoint" is missing; a provider of kind "openai-compatible" needs one')
     proxy = fields.get("proxy")
     if isinstance(proxy, SecretSource) and proxy.text != NO_PROXY and not proxy.text.startswith(("env:", "file:")):
         try:
             parse_proxy(proxy.text)
         except ValueError as error:
-            tree.problem((*key, "proxy"), str(error))
+            section.problem("proxy", str(error))
 
 
-def _read_other_addresses(tree: Tree, key: Key, fields: dict[str, object]) -> None:
+def _read_other_addresses(section: PlacedTable, fields: dict[str, object]) -> None:
     """Check the addresses of single protocols and of the model list."""
     configured = fields.get("endpoints")
     endpoints: dict[str, str] = {}
@@ -232,7 +233,7 @@ def _read_other_addresses(tree: Tree, key: Key, fields: dict[str, object]) -> No
         try:
             endpoints[protocol] = normalise_endpoint(url, VERSIONED_LIKE[protocol])
         except ValueError as error:
-            tree.problem((*key, "endpoints", protocol), str(error))
+            section.tree.problem((*section.key, "endpoints", protocol), str(error))
     if endpoints:
         fields["endpoints"] = endpoints
     models = fields.get("models_endpoint")
@@ -240,7 +241,7 @@ def _read_other_addresses(tree: Tree, key: Key, fields: dict[str, object]) -> No
         try:
             split_url(models)
         except ValueError as error:
-            tree.problem((*key, "models_endpoint"), str(error))
+            section.problem("models_endpoint", str(error))
 
 
 def _expand_paths(tree: Tree, key: Key, fields: dict[str, object], home: Path) -> None:
@@ -302,12 +303,8 @@ def read_extra_credentials(tree: Tree, key: Key, table: Raw, home: Path) -> tupl
         tree.problem((*key, name), f'list several accounts of kind "{kind}" in "credentials" instead')
     elif name == "api_key" and "credentials" in table:
         tree.problem((*key, name), 'not used, because "credentials" is set as well; remove one of them')
-    credential_type = Path if kind == "codex" else SecretSource
-    return tuple(
-        _read_credential(tree, (*key, name, index), text, credential_type, home)
-        for index, text in enumerate(items)
-        if index
-    )
+    read = _read_path if kind == "codex" else _read_source
+    return tuple(read(tree, (*key, name, index), text, home) for index, text in enumerate(items) if index)
 
 
 def credential_field(config: ProviderConfig) -> str:
@@ -346,8 +343,10 @@ def _check_list(tree: Tree, key: Key, table: Raw) -> list[str]:
     return values
 
 
-def _read_credential(tree: Tree, key: Key, text: str, credential_type: type[Credential], home: Path) -> Credential:
+def _read_path(tree: Tree, key: Key, text: str, home: Path) -> Credential:
+    return expand(text, tree.origin(key).base, home)
+
+
+def _read_source(tree: Tree, key: Key, text: str, home: Path) -> Credential:
     origin = tree.origin(key)
-    if credential_type is Path:
-        return expand(text, origin.base, home)
     return expand_source(SecretSource(text, format_key(key), origin.file, origin.line), origin.base, home)

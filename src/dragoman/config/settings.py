@@ -90,7 +90,7 @@ def parse_thinking(value: str | int) -> DefaultThinking:
     raise ValueError(f"expected {right}, got {text!r}{suggest(text, THINKING_EFFORTS)}")
 
 
-class ServerSettings(Struct, frozen=True):
+class ServerSettings(Struct, frozen=True, kw_only=True):
     """The listening address, timeouts and limits."""
 
     host: Name = "127.0.0.1"
@@ -158,7 +158,7 @@ class StoreSettings(Struct, frozen=True):
     usage_days: Days | None = None  # older rows of usage are removed; None: never
 
 
-class ResponsesSettings(Struct, frozen=True):
+class ResponsesSettings(Struct, frozen=True, kw_only=True):
     """Stored responses and conversations."""
 
     store: bool = True  # False: nothing is kept, as if every request said store: false
@@ -361,7 +361,7 @@ class Config(Struct, frozen=True, kw_only=True):
     models: tuple[ModelRoute, ...]
     prices: tuple[PriceOverride, ...] = ()
     client_key: Secret | None
-    source: Path | None
+    source: Path | None = None
     origins: dict[str, str]
     warnings: tuple[str, ...]
     has_providers: bool = False  # in file or flags; else the providers are those that were found

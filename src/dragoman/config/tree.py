@@ -135,6 +135,18 @@ def _unquote(kind: str, text: str) -> str:
 Raw = dict[str, object]
 
 
+class PlacedTable(Struct, frozen=True):
+    """A table of the tree: where it stands, and its content, from which what has been read may be taken."""
+
+    tree: "Tree"
+    key: Key
+    values: Raw
+
+    def problem(self, name: str, text: str) -> None:
+        """Note what is wrong with one of its settings."""
+        self.tree.problem((*self.key, name), text)
+
+
 class SettingOrigin(Struct, frozen=True):
     """Where a value was set: a file and line, and the name of a variable or flag. Relative paths start at `base`."""
 

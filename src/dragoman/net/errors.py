@@ -1,5 +1,6 @@
-"""Errors of connections, clients and upstreams, each named for what a caller may do about it."""
+"""Errors of connections, clients and upstreams, each named for what a caller may do about it; how one is logged."""
 
+import traceback
 from typing import Literal
 
 TimeoutPhase = Literal["connect", "first", "idle"]
@@ -89,3 +90,10 @@ class BufferBudgetExceeded(RequestRejected):
     """All requests together hold as many body bytes as the budget allows."""
 
     status = 503
+
+
+def describe_fault(fault: BaseException) -> str:
+    """Return the type of an exception and where it was raised, without its text, which may quote a secret."""
+    frames = traceback.extract_tb(fault.__traceback__)[-4:]
+    path = " > ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames)
+    return f"{type(fault).__name__} at {path or 'unknown place'}"

@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from dragoman.net.tasks import Worker
+from dragoman.net.body_threads import SerialThread
 
 T = TypeVar("T")
 
 LOOKUPS = 16  # names that are resolved at once; a name server may take half a minute for each
 
-_pages = Worker("page")
-_files = Worker("guest-file")
+_pages = SerialThread("page")
+_files = SerialThread("guest-file")
 _lookups = ThreadPoolExecutor(LOOKUPS, "lookup")
 
 

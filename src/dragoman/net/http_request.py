@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from dragoman.net.bodies import BudgetShare, ByteBudget, IncomingBody
+from dragoman.net.bodies import BudgetShare, ByteBudget, ChunkedBody, IncomingBody, SizedBody
 from dragoman.net.errors import ClientDisconnected, RequestRejected
 from dragoman.net.headers import Header, Headers
 from dragoman.net.request_head import RequestHead
@@ -54,6 +54,24 @@ class HttpRequest:
         self.buffered = BudgetShare(budget)  # bodies of the request and of its reply
         self._source = source
         self._body = b""
+
+    def expect_body(self, head: RequestHead, max_bytes: int) -> None:
+        """Prepare for the body that the head announces, or refuse one that is longer than `max_bytes`."""
+        if head.tunnel:
+            return
+        if head.chunked:
+            self.incoming = ChunkedBody(max_bytes, self.buffered)
+            self.body_open = True
+        elif head.length:
+            self.body_open = True
+            try:
+                self.incoming = SizedBody(head.length, max_bytes, self.buffered)
+            except RequestRejected as refusal:
+                self.refuse_body(refusal)
+
+    def refuse_body(self, refusal: RequestRejected) -> None:
+        self.refusal = refusal.copy()  # its traceback would refer to the request and to the bytes read
+        self.incoming = None
 
     @property
     def arrived_body(self) -> bytes | None:

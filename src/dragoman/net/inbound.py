@@ -3,20 +3,22 @@
 import asyncio
 import socket
 import struct
+from enum import Enum
 from functools import partial
 from typing import cast
 
-from dragoman.net.bodies import UNCOUNTED_BYTES, ChunkedBody, SizedBody
+from msgspec import Struct
+
+from dragoman.net.bodies import UNCOUNTED_BYTES
+from dragoman.net.client_writer import ClientWriter
 from dragoman.net.errors import BodyTimeout, ClientDisconnected, HeadRejected, RequestRejected
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.limits import BodyWait, Deadline, wake
-from dragoman.net.request_head import HeadReader, RequestHead, check_incomplete_head, path_of
+from dragoman.net.limits import BodyWait, Deadline
+from dragoman.net.request_head import HEAD_END, HeadReader, UnreadBytes, path_of
 from dragoman.net.service import ConnectionService, ReceiveBytes, UpgradedConnection
 from dragoman.net.sink import SinkPhase
 from dragoman.net.socket_sink import CONTINUE, SocketSink, format_response_head
 
-_HEAD_END = b"\r\n\r\n"
-_WRITE_HIGH = 32 * 1024
 _UNREAD_HIGH = 64 * 1024  # of pipelined requests, or of a body that the handler does not read yet
 _BODY_AT_ONCE = 512 * 1024  # of a body, before other connections get their turn: a fast sender's would take long
 TOO_MANY_CONNECTIONS = "Too many connections to this gateway. Try again in a second."
@@ -25,37 +27,49 @@ _RETIRE_S = 0.5  # time for a request that the client sent before it learns that
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
+class ReadPhase(Enum):
+    """What the next bytes of a client are."""
+
+    IDLE = "the first of a head, on a connection that is kept for it"
+    HEAD = "the rest of a head, or the first head of a connection"
+    REQUEST = "the body of the request that is being handled, or what follows it"
+    CLOSING = "nothing that is read: no request follows the one that is being handled, if any"
+
+
+_IDLE, _HEAD, _REQUEST, _CLOSING = ReadPhase  # looked up once: on Python 3.11, each look-up of a member is slow
+
+
+class Exchange(Struct, frozen=True):
+    """The request that is being handled, and the sink of its reply."""
+
+    request: HttpRequest
+    sink: SocketSink
+
+
 class ClientConnection(asyncio.Protocol):
     """The server's side of a connection. It reads while a handler runs, to notice that the client disconnects."""
 
     __slots__ = (
-        *("_body_in_turn", "_body_wait", "_deadline", "_discarding", "_heads", "_in_head", "_limits"),
-        *("_loop", "_reading", "_request", "_scanned", "_service", "_sink", "_transport", "_unread", "_unsent"),
-        *("_unsent_bytes", "_unwritten", "_write_waiters", "address", "authenticated", "blocked"),
+        *("_body_in_turn", "_body_wait", "_deadline", "_exchange", "_heads", "_limits", "_loop", "_phase", "_reading"),
+        *("_service", "_transport", "_unread", "_unwritten", "address", "authenticated", "writer"),
     )
 
     _transport: asyncio.Transport
+    writer: ClientWriter
 
     def __init__(self, service: ConnectionService) -> None:
-        self.blocked = False  # the client reads more slowly than we write
         self._service = service
         self._limits = service.limits
         self._loop = asyncio.get_running_loop()
-        self._deadline = Deadline(self._loop)
+        self._deadline = Deadline(self._loop)  # of the phase, or of a client that does not read
+        self._phase = _HEAD
+        self._exchange: Exchange | None = None  # None between two requests
         self._heads = HeadReader()
-        self._request: HttpRequest | None = None  # that is being handled; None between two requests
-        self._sink: SocketSink | None = None  # for its reply
-        self._unread = bytearray()
-        self._scanned = 0
-        self._in_head = True
+        self._unread = UnreadBytes()
         self._reading = True
-        self._discarding = False  # everything that still arrives is ignored
-        self._unsent: list[bytes] = []  # until the end of the event loop's turn
-        self._unsent_bytes = 0
-        self._unwritten = 0
-        self._write_waiters: list[asyncio.Future[None]] = []
         self._body_wait: BodyWait | None = None  # of the current request, once its handler reads the body
         self._body_in_turn = 0
+        self._unwritten = 0
         self.address = ""
         self.authenticated = False  # a request of this connection carried a valid key
 
@@ -63,7 +77,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=_WRITE_HIGH)
+        self.writer = ClientWriter(transport, self._service.outbox)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -75,51 +89,54 @@ class ClientConnection(asyncio.Protocol):
         self._deadline.set(self._limits.header_timeout_s, self._expire_head)
 
     def data_received(self, data: bytes) -> None:
-        if self._discarding:
+        if self._phase is _CLOSING:
             return
-        request = self._request
-        if request is not None and request.body_open:
-            taken = self._feed_body(request, data)
+        exchange = self._exchange
+        if exchange is not None and exchange.request.body_open:
+            taken = self._feed_body(exchange.request, data)
             if taken < len(data):
                 self._hold(data[taken:])
-        elif request is not None or self.blocked:
+        elif exchange is not None or self.writer.blocked:
             self._hold(data)
         else:
             self._read_head(data)
 
     def eof_received(self) -> bool:
-        if self._request is not None:
+        if self._exchange is not None:
             self._lose_client()
             self.abort()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
-        self._discarding = True
+        self._phase = _CLOSING
         self._unread.clear()
         self._lose_client()
-        self._unblock()
+        self.writer.unblock()
         if self._body_wait is not None:
             self._body_wait.wake()
             self._body_wait = None  # it refers back to this
         self._service.connection_lost(self)
 
     def pause_writing(self) -> None:
-        self.blocked = True
+        self.writer.blocked = True
         self._watch_writing()
 
     def resume_writing(self) -> None:
         self._deadline.clear()
-        self._unblock()
-        if self._request is None:
-            if self._discarding:
-                self._watch_writing()  # this was the deadline of a connection that is being closed, too
-            else:
-                self._await_next()
+        self.writer.unblock()
+        if self._exchange is not None:
+            return
+        if self._phase is _CLOSING:
+            self._watch_writing()  # this was the deadline of a connection that is being closed, too
+        else:
+            self._await_next()
+
+    # Requests
 
     def _read_head(self, data: bytes) -> None:
         if not self._unread and data[0] > 32:
-            end = data.find(_HEAD_END) + 4
+            end = data.find(HEAD_END) + 4
             if 4 < end <= self._limits.max_header_bytes:
                 self._begin(data[:end], data[end:])
                 return
@@ -127,29 +144,15 @@ class ClientConnection(asyncio.Protocol):
         self._next_head()
 
     def _next_head(self) -> None:
-        unread = self._unread
-        while unread.startswith(b"\r\n"):  # some clients end a body with a line break that is not part of it
-            del unread[:2]
-        end = unread.find(_HEAD_END, self._scanned) + 4
-        if end < 4:
-            self._await_rest_of_head()
+        try:
+            raw = self._unread.take_head(self._limits.max_header_bytes)
+        except HeadRejected as refusal:
+            self._refuse(bytes(self._unread), refusal)
             return
-        self._scanned = 0
-        raw = bytes(unread[:end])
-        del unread[:end]
-        if end > self._limits.max_header_bytes:
-            self._refuse(raw, HeadRejected("the header is too large", 431))
-            return
-        self._begin(raw, b"")
-
-    def _await_rest_of_head(self) -> None:
-        error = check_incomplete_head(self._unread, self._scanned, self._limits.max_header_bytes)
-        if error is not None:
-            self._refuse(bytes(self._unread), error)
-            return
-        self._scanned = max(0, len(self._unread) - 3)
-        if not self._in_head:
-            self._in_head = True
+        if raw is not None:
+            self._begin(raw, b"")
+        elif self._phase is not _HEAD:
+            self._phase = _HEAD
             self._deadline.set(self._limits.header_timeout_s, self._expire_head)
 
     def _begin(self, raw: bytes, rest: bytes) -> None:
@@ -158,34 +161,22 @@ class ClientConnection(asyncio.Protocol):
         except HeadRejected as refusal:
             self._refuse(raw, refusal)
             return
-        self._in_head = False
+        self._phase = _CLOSING if head.tunnel else _REQUEST
         self._deadline.clear()
         self._limits = self._service.limits
         self._body_wait = None
-        self._request = request = HttpRequest(head, self, self._service.budget)
-        self._sink = sink = SocketSink(self, head.modern, head.keep_alive, head.method == "HEAD")
+        request = HttpRequest(head, self, self._service.budget)
+        sink = SocketSink(self, head.modern, head.keep_alive, head.method == "HEAD")
+        self._exchange = Exchange(request, sink)
         if rest and len(rest) == head.length <= UNCOUNTED_BYTES and head.length <= self._limits.max_body_bytes:
             request.take_short_body(rest)
         else:
-            self._expect_body(request, head)
+            request.expect_body(head, self._limits.max_body_bytes)
             if rest:
                 self.data_received(rest)
             elif self._unread and request.body_open:
                 del self._unread[: self._feed_body(request, self._unread)]
         self._service.begin(request, sink)
-
-    def _expect_body(self, request: HttpRequest, head: RequestHead) -> None:
-        if head.tunnel:
-            self._discarding = True
-        elif head.chunked:
-            request.incoming = ChunkedBody(self._limits.max_body_bytes, request.buffered)
-            request.body_open = True
-        elif head.length:
-            request.body_open = True
-            try:
-                request.incoming = SizedBody(head.length, self._limits.max_body_bytes, request.buffered)
-            except RequestRejected as refusal:
-                request.refusal = refusal.copy()  # its traceback would refer to the request and to the bytes read
 
     def _feed_body(self, request: HttpRequest, data: bytes | bytearray) -> int:
         """Take the body's part of `data`, all of it if the body is rejected, and return its length."""
@@ -214,19 +205,18 @@ class ClientConnection(asyncio.Protocol):
         return taken
 
     def _refuse_body(self, request: HttpRequest, refusal: RequestRejected) -> None:
-        request.refusal = refusal.copy()  # its traceback would refer to the request and to the bytes read
-        request.incoming = None
+        request.refuse_body(refusal)
         self._deadline.clear()
         if self._body_wait is not None:
             self._body_wait.wake()
 
     async def wait_for_body(self, request: HttpRequest, *, whole: bool) -> None:
         """Wait for more of the body, or for all of it; raises ClientDisconnected if the client has left by now."""
-        if self._sink is None:
+        if self._exchange is None:
             raise ClientDisconnected
-        if request.expects_continue and self._sink.phase < SinkPhase.SENT:
+        if request.expects_continue and self._exchange.sink.phase < SinkPhase.SENT:
             request.expects_continue = False
-            self.write(CONTINUE)
+            self.writer.write(CONTINUE)
         self.resume_reading()
         if self._body_wait is None:
             self._body_wait = BodyWait(self._loop, self._deadline, self._limits, self._expire_body)
@@ -247,63 +237,35 @@ class ClientConnection(asyncio.Protocol):
             self._reading = True
             self._transport.resume_reading()
 
-    # Responses
-
-    def write(self, data: bytes) -> bool:
-        if self._transport.is_closing():
-            return False
-        self._unsent.append(data)
-        self._unsent_bytes += len(data)
-        if self._unsent_bytes > _WRITE_HIGH:
-            self.send_now()
-        elif len(self._unsent) == 1:
-            self._service.outbox.add(self)
-        return True
-
-    def send_now(self) -> None:
-        unsent = self._unsent
-        if unsent and not self._transport.is_closing():
-            self._transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
-        unsent.clear()
-        self._unsent_bytes = 0
+    # Replies
 
     def take_over(self, head: bytes, receive: ReceiveBytes) -> None:
-        if self._request is not None:
-            self._request.body_open = True  # whatever the client still sends when we end must not reset the connection
-        self.write(head)
+        if self._exchange is not None:
+            self._exchange.request.body_open = (
+                True  # whatever the client still sends when we end must not reset the connection
+            )
+        self.writer.write(head)
         self._transport.set_protocol(UpgradedConnection(self, receive))
-        unread, self._unread = bytes(self._unread), bytearray()
+        unread, self._unread = bytes(self._unread), UnreadBytes()
         self.resume_reading()
         receive(unread)
 
     def must_close(self, sink: SocketSink) -> bool:
-        request = self._request
-        return not sink.keep_alive or request is None or request.body_open or self._service.is_stopping
-
-    async def wait_writable(self) -> None:
-        while self.blocked:
-            waiter = self._loop.create_future()
-            self._write_waiters.append(waiter)
-            await waiter
-        if self._transport.is_closing():
-            raise ClientDisconnected
-
-    def _unblock(self) -> None:
-        self.blocked = False
-        waiters, self._write_waiters = self._write_waiters, []
-        for waiter in waiters:
-            wake(waiter)
+        exchange = self._exchange
+        return not sink.keep_alive or exchange is None or exchange.request.body_open or self._service.is_stopping
 
     def end_reply(self, sink: SocketSink) -> None:
-        request, self._request, self._sink = self._request, None, None
+        exchange, self._exchange = self._exchange, None
         if self._transport.is_closing():
             return
-        if request is None or request.body_open:
+        if exchange is None or exchange.request.body_open:
             self._linger()
         elif not sink.keep_alive or self._service.is_stopping:
             self._close()
-        elif not self.blocked:
-            self._await_next()
+        else:
+            self._phase = _IDLE
+            if not self.writer.blocked:
+                self._await_next()
 
     def drop(self, sink: SocketSink) -> None:
         if self._transport.is_closing():
@@ -312,8 +274,8 @@ class ClientConnection(asyncio.Protocol):
         if not sink.modern and sock is not None:
             # Without chunks the end of the connection ends the response; only a reset marks it as incomplete.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        self._request = self._sink = None
-        self.send_now()
+        self._exchange = None
+        self.writer.send_now()
         self.abort()
 
     def _await_next(self) -> None:
@@ -324,7 +286,7 @@ class ClientConnection(asyncio.Protocol):
         self._deadline.set(keep_alive_s, self._close)
         if self._unread:
             self._next_head()
-        if self._request is None and not self._reading:
+        if self._exchange is None and not self._reading:
             self.resume_reading()
 
     def _refuse(self, raw: bytes, refusal: RequestRejected) -> None:
@@ -333,16 +295,16 @@ class ClientConnection(asyncio.Protocol):
         headers, body = self._service.render_error(path_of(raw), refusal.status, refusal.message)
         framing = b"content-length: %d\r\nconnection: close\r\n" % len(body)
         head = format_response_head(refusal.status, headers, framing)
-        self.write(head if raw.startswith(b"HEAD ") else head + body)
+        self.writer.write(head if raw.startswith(b"HEAD ") else head + body)
         self._linger()
 
     # Closing
 
     def _linger(self) -> None:
         """Close our half and read on for a while: closing with unread bytes would reset the connection."""
-        self._discarding = True
+        self._phase = _CLOSING
         self._unread.clear()
-        self.send_now()
+        self.writer.send_now()
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.resume_reading()
@@ -350,20 +312,20 @@ class ClientConnection(asyncio.Protocol):
 
     def _close(self) -> None:
         """Close once everything written is sent, or once the client stops reading."""
-        self._discarding = True
-        self.send_now()
+        self._phase = _CLOSING
+        self.writer.send_now()
         self._transport.close()
         self._watch_writing()
 
     def _lose_client(self) -> None:
-        request, sink = self._request, self._sink
-        self._request = self._sink = None
-        if request is not None and sink is not None:
-            sink.lose_reader(partial(self._service.cancel, sink), in_body=request.body_open)
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            sink = exchange.sink
+            sink.lose_reader(partial(self._service.cancel, sink), in_body=exchange.request.body_open)
 
     @property
     def is_idle(self) -> bool:
-        return self._request is None
+        return self._exchange is None
 
     def mark_authenticated(self) -> None:
         self.authenticated = True
@@ -371,13 +333,13 @@ class ClientConnection(asyncio.Protocol):
 
     def evict(self) -> None:
         """Close an idle connection at once, with 503 to a client that has begun to send a request."""
-        if self._unread and not self._discarding:
+        if self._unread and self._phase is not _CLOSING:
             self._refuse(bytes(self._unread), RequestRejected(TOO_MANY_CONNECTIONS, 503))
         self._close()
 
     def retire(self) -> None:
         """Close the connection soon if it is idle and no request follows."""
-        if self._request is None and not self._unread and not self._discarding:
+        if self._exchange is None and not self._unread and self._phase is not _CLOSING:
             self._deadline.set(_RETIRE_S, self._close)
 
     def abort(self) -> None:
@@ -393,8 +355,10 @@ class ClientConnection(asyncio.Protocol):
             self._close()
 
     def _expire_body(self) -> None:
-        request = self._request
-        if request is not None and request.incoming is not None and self._body_wait is not None:
+        if self._exchange is None or self._body_wait is None:
+            return
+        request = self._exchange.request
+        if request.incoming is not None:
             self._refuse_body(request, BodyTimeout(self._body_wait.timeout_message(request.incoming.received_bytes)))
 
     def _watch_writing(self) -> None:

@@ -12,6 +12,7 @@ from dragoman.net.errors import HeadRejected
 from dragoman.net.headers import CREDENTIAL_FIELDS, Header, LastingFields, first_values
 from dragoman.translate.framing.redaction import has_secret_parameter, names_credential
 
+HEAD_END = b"\r\n\r\n"
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])(?::[0-9]{1,5})?")
 _METHOD = re.compile(rb"[A-Z][A-Z_-]{0,31}")
 _MAX_LENGTH_DIGITS = 18
@@ -179,15 +180,38 @@ def _parse(raw: bytes, max_fields: int) -> RequestHead:
     return head
 
 
-def check_incomplete_head(raw: bytearray, checked: int, max_bytes: int) -> HeadRejected | None:
-    """Return why the beginning of a head can be rejected already; its first `checked` bytes were fine."""
-    if len(raw) > max_bytes:
-        return HeadRejected("the header is too large", 431)
-    if raw and not _begins_method(raw):
-        return HeadRejected("not an HTTP request")
-    if raw.count(b"\n", checked) != raw.count(b"\r\n", max(0, checked - 1)):
-        return HeadRejected("a bare line break in the header")
-    return None
+class UnreadBytes(bytearray):
+    """What a client has sent and was not read yet; finds the end of a head in it without searching twice."""
+
+    __slots__ = ("_searched",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._searched = 0
+
+    def take_head(self, max_bytes: int) -> bytes | None:
+        """Return the next head; None if it is incomplete. Raises HeadRejected if it never becomes a valid one."""
+        while self.startswith(b"\r\n"):  # some clients end a body with a line break that is not part of it
+            del self[:2]
+        end = self.find(HEAD_END, self._searched) + 4
+        if len(self) > max_bytes and not 4 <= end <= max_bytes:
+            raise HeadRejected("the header is too large", 431)
+        if end < 4:
+            self._check_incomplete()
+            self._searched = max(0, len(self) - 3)
+            return None
+        self._searched = 0
+        raw = bytes(self[:end])
+        del self[:end]
+        return raw
+
+    def _check_incomplete(self) -> None:
+        """Raise HeadRejected if the beginning of a head can be rejected already."""
+        searched = self._searched
+        if self and not _begins_method(self):
+            raise HeadRejected("not an HTTP request")
+        if self.count(b"\n", searched) != self.count(b"\r\n", max(0, searched - 1)):
+            raise HeadRejected("a bare line break in the header")
 
 
 def _begins_method(raw: bytes | bytearray) -> bool:

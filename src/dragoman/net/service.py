@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
-from dragoman.net.errors import ClientDisconnected, RequestRejected
+from dragoman.net.errors import ClientDisconnected, RequestRejected, describe_fault
 from dragoman.net.headers import Header
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.limits import ConnectionLimits
 from dragoman.net.sink import SinkPhase
 from dragoman.net.socket_sink import Handler, SocketSink
-from dragoman.net.tasks import describe_fault
 from dragoman.net.write_batch import WriteBatch
 
 # Share of all connections that may belong to clients that have not shown a valid key.

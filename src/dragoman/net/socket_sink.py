@@ -27,19 +27,26 @@ _CHUNKED = b"transfer-encoding: chunked\r\n"
 _OPEN, _BEGUN, _SENT, _ENDED, _ABORTED = SinkPhase  # looked up for each write of a stream
 
 
-class SinkConnection(Protocol):
-    """What a sink needs of its connection."""
+class SinkWriter(Protocol):
+    """What a sink writes to."""
 
     @property
     def blocked(self) -> bool: ...
     def write(self, data: bytes) -> bool: ...
+    async def wait_writable(self) -> None: ...
+
+
+class SinkConnection(Protocol):
+    """What a sink needs of its connection."""
+
+    @property
+    def writer(self) -> SinkWriter: ...
     def must_close(self, sink: "SocketSink") -> bool: ...
     def end_reply(self, sink: "SocketSink") -> None: ...
     def drop(self, sink: "SocketSink") -> None: ...
     def take_over(self, head: bytes, receive: Callable[[bytes], None]) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
-    async def wait_writable(self) -> None: ...
 
 
 class SocketSink(Struct, eq=False):
@@ -82,7 +89,7 @@ class SocketSink(Struct, eq=False):
             self.listener.on_head(status, headers)
             self.listener.on_body(body)
         self._held = b""
-        self._connection.write(head if self._is_head or status == 204 or status == 304 else head + body)
+        self._connection.writer.write(head if self._is_head or status == 204 or status == 304 else head + body)
         self.phase = _ENDED
         self._connection.end_reply(self)
 
@@ -134,7 +141,8 @@ class SocketSink(Struct, eq=False):
             data = b""
         elif self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data)  # as `chunk` does, without a call for each read of a stream
-        return self._connection.write(data) and not self._connection.blocked
+        writer = self._connection.writer
+        return writer.write(data) and not writer.blocked
 
     def _write_first(self, data: bytes) -> bool:
         """Write after the head that is held; drop what has no reader."""
@@ -148,18 +156,19 @@ class SocketSink(Struct, eq=False):
         held, self._held = self._held, b""
         if data and not self._bodiless:
             held += chunk(data) if self._chunked else data
-        return self._connection.write(held) and not self._connection.blocked
+        writer = self._connection.writer
+        return writer.write(held) and not writer.blocked
 
     @property
     def is_blocked(self) -> bool:
         """Whether the client reads more slowly than we write."""
-        return self._connection.blocked
+        return self._connection.writer.blocked
 
     async def wait_writable(self) -> None:
         """Wait until the client has read enough of what was written; raises ClientDisconnected."""
         if self.reader_gone or self.phase is _ABORTED:
             raise ClientDisconnected
-        await self._connection.wait_writable()
+        await self._connection.writer.wait_writable()
 
     def end(self, last: bytes = b"", trailers: Sequence[Header] = ()) -> None:
         """End a streamed reply, with `last` in the same write. Trailers are sent only if it is chunked."""
@@ -175,7 +184,7 @@ class SocketSink(Struct, eq=False):
             end = format_last_chunk(trailers) if trailers else LAST_CHUNK
             last = chunk(last) + end if last else end
         held, self._held = self._held, b""
-        self._connection.write(held + last if held else last)
+        self._connection.writer.write(held + last if held else last)
         self.phase = _ENDED
         self._connection.end_reply(self)
 

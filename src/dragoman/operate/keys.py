@@ -251,10 +251,19 @@ class _Key(Struct):
     @property
     def row(self) -> KeyRow:
         return KeyRow(
-            KeyId(self.id),
-            *(self.name, self.prefix, self.last4, self.created_at, self.revoked_at, self.last_used_at),
-            *(self.role, " ".join(self.scopes), self.expires_at, self.old_secret_until, self.version),
-            None if self.default_thinking is None else str(self.default_thinking),
+            id=KeyId(self.id),
+            name=self.name,
+            prefix=self.prefix,
+            last4=self.last4,
+            created_at=self.created_at,
+            revoked_at=self.revoked_at,
+            last_used_at=self.last_used_at,
+            role=self.role,
+            scopes=" ".join(self.scopes),
+            expires_at=self.expires_at,
+            old_secret_until=self.old_secret_until,
+            version=self.version,
+            default_thinking=None if self.default_thinking is None else str(self.default_thinking),
         )
 
 

@@ -24,9 +24,8 @@ def format_text(outcome: Outcome) -> str:
     usage, seconds, request_id = outcome.usage, outcome.duration_s, outcome.request_id
     ttft = outcome.ttft_s if outcome.stream else None
     upstream_protocol = "" if outcome.passthrough else outcome.upstream_protocol
-    target = _format_target(
-        outcome.client_protocol, upstream_protocol, outcome.provider, outcome.model, outcome.requested_model
-    )
+    protocols = _format_protocols(outcome.client_protocol, upstream_protocol)
+    target = _format_target(outcome.provider, outcome.model, outcome.requested_model)
     code = f" code={_clean(outcome.error_code)}" if outcome.error_code else ""
     cached = f" cached={usage.cache_read}" if usage is not None and usage.cache_read else ""
     read = f" bytes={outcome.upstream_bytes} chunks={outcome.upstream_chunks}" if outcome.upstream_chunks else ""
@@ -35,7 +34,7 @@ def format_text(outcome: Outcome) -> str:
     tried = f" tried={','.join(_format_attempts(outcome))}" if outcome.failed_attempts else ""
     line = (
         f"{format_time(outcome.started_at + seconds)} info {LOGGER}:"
-        f" {request_id if is_own_id(request_id) else one_line(request_id)}{target}"
+        f" {request_id if is_own_id(request_id) else one_line(request_id)}{protocols}{target}"
         f" {outcome.outcome}{code} {int(seconds * 1000 + 0.5)}ms"
         f"{'' if ttft is None else f' ttft={int(ttft * 1000 + 0.5)}ms'}"
         f"{'' if usage is None else f' in={usage.input} out={usage.output}{cached}'}{read}"
@@ -46,11 +45,13 @@ def format_text(outcome: Outcome) -> str:
 
 
 @lru_cache(maxsize=CACHE_SIZE)
-def _format_target(
-    client_protocol: str, upstream_protocol: str, provider: str, model: str, requested_model: str
-) -> str:
-    protocols = f"{client_protocol}>{upstream_protocol}" if upstream_protocol else client_protocol
-    return f" {protocols} {one_line((f'{provider}/{model}' if provider else requested_model) or '-')}"
+def _format_protocols(client_protocol: str, upstream_protocol: str) -> str:
+    return f" {client_protocol}>{upstream_protocol}" if upstream_protocol else f" {client_protocol}"
+
+
+@lru_cache(maxsize=CACHE_SIZE)
+def _format_target(provider: str, model: str, requested_model: str) -> str:
+    return f" {one_line((f'{provider}/{model}' if provider else requested_model) or '-')}"
 
 
 @lru_cache(maxsize=CACHE_SIZE)

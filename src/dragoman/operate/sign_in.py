@@ -29,7 +29,6 @@ from dragoman.upstreams.copilot import provider as copilot_provider
 from dragoman.upstreams.copilot.credential import find_addresses
 from dragoman.upstreams.credentials.credential import Table, find_named_file
 from dragoman.upstreams.credentials.login import LoginFailed, save_login
-from dragoman.upstreams.credentials.service_client import ServiceClient
 from dragoman.upstreams.kiro import login as kiro_login
 from dragoman.upstreams.kiro import provider as kiro_provider
 from dragoman.upstreams.kiro.credential import BUILDER_ID_START, REGION, desktop_host, oidc_host
@@ -132,7 +131,8 @@ async def sign_in_kiro(config: Config, options: KiroOptions, file: Path | None, 
     async def sign_in(send: SendRequest) -> Table:
         line = kiro_provider.make_service_client(section, send, os.environ)
         if options.social:
-            table = await _kiro_in_browser(line, section.auth_endpoint, region, options.social, user)
+            social = kiro_login.SocialLogin(line, section.auth_endpoint or desktop_host(region), options.social)
+            table = await social.run(lambda link: user.show_prompt(Prompt(link)))
         else:
             login = kiro_login.DeviceLogin(
                 line, section.auth_endpoint or oidc_host(region), options.start_url or BUILDER_ID_START
@@ -177,13 +177,6 @@ async def sign_in_copilot(config: Config, client_id: str | None, file: Path | No
         return {section.domain: await login.wait(prompt, user.show_remaining)}
 
     return await _sign_in(section, sign_in, _choose_file(file, "copilot.json"))
-
-
-async def _kiro_in_browser(
-    line: ServiceClient, root: str | None, region: str, provider: str, user: Conversation
-) -> Table:
-    login = kiro_login.SocialLogin(line, root or desktop_host(region), provider)
-    return await login.run(lambda link: user.show_prompt(Prompt(link)))
 
 
 def _section(config: Config, default: P) -> P:

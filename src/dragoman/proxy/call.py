@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.tasks import run_off_loop
 from dragoman.proxy.ports import CallState
 from dragoman.proxy.reply_bounds import charge_bytes
 from dragoman.proxy.request_record import RequestRecord
@@ -23,7 +23,7 @@ from dragoman.upstreams.routing import Route
 
 if TYPE_CHECKING:  # they know calls
     from dragoman.proxy.runtime import Runtime
-    from dragoman.proxy.steps.parked_runs import Search
+    from dragoman.state.parked_run import RunOrigin
 
 Parse = Callable[[bytes, Ledger], Request]
 
@@ -73,7 +73,7 @@ class Call:
         self.client: Client = protocol.client
         self.state: CallState | None = None  # None: it neither refers to what is kept nor is its reply kept
         self.compacts = compacts
-        self.parking: Search | None = None  # what its run is found by; None: it ends with its client
+        self.parking: RunOrigin | None = None  # what its run is found by; None: it ends with its client
         self.continues = False  # another upstream may continue a reply that breaks off
         self.is_from_other_protocol = False  # the body is not in the protocol of the reply
         self._parse = protocol.client.parse

@@ -5,10 +5,10 @@ import logging
 import msgspec
 
 from dragoman.net.bodies import read_and_close
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.net.sink import ReplySink
-from dragoman.net.tasks import run_off_loop
 from dragoman.proxy.call import Call
 from dragoman.proxy.credential_rotation import choose_least_restricted
 from dragoman.proxy.prepare import authorize, choose_protocol, prepare
@@ -37,7 +37,7 @@ async def count_tokens(call: Call, sink: ReplySink) -> None:
     """Answer with the number of tokens of a call at its first target."""
     runtime, routes = call.runtime, call.routes
     if call.record.recording is not None:
-        call.record.recording.routes = routes
+        call.record.recording.settings.routes = routes
     route, counting = routes[0], call.client.counting
     assert counting is not None  # only such a protocol has a path for it
     head: list[Header] = [

@@ -8,7 +8,7 @@ from msgspec import Struct
 from dragoman.net.headers import Headers
 from dragoman.proxy.step import NoReply
 from dragoman.translate.hub.failure import Failure, Kind
-from dragoman.upstreams.credentials.cooldowns import ALL_MODELS
+from dragoman.upstreams.credentials.cooldowns import ALL_MODELS, CredentialCooldown
 from dragoman.upstreams.credentials.pool import CredentialChoice
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.routing import Route
@@ -102,7 +102,8 @@ class CredentialRound:
                 # Start a cooldown if a successful response says that the allowance is used up.
                 until = self.member.account.exhausted_until(headers, now)
                 if until is not None:
-                    self._pool.start_cooldown(self.member.account.slot, self._model, until, SPENT, now)
+                    spent = CredentialCooldown(self._model, until, SPENT)
+                    self._pool.start_cooldown(self.member.account.slot, spent, now)
         self.release()
 
     def record_refusal(self, end: NoReply) -> None:
@@ -165,7 +166,7 @@ def start_cooldown(member: Provider, model: str, failure: Failure) -> None:
         seconds = pool.start_untimed_cooldown(slot, model, now)
     else:
         models = ALL_MODELS if cooldown.whole_account else model
-        pool.start_cooldown(slot, models, now + seconds, failure.kind.value, now)
+        pool.start_cooldown(slot, CredentialCooldown(models, now + seconds, failure.kind.value), now)
     if not seconds:
         return
     which = f", credential {member.account.label}" if member.account.label else ""

@@ -3,8 +3,8 @@
 import logging
 from functools import lru_cache
 
+from dragoman.net.errors import describe_fault
 from dragoman.net.headers import Headers
-from dragoman.net.tasks import describe_fault
 from dragoman.proxy.prepare import Prepared, Translated
 from dragoman.proxy.source import EventSource
 from dragoman.translate.framing.jsonread import is_json_object

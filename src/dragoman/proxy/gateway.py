@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.sink import ReplySink
-from dragoman.net.tasks import run_off_loop
 from dragoman.proxy.answer import ActiveCall
 from dragoman.proxy.call import Call
 from dragoman.proxy.capture.writer import RequestCapture
@@ -80,7 +80,7 @@ class Gateway:
             lookups = RecordingLookups(recording)
             if call.state is not None:
                 lookups.record_state(call.state)
-            recording.routes, memory = routes, LookedUpMemory(memory, lookups)
+            recording.settings.routes, memory = routes, LookedUpMemory(memory, lookups)
             prompts = LookedUpPrompts(prompts, lookups)
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._record_guard_trip)
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
@@ -100,7 +100,7 @@ class Gateway:
         routes = available_targets(call.routes, runtime.providers)
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         if recording is not None:
-            recording.routes, make_watch = routes, recording.make_monitor
+            recording.settings.routes, make_watch = routes, recording.make_monitor
         chances = SecondChances(runtime.learned_quirks, call.tenant, False)  # it cannot be built anew
         policy = Policy(routes, runtime.providers, RetryLimits(runtime.config.retry, False, _jitter), chances, {})
         replies = RelayedReplies(call, writer := RelayedWriter(sink), make_watch)

@@ -8,7 +8,7 @@ from typing import Protocol as Interface
 
 from msgspec import Struct
 
-from dragoman.net.tasks import run_off_loop
+from dragoman.net.body_threads import run_off_loop
 from dragoman.proxy.call import Call
 from dragoman.server_tools.backends import ToolPlan
 from dragoman.translate.hub.failure import BadRequest

@@ -28,7 +28,7 @@ class ToolRun(Struct, frozen=True, gc=False):
     duration_s: float
 
 
-class Outcome(Struct, frozen=True, gc=False):
+class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     request_id: str  # the gateway's own, as in x-dragoman-request-id and log lines
     started_at: float  # seconds since the epoch
     client_protocol: str

@@ -10,9 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.config.problems import ConfigError
+from dragoman.net.body_threads import LARGE_BYTES, run_off_loop
 from dragoman.net.client import OutgoingRequest, join_fields
 from dragoman.net.headers import CREDENTIAL_FIELDS, JSON, Header, Headers, LastingFields, names_in_connection
-from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 from dragoman.proxy.call import Call
 from dragoman.proxy.offered_tools import EarlierRounds, choose_plan, find_server_tools, offer_tools
 from dragoman.proxy.ports import MediaFetcher, PromptMemory

@@ -5,7 +5,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from dragoman.net.tasks import run_off_loop
+from dragoman.net.body_threads import run_off_loop
 from dragoman.proxy.call import Call
 from dragoman.proxy.ports import PromptMemory
 from dragoman.translate.caching.memory import SessionId, SessionMemories

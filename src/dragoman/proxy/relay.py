@@ -2,12 +2,12 @@
 
 from functools import partial
 
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.client import Upload
 from dragoman.net.headers import JSON, Header
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.tasks import run_off_loop
 from dragoman.proxy.call import Call, Caller
-from dragoman.proxy.capture.recording import MAX_BYTES
+from dragoman.proxy.capture.memory_bounds import MAX_BYTES
 from dragoman.proxy.form_upload import FormUpload
 from dragoman.proxy.prepare import IDENTITY, Relayed, authorize, client_headers, client_query
 from dragoman.proxy.request_record import RequestRecord

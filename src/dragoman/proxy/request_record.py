@@ -12,10 +12,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from dragoman.net.errors import ClientDisconnected
+from dragoman.net.errors import ClientDisconnected, describe_fault
 from dragoman.net.errors import RequestRejected as Unreadable
 from dragoman.net.headers import Headers
-from dragoman.net.tasks import describe_fault
 from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome, OutcomeObserver, ToolRun
 from dragoman.proxy.reply_monitor import ReplyMonitor, ReplySummary
@@ -201,37 +200,37 @@ class RequestRecord:
         elif has_ended and seen.stop is not None and result in INTERRUPTIONS:
             result = OK  # the reply was complete by then
         route, ledger = self.route, self.ledger
-        return Outcome(  # positional, since every request pays for it
-            self.id,
-            self.started_at,
-            self.client_protocol,
-            self.key,
-            self.client,
-            self.upstream_protocol,
-            self.requested_model,
-            "" if route is None else route.provider,
-            "" if route is None else route.model,
-            cut_text(seen.model, MAX_NAME_BYTES),
-            self.stream,
-            route is not None and ledger is None,  # passed through
-            self._reported_usage or self._determine_usage(seen),
-            None if seen.first_token is None else seen.first_token - self._started,
-            (self._ended or time.monotonic()) - self._started,
-            result,
-            None if code is None else cut_text(code, MAX_CODE_BYTES),
-            len(ledger) if ledger else 0,
-            ledger.count_by_kind() if ledger else (),
-            seen.deltas,
-            tuple(self.failed_attempts),
-            self.rounds,
-            self.attempts,
-            self.is_answered,
-            tuple(self.tool_runs),
-            self.traceparent.decode("latin-1") if self.traceparent else "",
-            self.run,
-            self.client_request_id,
-            seen.read_bytes,
-            seen.read_chunks,
+        return Outcome(
+            request_id=self.id,
+            started_at=self.started_at,
+            client_protocol=self.client_protocol,
+            key=self.key,
+            client=self.client,
+            upstream_protocol=self.upstream_protocol,
+            requested_model=self.requested_model,
+            provider="" if route is None else route.provider,
+            model="" if route is None else route.model,
+            reported_model=cut_text(seen.model, MAX_NAME_BYTES),
+            stream=self.stream,
+            passthrough=route is not None and ledger is None,
+            usage=self._reported_usage or self._determine_usage(seen),
+            ttft_s=None if seen.first_token is None else seen.first_token - self._started,
+            duration_s=(self._ended or time.monotonic()) - self._started,
+            outcome=result,
+            error_code=None if code is None else cut_text(code, MAX_CODE_BYTES),
+            losses=len(ledger) if ledger else 0,
+            losses_by_how=ledger.count_by_kind() if ledger else (),
+            deltas=seen.deltas,
+            failed_attempts=tuple(self.failed_attempts),
+            rounds=self.rounds,
+            attempts=self.attempts,
+            is_answered=self.is_answered,
+            tool_runs=tuple(self.tool_runs),
+            traceparent=self.traceparent.decode("latin-1") if self.traceparent else "",
+            run=self.run,
+            client_request_id=self.client_request_id,
+            upstream_bytes=seen.read_bytes,
+            upstream_chunks=seen.read_chunks,
         )
 
     def _determine_usage(self, seen: ReplySummary) -> Usage | None:

@@ -15,7 +15,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.net.tasks import describe_fault, run_off_loop, spawn
+from dragoman.net.body_threads import run_off_loop
+from dragoman.net.errors import describe_fault
+from dragoman.net.tasks import spawn
 from dragoman.proxy.between_turns import CallScope, Then
 from dragoman.proxy.call import Call
 from dragoman.proxy.outcome import CANCELLED, OK, ToolRun

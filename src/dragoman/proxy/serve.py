@@ -17,9 +17,11 @@ from dragoman.proxy.steps.allow_leaving import allow_leaving
 from dragoman.proxy.steps.answer_without_model import LaneSource, answer_without_model
 from dragoman.proxy.steps.choose_routes import choose_relayed_routes, choose_routes, find_routes
 from dragoman.proxy.steps.compact import compact
+from dragoman.proxy.steps.find_run import find_parked, find_same
+from dragoman.proxy.steps.follow_run import follow
 from dragoman.proxy.steps.hooks import run_hooks
 from dragoman.proxy.steps.observe import LiveView, observe, observe_without_row
-from dragoman.proxy.steps.parked_runs import ParkedRuns
+from dragoman.proxy.steps.parked_runs import ParkedRuns, open_run
 from dragoman.proxy.steps.read_body import read_body, read_relayed_body
 from dragoman.proxy.steps.restore_state import StateSource, record_state, restore_state
 from dragoman.proxy.steps.room import check_room
@@ -54,14 +56,14 @@ async def serve(services: Services, call: Call, sink: ReplySink) -> None:
     gateway, parked, background = services.gateway, services.parked, services.background
     with observe(gateway, call, sink, services.live):
         check_room(gateway)
-        joined = parked.find_parked(call)
+        joined = find_parked(parked, call)
         if joined is not None:  # its head names a run
-            return await parked.follow(call, sink, joined)
+            return await follow(parked, call, sink, joined)
         await read_body(call, gateway.runtime)
-        joined = await parked.find_same(call)
+        joined = await find_same(parked, call)
         if joined is not None:  # not paid for twice
-            return await parked.follow(call, sink, joined)
-        with parked.open_run(call, sink) as sink:  # at once: nothing is awaited after the search
+            return await follow(parked, call, sink, joined)
+        with open_run(parked, call, sink) as sink:  # at once: nothing is awaited after the search
             async with restore_state(services.state, call, sink) as state:
                 await choose_routes(call, gateway.runtime)  # after the state, which may pin a target
                 run_hooks(call)

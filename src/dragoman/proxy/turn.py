@@ -9,9 +9,9 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.net.body_threads import LARGE_BYTES, run_off_loop
 from dragoman.net.client import ConnectionLost, UpstreamTimeout
 from dragoman.net.headers import Headers
-from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 from dragoman.proxy.call import Call
 from dragoman.proxy.decoding import is_named_stream, is_stream
 from dragoman.proxy.failures import attribute_failure

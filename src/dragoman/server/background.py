@@ -13,14 +13,13 @@ from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.reply_bounds import no_room_failure
 from dragoman.proxy.request_record import find_client_request_id
 from dragoman.proxy.response_headers import request_id_headers
+from dragoman.proxy.run_headers import PARK
 from dragoman.proxy.serve import Services, run_in_background
 from dragoman.proxy.steps.accept_background import send_stored_events
-from dragoman.proxy.steps.parked_runs import PARK
 from dragoman.server.routes import RoutedRequest, make_call
 from dragoman.server.unknown_models import HoldBack
 from dragoman.state.background import ActiveRun, BackgroundRuns
 from dragoman.state.run_output import RunSink
-from dragoman.state.service import ResponseService
 from dragoman.state.stored_call import StoredCall
 from dragoman.store import StoreError
 from dragoman.store.response_rows import BACKGROUND_STREAM, ResponseRow
@@ -35,12 +34,10 @@ EVENTS_KEPT = "10 minutes"
 class BackgroundApi:
     """Answers requests for background responses, and runs those that this process takes."""
 
-    def __init__(
-        self, gateway: Gateway, service: ResponseService, runs: BackgroundRuns, keyring: Keyring, budget: ByteBudget
-    ) -> None:
+    def __init__(self, gateway: Gateway, runs: BackgroundRuns, keyring: Keyring, budget: ByteBudget) -> None:
         self._gateway = gateway
         self._budget = budget  # of the bodies of all requests
-        self._service = service
+        self._service = runs.service
         self._keyring = keyring
         self.runs = runs
 

@@ -19,9 +19,9 @@ AVAILABLE = "available"
 
 
 def make_metrics_reader(
-    gateway: Gateway, site: RequestHandler, server: Server, usage: UsageWriter | None, reloads: Mapping[str, int]
+    gateway: Gateway, site: RequestHandler, server: Server, usage: UsageWriter | None
 ) -> Callable[[], Iterable[Reading]]:
-    """Return a function that reads the metrics; `reloads` counts edited configurations by result."""
+    """Return a function that reads the metrics of requests, connections and providers."""
 
     def readings() -> Iterator[Reading]:
         captures = gateway.captures.counts
@@ -48,13 +48,16 @@ def make_metrics_reader(
             yield Reading(catalogue.RUNS_JOINED.name, (how,), (count,))
         for rule in BY_ID:
             yield Reading(catalogue.LEARNED.name, (rule,), (gateway.runtime.learned_quirks.counts.get(rule, 0),))
-        for result, count in reloads.items():
-            yield Reading(catalogue.RELOADS.name, (result,), (count,))
         now = time.time()
         for name, provider in gateway.runtime.providers.items():
             yield from provider_samples(name, provider, now)
 
     return readings
+
+
+def read_reloads(reloads: Mapping[str, int]) -> list[Reading]:
+    """Return how many edited configurations were read, by result."""
+    return [Reading(catalogue.RELOADS.name, (result,), (count,)) for result, count in reloads.items()]
 
 
 def response_samples(responses: ResponsesApi | None) -> Iterator[Reading]:

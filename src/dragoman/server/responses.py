@@ -69,7 +69,8 @@ class ResponsesApi:
 
     async def _open_socket(self, services: Services, hold_back: HoldBack, request: RoutedRequest) -> None:
         from dragoman.net.websocket import WebSocket, wants_websocket
-        from dragoman.server.websocket import ResponsesSocket, SocketServices  # few clients use it
+        from dragoman.server.lane_requests import SocketServices
+        from dragoman.server.websocket import ResponsesSocket  # few clients use it
 
         sink = request.sink
         if not isinstance(sink, SocketSink) or not wants_websocket(request.http.headers):

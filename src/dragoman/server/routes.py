@@ -130,6 +130,16 @@ class RouteMatch(Struct, frozen=True):
     rest: str = ""
 
 
+class ArrivedRequest(Struct, frozen=True):
+    """A request as it arrived: nothing says yet whether its sender may do this."""
+
+    http: HttpRequest
+    sink: ReplySink
+    path: str  # plain
+    request_id: str
+    found: RouteMatch | None
+
+
 class RouteTable:
     """Find the route of a request: an exact path first, then one with a model in it, then the longest one above it."""
 

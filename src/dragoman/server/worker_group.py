@@ -71,7 +71,6 @@ class WorkerGroup:
         self,
         member: GroupMember,
         answer_forwarded: AnswerForwarded,
-        limits: ConnectionLimits,
         render_error: RenderError,
         budget: ByteBudget,
     ) -> None:
@@ -81,6 +80,7 @@ class WorkerGroup:
         self._answer_forwarded = answer_forwarded
         self._answers: dict[str, Answer] = {}
         self._client = HttpClient()
+        limits = ConnectionLimits()
         limits = replace(
             limits,
             max_body_bytes=sys.maxsize,  # the worker that read the request has checked it

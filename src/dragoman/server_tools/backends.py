@@ -10,9 +10,10 @@ from dragoman.config.problems import ConfigError
 from dragoman.config.proxies import EnvironmentProxies
 from dragoman.config.secret import SecretSource, resolve_secret
 from dragoman.config.settings import ACCOUNT_BACKEND, NATIVE, Tools, WebFetch, WebSearch
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.client import DialOptions, SendRequest
 from dragoman.net.headers import Header
-from dragoman.net.tasks import run_off_loop, spawn
+from dragoman.net.tasks import spawn
 from dragoman.server_tools.addresses import DomainRules
 from dragoman.server_tools.guarded_fetch import GuardedFetcher
 from dragoman.server_tools.mcp import HttpMcpServer, McpServer, StdioMcpServer
@@ -284,41 +285,44 @@ class ToolPlan(Struct, frozen=True):
         return max(map(body.find, self.marks), default=-1) >= 0
 
 
-def plan_tools(
-    settings: Tools,
-    backends: Backends,
-    native: frozenset[str],
-    account_search: AccountSearch | None,
-    *,
-    mixes: bool = True,
-) -> ToolPlan | None:
-    """Choose the first search backend that fits; None if the gateway runs nothing for this provider.
+class UpstreamTools(Struct, frozen=True):
+    """What a provider has without the gateway."""
 
-    `mixes`: the tools that the upstream runs itself work beside functions.
-    """
-    instead = None if mixes else plan_tools(settings, backends, frozenset(), account_search)
+    native: frozenset[str]  # kinds that the upstream can run itself
+    account_search: AccountSearch | None
+    mixes: bool = True  # its own tools work beside functions
+
+
+def plan_tools(settings: Tools, backends: Backends, upstream: UpstreamTools) -> ToolPlan | None:
+    """Choose the first search backend that fits; None if the gateway runs nothing for this provider."""
+    native, account_search = upstream.native, upstream.account_search
+    without_native = UpstreamTools(frozenset(), account_search)
+    instead = None if upstream.mixes else plan_tools(settings, backends, without_native)
     search = _choose_search(settings.web_search, backends, native, account_search)
     fetch = None if FETCH in native else backends.fetch
     if search is None and fetch is None and instead is None:
         return None
-    plan = make_plan(search, fetch, native, settings, backends.servers, backends.secrets)
+    plan = make_plan(ChosenBackends(search, fetch, backends.servers, backends.secrets), native, settings)
     plan = plan if instead is None else replace(plan, beside_functions=instead)
     if account_search is None or search is not account_search:
         return plan
     return replace(plan, describe_search=account_search.describe)
 
 
-def make_plan(
-    search: SearchBackend | None,
-    fetch: FetchBackend | None,
-    native: frozenset[str],
-    settings: Tools,
-    servers: McpServers,
-    secrets: tuple[bytes, ...] = (),
-) -> ToolPlan:
+class ChosenBackends(Struct, frozen=True):
+    """The backends that run the tools of one provider's requests."""
+
+    search: SearchBackend | None
+    fetch: FetchBackend | None
+    servers: McpServers
+    secrets: tuple[bytes, ...] = ()
+
+
+def make_plan(chosen: ChosenBackends, native: frozenset[str], settings: Tools) -> ToolPlan:
+    search, fetch = chosen.search, chosen.fetch
     kinds = frozenset(kind for kind, backend in ((SEARCH, search), (FETCH, fetch)) if backend is not None)
     marks = tuple(kind.encode() for kind in sorted(kinds - native))
-    return ToolPlan(search, fetch, native, settings.web_search, servers, kinds, marks, secrets)
+    return ToolPlan(search, fetch, native, settings.web_search, chosen.servers, kinds, marks, chosen.secrets)
 
 
 def _choose_search(

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from dragoman.config.proxies import EnvironmentProxies
 from dragoman.config.settings import Fetch
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -28,7 +29,6 @@ from dragoman.net.client import (
 from dragoman.net.dial import ParsedUrl, parse_url
 from dragoman.net.guest_threads import resolve_guest_name
 from dragoman.net.headers import Header
-from dragoman.net.tasks import run_off_loop
 from dragoman.server_tools.addresses import to_ascii
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Inline
@@ -267,15 +267,8 @@ def _inaccessible(where: str, why: str) -> ToolFailure:
 class LinkedMediaFetcher:
     """Fetches the images and PDFs that a request links to, within the configured bounds."""
 
-    def __init__(
-        self,
-        send: SendRequest,
-        bounds: Fetch,
-        user_agent: str,
-        resolve: Resolve = resolve_guest_name,
-        proxies: EnvironmentProxies | None = None,
-    ) -> None:
-        self._fetcher = GuardedFetcher(send, resolve, proxies)
+    def __init__(self, fetcher: GuardedFetcher, bounds: Fetch, user_agent: str) -> None:
+        self._fetcher = fetcher
         headers = ((b"accept", b"image/*, application/pdf"), (b"user-agent", user_agent.encode()))
         self._rules = FetchRules(headers, bounds.max_bytes, bounds.timeout_s, _is_media, ports=None)
 

@@ -10,7 +10,7 @@ is left is checked.
 import codecs
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import urljoin
 
 from msgspec import Struct
@@ -83,16 +83,15 @@ class Tag(Struct, frozen=True):
     attributes: str  # as they are written
 
 
-def read_html(body: bytes, content_type: str, url: str, max_chars: int, check: Check = check_nothing) -> Readable:
+def read_html(page: str, url: str, max_chars: int, check: Check = check_nothing) -> Readable:
     """Return a page's title and readable text; links become absolute. At most `max_chars` characters."""
-    page = decode_text(body, content_type, check)
     title = _TITLE.search(page, 0, 200_000)
     text, truncated = "", False
     main = _search(_MAIN, page, 0, check)
     if main is not None:
-        text, truncated = _write(page, main, url, max_chars, "main", check)
+        text, truncated = _write(split_tags(page, main, check), url, max_chars, until="main")
     if not text:
-        text, truncated = _write(page, 0, url, max_chars, None, check)
+        text, truncated = _write(split_tags(page, 0, check), url, max_chars)
     return Readable(re.sub(r"\s+", " ", _unescape(title.group(1))).strip() if title else "", text, truncated)
 
 
@@ -188,9 +187,9 @@ def _end_of_tag(page: str, position: int, check: Check) -> int:
     return len(page)
 
 
-def _write(page: str, start: int, url: str, max_chars: int, until: str | None, check: Check) -> tuple[str, bool]:
+def _write(items: Iterable[str | Tag], url: str, max_chars: int, until: str | None = None) -> tuple[str, bool]:
     writer = _Writer(url)
-    for item in split_tags(page, start, check):
+    for item in items:
         if isinstance(item, str):
             writer.add_text(item)
         elif item.closes and item.name == until:

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from dragoman.config.settings import WebFetch
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.dial import parse_url
+from dragoman.net.errors import describe_fault
 from dragoman.net.guest_threads import run_on_page_thread
 from dragoman.net.headers import JSON
-from dragoman.net.tasks import describe_fault
 from dragoman.server_tools.addresses import DomainRules, to_ascii
 from dragoman.server_tools.guarded_fetch import MAX_URL, PORTS, Fetched, FetchRules, GuardedFetcher
 from dragoman.server_tools.readable import Check, TimeLimit, TooSlow, check_nothing, decode_text, read_html
@@ -179,7 +179,8 @@ def read_page(fetched: Fetched, max_chars: int, check: Check = check_nothing) ->
     if fetched.media_type == PDF:
         return WebPage(fetched.url, _file_name(fetched.url), pdf=base64.b64encode(fetched.body).decode())
     if fetched.media_type in HTML:
-        readable = read_html(fetched.body, fetched.content_type, fetched.url, max_chars, check)
+        page = decode_text(fetched.body, fetched.content_type, check)
+        readable = read_html(page, fetched.url, max_chars, check)
         return WebPage(fetched.url, readable.title or fetched.url, readable.text, truncated=readable.truncated)
     text = decode_text(fetched.body, fetched.content_type, check, max_chars)
     return WebPage(fetched.url, _file_name(fetched.url), text[:max_chars], truncated=len(text) > max_chars)

@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.config.settings import ResponsesSettings
-from dragoman.net.errors import BufferBudgetExceeded
-from dragoman.net.tasks import describe_fault, spawn
+from dragoman.net.errors import BufferBudgetExceeded, describe_fault
+from dragoman.net.tasks import spawn
 from dragoman.state.run_output import RunOutput, RunSink
 from dragoman.state.service import ResponseService, now
 from dragoman.state.stored_call import StoredCall
@@ -37,6 +37,7 @@ from dragoman.translate.hub.ports import StoredReply
 from dragoman.translate.hub.request import Json
 from dragoman.translate.protocols.responses.encode_response import (
     QUEUED_EVENTS,
+    ResponseProgress,
     encode_queued_stream,
     encode_stream_end,
     end_head,
@@ -111,7 +112,7 @@ class BackgroundRuns:
     """Queues, runs, follows and cancels background responses."""
 
     def __init__(self, service: ResponseService, runs: Runs, settings: Callable[[], ResponsesSettings]) -> None:
-        self._service = service
+        self.service = service
         self._runs = runs
         self._settings = settings
         self._execute: Execute | None = None
@@ -136,13 +137,13 @@ class BackgroundRuns:
     async def queue(self, state: StoredCall, request: RunRequest, *, stream: bool) -> ResponseRow:
         """Queue a response; raises RequestError if its owner has too many, or the store cannot be reached."""
         snapshot, most = state.snapshot, self._settings().max_unfinished_per_key
-        reply = StoredReply("queued", snapshot.stored_head("queued"), snapshot.settings, ())
+        reply = StoredReply("queued", snapshot.stored_head(ResponseProgress("queued")), snapshot.settings, ())
         row, items, _ = state.describe(reply)
         row = replace(row, mode=BACKGROUND_STREAM if stream else BACKGROUND)
-        run = QueuedRun(msgspec.msgpack.encode(request))
+        run = QueuedRun(msgspec.msgpack.encode(request), items=items)
         if stream:
             run = replace(run, events=encode_queued_stream(snapshot), last_event=QUEUED_EVENTS - 1)
-        if not await self._service.ask(self._runs.queue_run(row, items, run, most)):
+        if not await self.service.ask(self._runs.queue_run(row, run, most)):
             message = f"This key has {most} background responses that have not ended (see max_unfinished_per_key)."
             raise RequestError(Failure(Kind.RATE_LIMITED, message, retry_after=RETRY_AFTER_S))
         self.counts["queued"] += 1
@@ -152,10 +153,10 @@ class BackgroundRuns:
     async def cancel(self, row: ResponseRow) -> ResponseRow:
         """End a response, if it has not ended; return its row as it is then."""
         if row.status in UNFINISHED:
-            if await self._service.ask(self._end(row, "cancelled")):
+            if await self.service.ask(self._end(row, "cancelled")):
                 self.counts["cancelled"] += 1
             self.stop_running(row)
-            return await self._service.find(row.owner, row.id)
+            return await self.service.find(row.owner, row.id)
         return row
 
     def stop_running(self, row: ResponseRow) -> None:
@@ -171,7 +172,7 @@ class BackgroundRuns:
 
     async def load_events(self, row: ResponseRow, after: int, limit: int = BATCH) -> StoredEvents:
         """Return the next chunks of events after the one with this number."""
-        return await self._service.ask(self._runs.load_events(row.owner, row.id, after, limit))
+        return await self.service.ask(self._runs.load_events(row.owned_id, after, limit))
 
     async def _end(
         self, row: ResponseRow, status: str, failure: Failure | None = None, *, expired_at: int | None = None
@@ -180,9 +181,9 @@ class BackgroundRuns:
         head = end_head(row.head, status, failure)
         ending = Ending(status, head, expired_at=expired_at)
         if row.mode == BACKGROUND_STREAM:
-            response = await self._service.render(replace(row, status=status, head=head))
+            response = await self.service.render(replace(row, status=status, head=head))
             ending = replace(ending, make_event=lambda number: encode_stream_end(response, number))
-        return await self._runs.end_run(row.owner, row.id, ending, now())
+        return await self._runs.end_run(row.owned_id, ending, now())
 
     # Running
 
@@ -284,7 +285,7 @@ class BackgroundRuns:
     async def _execute_in_memory(self, active: ActiveRun, fields: dict[str, Json]) -> bool:
         """Read the context of a response and run it; return False, and forget it, if there is no memory for it now."""
         assert self._execute is not None
-        active.state = await self._service.ask(self._service.restore_call(active.row, fields))
+        active.state = await self.service.ask(self.service.restore_call(active.row, fields))
         while self._find_room() < 1:  # noqa: ASYNC110 (requests of clients end without an event)
             await asyncio.sleep(ROOM_CHECK_S)
         active.is_waiting = False

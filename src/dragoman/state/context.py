@@ -41,6 +41,14 @@ class ContextItem(Struct, frozen=True):
     row: ItemRow | None = None
 
 
+class OwnedResponses(Struct, frozen=True):
+    """What one owner has stored and has not expired by now."""
+
+    store: Responses
+    owner: str
+    now: int
+
+
 class Context(Struct, frozen=True):
     """What a request refers to, and its input with every reference replaced by the item that it names."""
 
@@ -145,9 +153,7 @@ async def load_chain(store: Responses, row: ResponseRow) -> tuple[ContextItem, .
     return items[places[-1] :] if places else items
 
 
-async def read_context(
-    store: Responses, owner: str, raw: dict[str, Json], now: int, memory: Memory = NO_MEMORY
-) -> Context:
+async def read_context(stored: OwnedResponses, raw: dict[str, Json], memory: Memory = NO_MEMORY) -> Context:
     """Return the context of a request; raises RequestError if it refers to something that its owner does not have.
 
     `memory` has the context and output of responses that are not in the store.
@@ -167,23 +173,23 @@ async def read_context(
     if previous is not None and previous in memory:
         earlier = memory[previous]
     elif previous is not None:
-        row = await store.find_response(owner, previous, now)
+        row = await stored.store.find_response(stored.owner, previous, stored.now)
         if row is None or row.status in ("queued", "in_progress"):
             raise previous_not_found(previous)
         if row.keeper:
             return Context((), tuple(map(ContextItem, items)), previous, keeper=row.keeper)
-        earlier = await load_chain(store, row)
+        earlier = await load_chain(stored.store, row)
         base = row.id if len(earlier) == row.chain_length else ""
     elif conversation is not None:
-        loaded = await store.load_conversation(owner, conversation)
+        loaded = await stored.store.load_conversation(stored.owner, conversation)
         if loaded is None:
             raise conversation_not_found(conversation)
         earlier, base = tuple(map(restore, loaded[1])), loaded[0].newest
-    resolved = await resolve_items(store, owner, earlier, items, now)
+    resolved = await resolve_items(stored, earlier, items)
     keeper = _find_keeper(earlier, resolved)
     if keeper:
         return Context((), tuple(map(ContextItem, items)), keeper=keeper)
-    _check_compactions(owner, items)
+    _check_compactions(stored.owner, items)
     if earlier or any(one.row is not None for one in resolved):
         check_context([one.item for one in earlier], [one.item for one in resolved])
     if len(earlier) + len(resolved) > MAX_ITEMS:
@@ -204,7 +210,7 @@ def _find_keeper(earlier: Sequence[ContextItem], items: Sequence[ContextItem]) -
 
 
 async def resolve_items(
-    store: Responses, owner: str, earlier: Sequence[ContextItem], items: Sequence[Item], now: int
+    stored: OwnedResponses, earlier: Sequence[ContextItem], items: Sequence[Item]
 ) -> tuple[ContextItem, ...]:
     """Replace references by what they name, and complete items that came back without their opaque part."""
     referenced = [str(item.get("id")) for item in items if type_of(item) == REFERENCE or lacks_opaque(item)]
@@ -212,7 +218,7 @@ async def resolve_items(
         return tuple(map(ContextItem, items))
     known = {str(one.item.get("id")): one.row or make_row(one.item) for one in earlier if one.item.get("id")}
     missing = [id for id in referenced if id not in known]
-    rows = (await store.find_items(owner, missing, now) if missing else {}) | known
+    rows = (await stored.store.find_items(stored.owner, missing, stored.now) if missing else {}) | known
     return tuple(_complete(item, rows) for item in items)
 
 

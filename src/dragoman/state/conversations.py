@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.state.context import conversation_not_found, make_row, mint, resolve_items
+from dragoman.state.context import OwnedResponses, conversation_not_found, make_row, mint, resolve_items
 from dragoman.state.service import ItemPage, ResponseService, now, render_item, render_page
-from dragoman.store.response_rows import ConversationRow, ItemRow
+from dragoman.store.response_rows import ConversationRow, ItemRow, OwnedId
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.translate.hub.request import Json
 from dragoman.translate.protocols.responses.state_items import check_ids, duplicate_item, read_input, read_metadata
@@ -61,7 +61,7 @@ class Conversations:
         rows = await self._read_items(owner, raw, held)
         if len(held) + len(rows) > MAX_ITEMS:
             raise BadRequest("/items", f"A conversation has at most {MAX_ITEMS} items, and this one has {len(held)}.")
-        room = await self._service.ask(self._store.append_items(owner, id, rows, self._service.bounds))
+        room = await self._service.ask(self._store.append_items(OwnedId(owner, id), rows, self._service.bounds))
         if room is None:
             raise conversation_not_found(id)
         self._service.check_room(room, "/items")
@@ -98,7 +98,7 @@ class Conversations:
             message = f"items has {len(items)} items; a call may add at most {MAX_ADDED}: add them in several calls."
             raise BadRequest("/items", message, code="array_above_max_length")
         check_ids(items)
-        resolved = await self._service.ask(resolve_items(self._store, owner, (), items, now()))
+        resolved = await self._service.ask(resolve_items(OwnedResponses(self._store, owner, now()), (), items))
         rows = tuple(one.row or make_row(one.item) for one in resolved)
         known = {row.id for row in held}
         for row in rows:

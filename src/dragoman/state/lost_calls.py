@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.store import Store, StoreError
-from dragoman.store.cut_calls import CUT_CALL_LIFE_S, MAX_CUT_CALLS, MAX_CUT_CALLS_PER_TENANT
+from dragoman.store.cut_calls import CUT_CALL_LIFE_S, MAX_CUT_CALLS, MAX_CUT_CALLS_PER_TENANT, CutCallRow
 from dragoman.translate.hub.failure import describe_cause
 from dragoman.translate.hub.request import Refusal, Request, Role, Text, ToolCall, ToolResult, Turn
 
@@ -112,7 +112,7 @@ class LostCalls:
             del self._own[entry]
         while len(self._own) > MAX_CUT_CALLS:
             self._own.popitem(last=False)
-        await self._ask(lambda store: store.remember_cut(tenant, digest, packed, now))
+        await self._ask(lambda store: store.remember_cut(CutCallRow(tenant, digest, packed), now))
 
     async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
         now = int(self._clock())

@@ -14,15 +14,16 @@ from dragoman.state.context import (
     NO_MEMORY,
     Context,
     Memory,
+    OwnedResponses,
     conversation_not_found,
     read_context,
     read_conversation,
     response_not_found,
     restore,
 )
-from dragoman.state.stored_call import ConversationLease, StoredCall, Terms
+from dragoman.state.stored_call import ConversationLease, ParsedBody, StoredCall, Terms
 from dragoman.store import Store, StoreError
-from dragoman.store.response_rows import ItemRow, ResponseRow, Room, StorageBounds, split_digests
+from dragoman.store.response_rows import ItemRow, OwnedId, ResponseRow, Room, StorageBounds, split_digests
 from dragoman.store.responses import Responses
 from dragoman.store.runs import Runs
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError, describe_cause
@@ -75,12 +76,14 @@ class ResponseService:
         terms = self._terms(owner, wants=wants is not False)
         lease = await self._lease(owner, raw) if terms.keeps and raw.get("conversation") is not None else None
         try:
-            context = await self.ask(read_context(self.store, owner, raw, now(), memory))
+            context = await self.ask(read_context(OwnedResponses(self.store, owner, now()), raw, memory))
         except BaseException:
             if lease is not None:
                 await lease.release()
             raise
-        return StoredCall(self.store, terms, raw, context, size, lease)
+        state = StoredCall(self.store, terms, ParsedBody(raw, size), context)
+        state.lock = lease
+        return state
 
     async def restore_call(self, row: ResponseRow, fields: dict[str, Json]) -> StoredCall:
         """Return the state of a call whose response is queued, from what was stored of it and the request's fields."""
@@ -88,7 +91,8 @@ class ResponseService:
         previous = read_id(fields, "previous_response_id")
         context = Context(items[: row.input_start], items[row.input_start :], previous, row.conversation or None)
         size = sum(one.row.size for one in context.items if one.row is not None)
-        state = StoredCall(self.store, Terms(row.owner, True, row.expires_at - row.created_at), fields, context, size)
+        terms = Terms(row.owner, True, row.expires_at - row.created_at)
+        state = StoredCall(self.store, terms, ParsedBody(fields, size), context)
         state.id, state.created, state.in_background = row.id, row.created_at, True
         return state
 
@@ -100,7 +104,7 @@ class ResponseService:
         if await self.ask(self.store.find_conversation(owner, conversation)) is None:
             raise conversation_not_found(conversation)
         self.check_room(await self.ask(self.store.find_room(owner, self.bounds)), "/conversation")
-        lease = ConversationLease(self.store, owner, conversation)
+        lease = ConversationLease(self.store, OwnedId(owner, conversation))
         if not await self.ask(lease.take()):
             message = "Another process is currently operating on this conversation. Please retry in a few seconds."
             raise BadRequest("/conversation", message, code="conversation_locked")

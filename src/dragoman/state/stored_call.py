@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from dragoman.net.tasks import spawn
 from dragoman.state.context import Context, ContextItem, digest_item, mint, restore
 from dragoman.store import StoreError
-from dragoman.store.response_rows import ConversationLock, ItemRow, ResponseRow
+from dragoman.store.response_rows import ItemRow, OwnedId, ResponseRow, TimedLock
 from dragoman.store.responses import Responses
 from dragoman.translate.hub.failure import BadRequest, describe_cause
 from dragoman.translate.hub.loss import Ledger
@@ -22,6 +22,9 @@ from dragoman.translate.hub.request import Json, Request
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.protocols.responses.encode_response import (
     QUEUED_EVENTS,
+    MadeResponse,
+    ResponseIdentity,
+    ResponseProgress,
     Snapshot,
     encode_made,
     encode_stream,
@@ -40,9 +43,8 @@ EXTEND_EVERY_S = 20.0
 class ConversationLease:
     """Holds the lock of one conversation, and extends it until it is released."""
 
-    def __init__(self, store: Responses, owner: str, conversation: str) -> None:
+    def __init__(self, store: Responses, conversation: OwnedId) -> None:
         self._store = store
-        self._owner = owner
         self._conversation = conversation
         self._token = secrets.token_hex(16)
         self._extending: asyncio.Task[None] | None = None
@@ -58,7 +60,7 @@ class ConversationLease:
         if self._extending is not None:
             self._extending.cancel()
         try:
-            await self._store.unlock_conversation(self._owner, self._conversation, self._token)
+            await self._store.unlock_conversation(self._conversation, self._token)
         except StoreError as error:
             log.warning("a conversation stays locked for up to %d s: %s", LEASE_S, error)
 
@@ -72,8 +74,8 @@ class ConversationLease:
 
     async def _lock(self) -> bool:
         now = int(time.time())
-        lock = ConversationLock(self._token, now + LEASE_S)
-        return await self._store.lock_conversation(self._owner, self._conversation, lock, now)
+        lock = TimedLock(self._token, now + LEASE_S)
+        return await self._store.lock_conversation(self._conversation, lock, now)
 
 
 COMMIT_TIMEOUT_S = 5.0
@@ -92,6 +94,13 @@ class Terms(Struct, frozen=True):
     keeps: bool
     retention_s: int
     why_not: str = ""  # why nothing is kept although the client wants it
+
+
+class ParsedBody(Struct, frozen=True):
+    """The body of a request: its fields, and how many bytes they were."""
+
+    fields: dict[str, Json]
+    size: int
 
 
 class RecordedState(Struct, kw_only=True):
@@ -118,23 +127,21 @@ class StoredCall:
         self,
         store: Responses | None,  # None in a replay: nothing is written
         terms: Terms,
-        raw: dict[str, Json],
+        body: ParsedBody,
         context: Context,
-        size: int,
-        lock: ConversationLease | None = None,
     ) -> None:
-        self.lock = lock
+        self.lock: ConversationLease | None = None
         self.id = mint("resp_")
         self.context = context
         self.pinned = context.keeper
         self.route = ""
         self.memory: Remember | None = None  # of its connection, so that its items must be seen
         self.in_background = False  # its response was queued, and whoever runs it stores its end
-        self.size = size + context.earlier_bytes
+        self.size = body.size + context.earlier_bytes
         self.created = int(time.time())
         self._store = store
         self._terms = terms
-        self.raw = raw
+        self.raw = body.fields
         self.taken: StoredReply | None = None  # the complete reply
         self._keeper: tuple[str, str, str] | None = None
         self._items = ItemIdReader()
@@ -253,7 +260,8 @@ class StoredCall:
     async def cancel(self, *, has_begun: bool) -> None:
         """Store that the reply was cancelled if its client may know its id, and release the conversation."""
         if has_begun and self.committed is None and self.keeps and self._keeper is None:
-            self._take(StoredReply("cancelled", self.snapshot.stored_head("cancelled"), self.snapshot.settings, ()))
+            head = self.snapshot.stored_head(ResponseProgress("cancelled"))
+            self._take(StoredReply("cancelled", head, self.snapshot.settings, ()))
             await self.commit()
         await self.release()
 
@@ -270,19 +278,20 @@ class StoredCall:
 
     @property
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.id, str(self.raw.get("model")), self.created, self.raw, self.fields)
+        identity = ResponseIdentity(self.id, str(self.raw.get("model")), self.created)
+        return Snapshot(identity, self.raw, self.fields)
 
     def make_body(self, output: Sequence[Item], usage: Usage | Raw) -> bytes:
         """Take a response that the gateway itself makes, and return it as one body."""
-        snapshot, completed = self.snapshot, int(time.time())
-        self._take(make_stored_reply(snapshot, output, usage, completed))
-        return encode_made(snapshot, output, usage, completed)
+        made = MadeResponse(self.snapshot, output, usage, int(time.time()))
+        self._take(make_stored_reply(made))
+        return encode_made(made)
 
     def make_events(self, output: Sequence[Item], usage: Usage | Raw, *, done: bool) -> bytes:
         """Do the same with a stream of events; `done`: with [DONE] at its end."""
-        snapshot, completed = self.snapshot, int(time.time())
-        self._take(make_stored_reply(snapshot, output, usage, completed))
-        return encode_stream(snapshot, output, usage, completed, done=done)
+        made = MadeResponse(self.snapshot, output, usage, int(time.time()))
+        self._take(make_stored_reply(made))
+        return encode_stream(made, done=done)
 
     def _take(self, reply: StoredReply) -> None:
         """Take a reply that is complete, before its last event is sent."""
@@ -359,7 +368,7 @@ def restore_call(recorded: RecordedState, body: bytes) -> StoredCall:
     raw = read_request(body)
     if recorded.in_background:
         raw["background"] = True  # as the client requested it, unlike the process that ran the response
-    state = StoredCall(None, terms, raw, context, len(body))
+    state = StoredCall(None, terms, ParsedBody(raw, len(body)), context)
     state.in_background, state.created = recorded.in_background, recorded.created
     state.memory = (lambda id, items: None) if recorded.is_remembered else None
     return state

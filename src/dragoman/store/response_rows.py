@@ -30,6 +30,13 @@ BACKGROUND, BACKGROUND_STREAM = "background", "background stream"  # modes
 UNFINISHED = ("queued", "in_progress")  # statuses of a background response that has not ended
 
 
+class OwnedId(Struct, frozen=True, order=True):
+    """Names one response or conversation: two owners may have one with the same id."""
+
+    owner: str
+    id: str
+
+
 class ItemRow(Struct, frozen=True):
     digest: bytes
     id: str  # the item's own id; empty for settings
@@ -69,6 +76,10 @@ class ResponseRow(Struct, frozen=True):
     account: str = ""  # which of the keeper's credentials
     mode: str = ""  # BACKGROUND or BACKGROUND_STREAM; empty: it was stored once it was complete
     base: str = ""  # a response whose context and output are the first `input_start` items of the context
+
+    @property
+    def owned_id(self) -> OwnedId:
+        return OwnedId(self.owner, self.id)
 
     @property
     def digests(self) -> tuple[bytes, ...]:
@@ -111,6 +122,13 @@ class StorageBounds(Struct, frozen=True):
     total_bytes: int
 
 
+class RemovalRule(Struct, frozen=True):
+    """Which responses are removed: those that have expired by now, and those that exceed the bounds."""
+
+    now: int
+    bounds: StorageBounds
+
+
 class Room(Enum):
     """Whether conversations may grow, or which bound they have reached."""
 
@@ -120,8 +138,8 @@ class Room(Enum):
     FULL = "full"  # conversations of all owners
 
 
-class ConversationLock(Struct, frozen=True):
-    """Who works on a conversation, and until when others must wait."""
+class TimedLock(Struct, frozen=True):
+    """Who works on a conversation or runs a response, and until when others must wait."""
 
     token: str
     until: int
@@ -137,6 +155,7 @@ class QueuedRun(Struct, frozen=True):
     request: bytes  # what a process needs to run it
     events: bytes = b""  # the first ones, if it is streamed
     last_event: int = -1  # their last number
+    items: Sequence[ItemRow] = ()  # that the response refers to
 
 
 class RunRow(Struct, frozen=True):

@@ -11,13 +11,15 @@ from dragoman.store.response_rows import (
     CONVERSATION_BYTES,
     DIGEST_BYTES,
     MEMBER_BYTES,
-    ConversationLock,
     ConversationRow,
     ItemRow,
     Kept,
+    OwnedId,
+    RemovalRule,
     ResponseRow,
     Room,
     StorageBounds,
+    TimedLock,
     split_digests,
 )
 from dragoman.store.stored_conversations import COLUMNS as CONVERSATION_COLUMNS
@@ -173,8 +175,9 @@ class Responses(StorePart):
         with the most loses some.
         """
         removed = 0
-        for owner in await self._list_owners_to_clean(now, bounds):
-            removed += await self._remove_surplus(owner, now, bounds, limit - removed)
+        rule = RemovalRule(now, bounds)
+        for owner in await self._list_owners_to_clean(rule):
+            removed += await self._remove_surplus(owner, rule, limit - removed)
             if removed >= limit:
                 return removed
         if removed or (await self.measure()).bytes <= bounds.total_bytes:
@@ -186,12 +189,12 @@ class Responses(StorePart):
         return 0
 
     @reads
-    async def _list_owners_to_clean(self, session: Session, now: int, bounds: StorageBounds) -> list[str]:
-        return await list_owners_to_clean(session, now, bounds)
+    async def _list_owners_to_clean(self, session: Session, rule: RemovalRule) -> list[str]:
+        return await list_owners_to_clean(session, rule)
 
     @writes
-    async def _remove_surplus(self, session: Session, owner: str, now: int, bounds: StorageBounds, limit: int) -> int:
-        return await remove_surplus(session, owner, now, bounds, limit)
+    async def _remove_surplus(self, session: Session, owner: str, rule: RemovalRule, limit: int) -> int:
+        return await remove_surplus(session, owner, rule, limit)
 
     @reads
     async def _list_largest(self, session: Session) -> list[str]:
@@ -258,11 +261,12 @@ class Responses(StorePart):
 
     @writes
     async def append_items(
-        self, session: Session, owner: str, conversation: str, items: Sequence[ItemRow], bounds: StorageBounds
+        self, session: Session, conversation: OwnedId, items: Sequence[ItemRow], bounds: StorageBounds
     ) -> Room | None:
         """Add items at the end of a conversation, if there is room for them; None if there is no such conversation."""
+        owner = conversation.owner
         async with change(session, owner) as changes:
-            row = await find_conversation(session, owner, conversation)
+            row = await find_conversation(session, owner, conversation.id)
             if row is None:
                 return None
             room = await find_room(session, owner, Kept(conversation_bytes=_measure(items)), bounds)
@@ -297,9 +301,7 @@ class Responses(StorePart):
             return row is not None and await unlink_item(changes, row, item)
 
     @writes
-    async def lock_conversation(
-        self, session: Session, owner: str, conversation: str, lock: ConversationLock, now: int
-    ) -> bool:
+    async def lock_conversation(self, session: Session, conversation: OwnedId, lock: TimedLock, now: int) -> bool:
         """Take the lock, or extend it if the token is its own; False if another holds it.
 
         A background response of the conversation that has not ended holds it too.
@@ -309,13 +311,14 @@ class Responses(StorePart):
             " AND (lock_until <= $5 OR lock_token = $3)"
             " AND NOT EXISTS (SELECT 1 FROM dragoman.background_runs WHERE owner = $1 AND conversation = $2)"
         )
-        return bool(await session.execute(statement, owner, conversation, lock.token, lock.until, now))
+        values = (conversation.owner, conversation.id, lock.token, lock.until, now)
+        return bool(await session.execute(statement, *values))
 
     @writes
-    async def unlock_conversation(self, session: Session, owner: str, conversation: str, token: str) -> None:
+    async def unlock_conversation(self, session: Session, conversation: OwnedId, token: str) -> None:
         """Release the lock if this token holds it."""
         statement = "UPDATE dragoman.conversations SET lock_until = 0 WHERE owner = $1 AND id = $2 AND lock_token = $3"
-        await session.execute(statement, owner, conversation, token)
+        await session.execute(statement, conversation.owner, conversation.id, token)
 
 
 async def _read_context(session: Session, row: ResponseRow) -> bytes:

@@ -12,13 +12,14 @@ from dragoman.store.response_rows import (
     Ending,
     EventChunk,
     FinishedRun,
-    ItemRow,
     Kept,
+    OwnedId,
     QueuedRun,
     ResponseRow,
     RunEvents,
     RunRow,
     StoredEvents,
+    TimedLock,
 )
 from dragoman.store.stored_conversations import add_reply
 from dragoman.store.stored_items import add_items, add_references
@@ -72,21 +73,19 @@ class Runs(StorePart):
     """
 
     @writes
-    async def queue_run(
-        self, session: Session, row: ResponseRow, items: Sequence[ItemRow], run: QueuedRun, most: int
-    ) -> bool:
+    async def queue_run(self, session: Session, row: ResponseRow, run: QueuedRun, most: int) -> bool:
         """Add a queued response with its items; False if its owner has `most` that have not ended."""
         await session.lock(row.owner)
         counting = "SELECT count(*) FROM dragoman.background_runs WHERE owner = $1"
         [unfinished] = await session.fetch(int, counting, row.owner)
-        if unfinished >= most or not await save_response(session, Save(row, items)):
+        if unfinished >= most or not await save_response(session, Save(row, run.items)):
             return False
         async with change(session) as changes:
             await session.execute(ADD_RUN, row.owner, row.id, row.conversation, run.request, run.last_event)
             changes.count(row.owner, Kept(bytes=EVENTS_BYTES + len(run.request)))
             if run.events:
                 chunk = EventChunk(0, run.last_event, run.events)
-                await _add_chunk(changes, row.owner, row.id, chunk, row.created_at)
+                await _add_chunk(changes, row.owned_id, chunk, row.created_at)
         return True
 
     async def claim_runs(self, tokens: Sequence[str], until: int, per_owner: int) -> tuple[RunRow, ...]:
@@ -96,31 +95,29 @@ class Runs(StorePart):
         """
         runs: list[RunRow] = []
         # More than there are tokens, as other processes take some of them. Reading takes no lock.
-        for owner, id in await self._list_queued(per_owner, 2 * len(tokens)):
+        for queued in await self._list_queued(per_owner, 2 * len(tokens)):
             if len(runs) == len(tokens):
                 break
-            run = await self._claim(owner, id, tokens[len(runs)], until, per_owner)
+            run = await self._claim(queued, TimedLock(tokens[len(runs)], until), per_owner)
             if run is not None:
                 runs.append(run)
         return tuple(runs)
 
     @reads
-    async def _list_queued(self, session: Session, per_owner: int, limit: int) -> list[tuple[str, str]]:
-        return await session.fetch(_make_pair, QUEUED, per_owner, limit)
+    async def _list_queued(self, session: Session, per_owner: int, limit: int) -> list[OwnedId]:
+        return await session.fetch(OwnedId, QUEUED, per_owner, limit)
 
     @writes
-    async def _claim(
-        self, session: Session, owner: str, id: str, token: str, until: int, per_owner: int
-    ) -> RunRow | None:
-        await session.lock(owner)
-        request = await find(session, bytes, CLAIM, owner, id, token, until, per_owner)
+    async def _claim(self, session: Session, run: OwnedId, lock: TimedLock, per_owner: int) -> RunRow | None:
+        await session.lock(run.owner)
+        request = await find(session, bytes, CLAIM, run.owner, run.id, lock.token, lock.until, per_owner)
         if request is None:  # another process was faster
             return None
         beginning = (
             f"UPDATE dragoman.responses SET status = 'in_progress' WHERE owner = $1 AND id = $2 RETURNING {COLUMNS}"
         )
-        [row] = await session.fetch(ResponseRow, beginning, owner, id)
-        return RunRow(row, token, request)
+        [row] = await session.fetch(ResponseRow, beginning, run.owner, run.id)
+        return RunRow(row, lock.token, request)
 
     @writes
     async def extend_claims(self, session: Session, tokens: Sequence[str], until: int) -> frozenset[str]:
@@ -140,16 +137,16 @@ class Runs(StorePart):
         statement = "UPDATE dragoman.background_runs SET last_event = $2 WHERE token = $1 RETURNING owner, id"
         async with change(session) as changes:
             for one in events:
-                found = await find(session, _make_pair, statement, one.token, one.chunk.last)
+                found = await find(session, OwnedId, statement, one.token, one.chunk.last)
                 if found is not None:
-                    await _add_chunk(changes, *found, one.chunk, now)
+                    await _add_chunk(changes, found, one.chunk, now)
 
     @writes
     async def finish_run(self, session: Session, finished: FinishedRun, now: int) -> bool:
         """Store how a claimed response has ended; False if others have ended it."""
         row = finished.row
         async with change(session, row.owner) as changes:
-            if await _end_run(changes, REMOVE_CLAIMED, row.owner, row.id, finished.token) is None:
+            if await _end_run(changes, REMOVE_CLAIMED, row.owned_id, finished.token) is None:
                 return False
             reading = f"SELECT {COLUMNS} FROM dragoman.responses WHERE owner = $1 AND id = $2"
             [queued] = await session.fetch(ResponseRow, reading, row.owner, row.id)
@@ -164,26 +161,26 @@ class Runs(StorePart):
             await session.execute(ending, row.owner, row.id, row.status, row.route, row.head, row.output)
             changes.count(row.owner, Kept(bytes=measure_row(ended) - measure_row(queued)))
             for chunk in finished.chunks:
-                await _add_chunk(changes, row.owner, row.id, chunk, now)
+                await _add_chunk(changes, row.owned_id, chunk, now)
             if finished.appended:
                 await add_reply(changes, ended, finished.appended)
         return True
 
     @writes
-    async def end_run(self, session: Session, owner: str, id: str, ending: Ending, now: int) -> bool:
+    async def end_run(self, session: Session, run: OwnedId, ending: Ending, now: int) -> bool:
         """End a response without a reply; False if it has ended already."""
-        async with change(session, owner) as changes:
-            last = await _end_run(changes, REMOVE_RUN, owner, id, ending.expired_at)
+        async with change(session, run.owner) as changes:
+            last = await _end_run(changes, REMOVE_RUN, run, ending.expired_at)
             if last is None:
                 return False
             reading = "SELECT length(head) FROM dragoman.responses WHERE owner = $1 AND id = $2"
-            [length] = await session.fetch(int, reading, owner, id)
+            [length] = await session.fetch(int, reading, run.owner, run.id)
             statement = "UPDATE dragoman.responses SET status = $3, head = $4 WHERE owner = $1 AND id = $2"
-            await session.execute(statement, owner, id, ending.status, ending.head)
-            changes.count(owner, Kept(bytes=len(ending.head) - length))
+            await session.execute(statement, run.owner, run.id, ending.status, ending.head)
+            changes.count(run.owner, Kept(bytes=len(ending.head) - length))
             if ending.make_event is not None:
                 chunk = EventChunk(last + 1, last + 1, ending.make_event(last + 1))
-                await _add_chunk(changes, owner, id, chunk, now)
+                await _add_chunk(changes, run, chunk, now)
         return True
 
     @reads
@@ -200,7 +197,7 @@ class Runs(StorePart):
         return tuple(runs)
 
     @reads
-    async def load_events(self, session: Session, owner: str, id: str, after: int, limit: int) -> StoredEvents:
+    async def load_events(self, session: Session, run: OwnedId, after: int, limit: int) -> StoredEvents:
         """Return at most `limit` chunks with events whose number is greater than `after`, in order."""
         running = "SELECT 1 FROM dragoman.background_runs WHERE owner = $1 AND id = $2"
         statement = (
@@ -208,43 +205,39 @@ class Runs(StorePart):
             " ORDER BY first LIMIT $4"
         )
         # In this order: a response that has ended has all its events.
-        is_running = await find(session, int, running, owner, id) is not None
-        chunks = await session.fetch(EventChunk, statement, owner, id, after, limit)
+        is_running = await find(session, int, running, run.owner, run.id) is not None
+        chunks = await session.fetch(EventChunk, statement, run.owner, run.id, after, limit)
         return StoredEvents(tuple(chunks), is_running)
 
     @writes
     async def remove_events(self, session: Session, before: int, limit: int) -> int:
         """Remove the events of at most `limit` responses that have ended before this time; return how many."""
         async with change(session) as changes:
-            ended = {*await session.fetch(_make_pair, ENDED_EVENTS, before, limit)}  # once for each chunk
-            for owner, id in sorted(ended):
-                await remove_events(changes, owner, id)
+            ended = {*await session.fetch(OwnedId, ENDED_EVENTS, before, limit)}  # once for each chunk
+            for run in sorted(ended):
+                await remove_events(changes, run)
         return len(ended)
 
 
-async def _end_run(changes: Changes, statement: str, owner: str, id: str, condition: str | int | None) -> int | None:
+async def _end_run(changes: Changes, statement: str, run: OwnedId, condition: str | int | None) -> int | None:
     """Remove the row of a run; return the number of its last event, None if the condition does not hold."""
-    found = await find(changes.session, _make_end, statement, owner, id, condition)
+    found = await find(changes.session, _make_end, statement, run.owner, run.id, condition)
     if found is None:
         return None
     last, size = found
-    changes.count(owner, Kept(bytes=-size - EVENTS_BYTES))
+    changes.count(run.owner, Kept(bytes=-size - EVENTS_BYTES))
     return last
 
 
-async def _add_chunk(changes: Changes, owner: str, id: str, chunk: EventChunk, now: int) -> None:
+async def _add_chunk(changes: Changes, run: OwnedId, chunk: EventChunk, now: int) -> None:
     if not chunk.body:
-        await remove_events(changes, owner, id)
-    elif await changes.session.execute(ADD_EVENTS, owner, id, chunk.first, chunk.last, chunk.body, now):
-        changes.count(owner, Kept(bytes=len(chunk.body) + EVENTS_BYTES))
+        await remove_events(changes, run)
+    elif await changes.session.execute(ADD_EVENTS, run.owner, run.id, chunk.first, chunk.last, chunk.body, now):
+        changes.count(run.owner, Kept(bytes=len(chunk.body) + EVENTS_BYTES))
 
 
 def _make_end(last: int, size: int) -> tuple[int, int]:
     return last, size
-
-
-def _make_pair(owner: str, id: str) -> tuple[str, str]:
-    return owner, id
 
 
 def _make_claim(owner: str, id: str, token: str, request: bytes) -> tuple[str, str, str, bytes]:

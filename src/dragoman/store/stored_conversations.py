@@ -4,6 +4,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from dragoman.store.database import Session, find, insert
 from dragoman.store.response_rows import DIGEST_BYTES, MEMBER_BYTES, ConversationRow, Kept, ResponseRow
 from dragoman.store.stored_items import add_references, measure_items, release
@@ -43,7 +45,7 @@ async def link_items(changes: Changes, row: ConversationRow, digests: Sequence[b
     [last] = await session.fetch(int, counting, owner, row.id)
     rows = [(owner, row.id, place, digest) for place, digest in enumerate(digests, last + 1)]
     await insert(session, "dragoman.conversation_items (owner, conversation, place, digest)", rows)
-    await _resize(changes, row, digests, 1, newest)
+    await _resize(changes, replace(row, newest=newest), digests, 1)
 
 
 async def unlink_item(changes: Changes, row: ConversationRow, item: str) -> bool:
@@ -53,17 +55,15 @@ async def unlink_item(changes: Changes, row: ConversationRow, item: str) -> bool
         " (SELECT digest FROM dragoman.response_items WHERE owner = $1 AND id = $3 AND id <> '') RETURNING digest"
     )
     removed = await changes.session.fetch(bytes, removing, row.owner, row.id, item)
-    await _resize(changes, row, removed, -1)
+    await _resize(changes, replace(row, newest=""), removed, -1)
     await release(changes, row.owner, removed)
     return bool(removed)
 
 
-async def _resize(
-    changes: Changes, row: ConversationRow, digests: Sequence[bytes], sign: int, newest: str = ""
-) -> None:
-    """Count items that were added to a conversation, or removed from it."""
+async def _resize(changes: Changes, row: ConversationRow, digests: Sequence[bytes], sign: int) -> None:
+    """Count items that were added to a conversation, or removed from it, and store which response is its newest."""
     sizes = await measure_items(changes.session, row.owner, digests)
     size = sign * sum(MEMBER_BYTES + sizes.get(digest, 0) for digest in digests)
     changes.count(row.owner, Kept(bytes=sign * MEMBER_BYTES * len(digests), conversation_bytes=size))
     statement = "UPDATE dragoman.conversations SET bytes = bytes + $3, newest = $4 WHERE owner = $1 AND id = $2"
-    await changes.session.execute(statement, row.owner, row.id, size, newest)
+    await changes.session.execute(statement, row.owner, row.id, size, row.newest)

@@ -12,7 +12,15 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from dragoman.store.database import Session, fetch_among, find
-from dragoman.store.response_rows import DIGEST_BYTES, EVENTS_BYTES, RESPONSE_BYTES, Kept, ResponseRow, StorageBounds
+from dragoman.store.response_rows import (
+    DIGEST_BYTES,
+    EVENTS_BYTES,
+    RESPONSE_BYTES,
+    Kept,
+    OwnedId,
+    RemovalRule,
+    ResponseRow,
+)
 from dragoman.store.stored_items import release
 from dragoman.store.stored_totals import Changes, change, read_totals
 
@@ -95,14 +103,14 @@ async def _remove_run(changes: Changes, row: ResponseRow) -> None:
     removing = "DELETE FROM dragoman.background_runs WHERE owner = $1 AND id = $2 RETURNING length(request)"
     for size in await changes.session.fetch(int, removing, row.owner, row.id):
         changes.count(row.owner, Kept(bytes=-size - EVENTS_BYTES))
-    await remove_events(changes, row.owner, row.id)
+    await remove_events(changes, row.owned_id)
 
 
-async def remove_events(changes: Changes, owner: str, id: str) -> None:
+async def remove_events(changes: Changes, response: OwnedId) -> None:
     """Remove the events of a response."""
     removing = "DELETE FROM dragoman.response_events WHERE owner = $1 AND id = $2 RETURNING length(body)"
-    for size in await changes.session.fetch(int, removing, owner, id):
-        changes.count(owner, Kept(bytes=-size - EVENTS_BYTES))
+    for size in await changes.session.fetch(int, removing, response.owner, response.id):
+        changes.count(response.owner, Kept(bytes=-size - EVENTS_BYTES))
 
 
 async def _release_bases(changes: Changes, owner: str, bases: Iterable[str]) -> list[bytes]:
@@ -135,9 +143,10 @@ async def _remove_unused(changes: Changes, owner: str, ids: Sequence[str]) -> li
     return rows
 
 
-async def list_owners_to_clean(session: Session, now: int, bounds: StorageBounds) -> list[str]:
+async def list_owners_to_clean(session: Session, rule: RemovalRule) -> list[str]:
     """Return the owners that have something expired, or more than they may have."""
-    return await session.fetch(str, NEEDS_CLEANING, now, bounds.per_owner, bounds.owner_bytes)
+    bounds = rule.bounds
+    return await session.fetch(str, NEEDS_CLEANING, rule.now, bounds.per_owner, bounds.owner_bytes)
 
 
 async def has_expired(session: Session, owner: str, now: int) -> bool:
@@ -165,11 +174,12 @@ async def _remove_expired(changes: Changes, owner: str, now: int, limit: int) ->
     return len(rows) + await remove_responses(changes, owner, _take(expired, limit - len(rows)))
 
 
-async def remove_surplus(session: Session, owner: str, now: int, bounds: StorageBounds, limit: int) -> int:
+async def remove_surplus(session: Session, owner: str, rule: RemovalRule, limit: int) -> int:
     """Remove at most `limit` responses of an owner that have expired or exceed the bounds; return how many rows."""
+    bounds = rule.bounds
     async with change(session, owner) as changes:
         before = await read_totals(session, owner)
-        removed = await _remove_expired(changes, owner, now, limit)
+        removed = await _remove_expired(changes, owner, rule.now, limit)
         held = before + changes.of(owner)
         if removed < limit and held.responses > bounds.per_owner:
             most = min(limit - removed, held.responses - bounds.per_owner)
@@ -177,7 +187,8 @@ async def remove_surplus(session: Session, owner: str, now: int, bounds: Storage
             removed += await remove_responses(changes, owner, _take(oldest, most))
             held = before + changes.of(owner)
         if removed < limit and held.bytes > bounds.owner_bytes:
-            removed += await _remove_ends(changes, owner, held, held.bytes - bounds.owner_bytes, limit - removed)
+            most = _estimate_count(held, held.bytes - bounds.owner_bytes)
+            removed += await _remove_ends(changes, owner, min(most, limit - removed))
     return removed
 
 
@@ -187,18 +198,22 @@ async def remove_from_largest(session: Session, owner: str, total_bytes: int, li
         surplus = (await read_totals(session)).bytes - total_bytes
         if surplus <= 0:
             return 0
-        return await _remove_ends(changes, owner, await read_totals(session, owner), surplus, limit)
+        most = _estimate_count(await read_totals(session, owner), surplus)
+        return await _remove_ends(changes, owner, min(most, limit))
 
 
-async def _remove_ends(changes: Changes, owner: str, held: Kept, surplus: int, limit: int) -> int:
-    """Remove responses of about this size in all: from the end of the chain that was left longest.
+def _estimate_count(held: Kept, surplus: int) -> int:
+    """Return how many responses of average size make up the surplus."""
+    return -(-surplus // max(1, held.bytes // held.responses)) if held.responses > 0 else 0
+
+
+async def _remove_ends(changes: Changes, owner: str, most: int) -> int:
+    """Remove at most `most` responses, from the end of the chain that was left longest.
 
     What continues a response is younger than it, so the other chains stay whole.
     """
-    if held.responses <= 0:
+    if most <= 0:
         return 0
-    average = max(1, held.bytes // held.responses)
-    most = min(limit, -(-surplus // average))
     chosen: list[Choice] = []
     for end in await changes.session.fetch(_make_choice, FIND_ENDS, owner, most):
         chosen.append(end)

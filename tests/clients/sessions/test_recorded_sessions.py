@@ -175,7 +175,9 @@ def test_no_machine_and_no_secret_is_in_a_recording(name: str) -> None:
     assert not SECRET_HEADERS & {header for request in read_requests(name) for header, _ in request.headers}
 
 
-@pytest.mark.parametrize("leak", ["/tmp/session1/project", "/root/.codex/auth.json", "/home/jane/x", "127.0.0.1:4000"])
+@pytest.mark.parametrize(
+    "leak", ["/tmp/session1/project", "/home/joe/.codex/auth.json", "/home/jane/x", "127.0.0.1:4000"]
+)
 def test_a_name_of_a_machine_would_be_found(leak: str) -> None:
     assert MACHINE.search(f'{{"cwd":"{leak}"}}')
 

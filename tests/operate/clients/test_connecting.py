@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
 from dragoman.operate.clients.connecting import RECIPES, Recipe
 from dragoman.operate.clients.launching import choose_model
@@ -18,7 +18,7 @@ FILES = [pytest.param(recipe, id=name) for name, recipe in RECIPES.items() if re
 
 def config_in(directory: Path, toml: str) -> Config:
     (directory / "dragoman.toml").write_text(toml)
-    return load(None, {}, directory, directory)
+    return ConfigSource(None, {}, directory, directory).read()
 
 
 def no_list() -> list[str]:

@@ -6,12 +6,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.operate.clients.client_settings import claude_environment
 from dragoman.operate.clients.connecting import RECIPES
 from dragoman.operate.clients.launching import (
     KEPT_FILES,
     LAUNCHES,
+    ClientStart,
     find_program,
     find_shared_directory,
     find_window,
@@ -26,7 +27,7 @@ TO = GatewayTarget("http://127.0.0.1:8484", 'my "model"', 200_000)
 def test_the_key_is_in_the_environment_and_not_in_the_arguments(name: str) -> None:
     launch = LAUNCHES[name]
     assert launch.recipe in RECIPES
-    words, environ = make_command(launch, "/bin/x", TO, ("a",), "fake-key-1", {"KEPT": "1"})
+    words, environ = make_command(ClientStart(launch, "/bin/x", ("a",)), TO, "fake-key-1", {"KEPT": "1"})
     assert (words[0], words[-1], environ["KEPT"]) == ("/bin/x", "a", "1")
     assert "fake-key-1" in environ.values()
     assert "fake-key-1" not in " ".join(words)
@@ -34,7 +35,7 @@ def test_the_key_is_in_the_environment_and_not_in_the_arguments(name: str) -> No
 
 
 def test_codex_gets_its_settings_as_toml() -> None:
-    words, _ = make_command(LAUNCHES["codex"], "codex", TO, (), "k", {})
+    words, _ = make_command(ClientStart(LAUNCHES["codex"], "codex"), TO, "k", {})
     assert words[1:] == [
         "-c",
         "model_provider=dragoman",
@@ -52,7 +53,7 @@ def test_the_window_is_that_of_the_model_that_answers(tmp_path: Path) -> None:
     section = '[providers.up]\nkind = "openai-compatible"\nendpoint = "http://127.0.0.1:9/v1"\ncontext_window = 4096\n'
     routes = '[[models]]\nname = "mine"\nto = ["x/claude-opus-5-5"]\n[[models]]\nname = "local"\nto = ["up/m"]\n'
     (tmp_path / "dragoman.toml").write_text(section + routes)
-    config = load(None, {}, tmp_path, tmp_path)
+    config = ConfigSource(None, {}, tmp_path, tmp_path).read()
     assert find_window(config, "mine", {}) == find_window(config, "anthropic/claude-opus-5-5", {}) == 1_000_000
     assert find_window(config, "mine", {"mine": 200_000}) == 200_000
     assert find_window(config, "local", {}) == find_window(config, "up/m", {}) == 4096
@@ -60,7 +61,7 @@ def test_the_window_is_that_of_the_model_that_answers(tmp_path: Path) -> None:
 
 
 def start(name: str, home: Path, **environ: str) -> tuple[list[str], dict[str, str]]:
-    return make_command(LAUNCHES[name], name, TO, (), "k", {"HOME": str(home), **environ})
+    return make_command(ClientStart(LAUNCHES[name], name), TO, "k", {"HOME": str(home), **environ})
 
 
 def test_claude_codes_other_models_are_set_unless_the_user_has_set_them(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_gemini_clis_own_models_fall_back_to_ours_and_the_users_headers_stay(tmp
 def test_files_of_earlier_launches_do_not_pile_up(tmp_path: Path) -> None:
     for number in range(KEPT_FILES + 3):
         to = GatewayTarget(TO.root, f"m{number}", 1000)
-        _, environ = make_command(LAUNCHES["aider"], "aider", to, (), "k", {"HOME": str(tmp_path)})
+        _, environ = make_command(ClientStart(LAUNCHES["aider"], "aider"), to, "k", {"HOME": str(tmp_path)})
     newest = Path(environ["AIDER_MODEL_METADATA_FILE"])
     assert newest.exists()
     assert len(list(newest.parent.iterdir())) == KEPT_FILES

@@ -1,7 +1,6 @@
 """Edits of dragoman.toml over HTTP start no program, open no file, and send no secret where it was not sent before."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated, get_args, get_origin
 
@@ -9,7 +8,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import fields
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Config, HttpRule, ProviderConfig
 from dragoman.operate import InvalidArgument
@@ -55,11 +54,11 @@ class Editor:
     def __init__(self, directory: Path, toml: str = TOML) -> None:
         self.file = directory / "dragoman.toml"
         self.file.write_text(toml)
-        self.read = partial(load, str(self.file), ENVIRON, directory, directory, {}, ())
+        self.source = ConfigSource(str(self.file), ENVIRON, directory, directory)
         self.shown: ShownFile = show_file(self.file, self._read)
 
     def _read(self, text: str) -> Config:
-        return self.read(text)
+        return self.source.read(text=text)
 
     def change(self, old: str, new: str) -> Config:
         assert old in self.shown.text

@@ -1,12 +1,11 @@
 """dragoman.toml: a first file, its provider sections, and its text without secrets."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dragoman.config.discovery import LocalServer
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.configuration.config_file import (
     CannotShow,
@@ -25,7 +24,6 @@ from dragoman.operate.configuration.config_file import (
     restore_secrets,
     show_file,
 )
-from dragoman.operate.configuration.effective import ConfigSource
 
 TOML = """\
 [store]
@@ -45,12 +43,12 @@ SECRETS = ("hunter2-long", "fake-plain-value", "header-secret-value", "sk-fake-a
 
 def test_the_file_configures_what_was_found(tmp_path: Path) -> None:
     environ = {"GROQ_API_KEY": "gsk-fake-1", "OPENAI_API_KEY": "sk-fake-2", "OPENAI_BASE_URL": "https://o.example/v1"}
-    found = load(None, environ, tmp_path, tmp_path, servers=[LocalServer("ollama", 11434, ("ollama",))])
+    found = ConfigSource(None, environ, tmp_path, tmp_path).read(servers=[LocalServer("ollama", 11434, ("ollama",))])
     choices = [*find_choices(found), make_choice("azure-openai", {"resource": "acme"})]
     text = render_config(choices, 9000, "errors")
     assert "fake" not in text
     (tmp_path / "dragoman.toml").write_text(text)
-    written = load(None, environ, tmp_path, tmp_path)
+    written = ConfigSource(None, environ, tmp_path, tmp_path).read()
     assert (written.server.port, written.debug.capture) == (9000, "errors")
     assert {name: provider.endpoint for name, provider in written.providers.items()} == {
         "openai": "https://o.example/v1",
@@ -114,8 +112,8 @@ def test_a_kind_is_a_vendor_or_one_of_ours() -> None:
 def show_toml(directory: Path, toml: str = TOML) -> ShownFile:
     file = directory / "dragoman.toml"
     file.write_text(toml)
-    read = partial(load, str(file), {}, directory, directory, {}, ())
-    return show_file(file, lambda text: read(text))
+    source = ConfigSource(str(file), {}, directory, directory)
+    return show_file(file, lambda text: source.read(text=text))
 
 
 def test_no_secret_is_shown_and_all_are_put_back(tmp_path: Path) -> None:
@@ -163,7 +161,7 @@ def test_a_file_whose_secrets_cannot_be_identified_is_not_shown(tmp_path: Path, 
 
 
 def test_a_file_that_does_not_exist_is_empty_and_can_be_made(tmp_path: Path) -> None:
-    config = load(None, {"XDG_CONFIG_HOME": str(tmp_path)}, tmp_path, tmp_path)
+    config = ConfigSource(None, {"XDG_CONFIG_HOME": str(tmp_path)}, tmp_path, tmp_path).read()
     path = config_path(config, {"XDG_CONFIG_HOME": str(tmp_path)}, tmp_path)
     assert path == tmp_path / "dragoman" / "dragoman.toml"
     file = show_file(path, lambda text: config)

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 from dragoman.operate.configuration.effective import (
-    ConfigSource,
     base_url,
     client_key_variable,
     describe_source,
     find_short_key,
     list_settings,
+    read_with_local_servers,
     suggest_model,
 )
 
@@ -90,7 +91,7 @@ def test_flags_win_over_the_file_and_the_file_is_named(tmp_path: Path) -> None:
 
 
 def test_without_providers_only_servers_of_this_machine_are_added(tmp_path: Path) -> None:
-    config = asyncio.run(source(tmp_path, None).read_with_local_servers())
+    config = asyncio.run(read_with_local_servers(source(tmp_path, None)))
     assert {provider.kind for provider in config.providers.values()} == {"echo"}
     assert suggest_model(config) == "echo"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config, ProviderConfig
 from dragoman.net.client import HttpClient
 from dragoman.operate.diagnosis.checks import check_account_search, check_provider, check_tools, find_readable_secrets
@@ -22,7 +22,7 @@ SERVER = Path(__file__).parent.parent.parent / "fakes" / "mcp_stdio.py"
 
 def provider_in(directory: Path, settings: str) -> ProviderConfig:
     (directory / "dragoman.toml").write_text(f"[providers.up]\n{settings}")
-    return load(None, {}, directory, directory).providers["up"]
+    return ConfigSource(None, {}, directory, directory).read().providers["up"]
 
 
 def compatible(directory: Path, port: int) -> ProviderConfig:
@@ -89,7 +89,7 @@ def test_a_secret_that_others_can_read_is_reported_with_the_command_to_run(tmp_p
 
 def config_in(directory: Path, toml: str) -> Config:
     (directory / "dragoman.toml").write_text(toml + '[providers.echo]\nkind = "echo"\n')
-    return load(None, {}, directory, directory)
+    return ConfigSource(None, {}, directory, directory).read()
 
 
 def check_services(config: Config, **environ: str) -> list[Finding]:

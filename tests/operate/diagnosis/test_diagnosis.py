@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from bench.ports import find_free_port
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError, InvalidArgument, NotFound
@@ -36,7 +36,7 @@ def config_in(directory: Path, toml: str = "", port: int = 1) -> Config:
     file = directory / "command.toml"
     server = f"[server]\nport = {port}\n" if "[server]" not in toml else ""
     file.write_text(f'{toml}\n[store]\nurl = "sqlite:///{directory}/data/store.db"\n{server}')
-    return load(str(file), {}, directory, directory)
+    return ConfigSource(str(file), {}, directory, directory).read()
 
 
 def collect(config: Config) -> dict[str, Finding]:
@@ -127,7 +127,7 @@ def reject_developer(body: Body) -> str | None:
 def config_for(directory: Path, url: str, more: str = "") -> Config:
     section = f'[providers.up]\nkind = "openai-compatible"\nendpoint = "{url}"\napi_key = "{KEY}"\n{more}'
     (directory / "dragoman.toml").write_text(section)
-    return load(None, {}, directory, directory)
+    return ConfigSource(None, {}, directory, directory).read()
 
 
 def test_a_report_has_the_settings_and_no_secret_and_its_edit_can_be_applied(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_report_has_the_settings_and_no_secret_and_its_edit_can_be_applied(tmp
     [line] = progress
     assert line.startswith("Probing tiny at")
     plan_probed_settings(config, report, {}).apply()
-    assert load(None, {}, tmp_path, tmp_path).providers["up"].quirks == ("no_developer",)
+    assert ConfigSource(None, {}, tmp_path, tmp_path).read().providers["up"].quirks == ("no_developer",)
 
 
 def test_a_server_without_models_needs_the_name_of_one(tmp_path: Path) -> None:

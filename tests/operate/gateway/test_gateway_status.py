@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.operate.gateway.gateway_status import read_status
 from fakes.upstream import Answer, FakeUpstream
 
@@ -33,7 +33,7 @@ def test_streams_and_cooldowns_are_read_from_the_metrics(tmp_path: Path) -> None
     }
     with FakeUpstream(pages=pages) as fake:
         (tmp_path / "dragoman.toml").write_text(f"[server]\nport = {fake.port}\n[store]\nurl = 'sqlite:///none.db'\n")
-        config = load(None, {}, tmp_path, tmp_path)
+        config = ConfigSource(None, {}, tmp_path, tmp_path).read()
         status = asyncio.run(read_status(config, {}))
     assert (status.version, status.uptime_s, status.ready) == ("9", 61.5, False)
     assert (status.streams, status.requests_under_way) == (3, 5)

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
 from dragoman.net.client import HttpClient
 from dragoman.operate import AdminError, InvalidArgument
@@ -30,7 +30,7 @@ ECHO = '[providers.echo]\nkind = "echo"\n'
 def config_in(directory: Path, port: int, **environ: str) -> Config:
     file = directory / "command.toml"
     file.write_text(f"[server]\nport = {port}\n")
-    return load(str(file), environ, directory, directory)
+    return ConfigSource(str(file), environ, directory, directory).read()
 
 
 async def get(root: str, key: str, path: str) -> bytes:

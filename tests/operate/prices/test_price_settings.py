@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Config, PriceOverride
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 def load_config(directory: Path, toml: str) -> Config:
     (directory / "dragoman.toml").write_text(toml)
-    return load(None, {}, directory, directory)
+    return ConfigSource(None, {}, directory, directory).read()
 
 
 def test_the_price_sheet_is_up_to_date() -> None:

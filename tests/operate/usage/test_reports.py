@@ -13,13 +13,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.usage.reports import (
     LoadedUsage,
     TooMuchUsage,
     Total,
+    UsageQuestion,
     add_totals,
     as_record,
     fill_days,
@@ -45,7 +46,7 @@ ECHO = b'{"model":"echo","messages":[{"role":"user","content":"one two three"}]}
 def config_in(directory: Path, toml: str = "", port: int = 1) -> Config:
     file = directory / "command.toml"
     file.write_text(f'{toml}\n[store]\nurl = "sqlite:///{directory}/store.db"\n[server]\nport = {port}\n')
-    return load(str(file), {}, directory, directory)
+    return ConfigSource(str(file), {}, directory, directory).read()
 
 
 def send_request(gateway: Running, key: str = KEY) -> None:
@@ -98,14 +99,14 @@ def test_a_store_is_read_by_group_by_row_and_for_one_key(tmp_path: Path) -> None
         store = await open_store(f"sqlite:///{tmp_path}/store.db")
         try:
             await store.append_usage([row(1), replace(row(2), key="key_2", model="other")])
-            by_model = await read_usage(store, EVER, "model", limited=True)
+            by_model = await read_usage(store, UsageQuestion(EVER, "model"), limited=True)
             assert (by_model.whole, sorted(part.group for part in by_model.sums)) == (
                 True,
                 ["up/claude-fake", "up/other"],
             )
-            rows = await read_usage(store, EVER, "rows", limited=True)
+            rows = await read_usage(store, UsageQuestion(EVER, "rows"), limited=True)
             assert [one.request_id for one in rows.rows] == ["req_1", "req_2"]
-            own = await read_usage(store, replace(EVER, key="key_2"), "day", limited=True)
+            own = await read_usage(store, UsageQuestion(replace(EVER, key="key_2"), "day"), limited=True)
             assert (own.whole, sum(part.requests for part in own.sums)) == (False, 1)
         finally:
             await store.close()
@@ -121,8 +122,8 @@ def test_too_many_rows_are_refused_before_they_are_read(tmp_path: Path, monkeypa
         try:
             await store.append_usage([row(1), row(2)])
             with pytest.raises(TooMuchUsage, match="more than 1 lines"):
-                await read_usage(store, EVER, "rows", limited=True)
-            assert len((await read_usage(store, EVER, "rows", limited=False)).rows) == 2
+                await read_usage(store, UsageQuestion(EVER, "rows"), limited=True)
+            assert len((await read_usage(store, UsageQuestion(EVER, "rows"), limited=False)).rows) == 2
         finally:
             await store.close()
 
@@ -130,13 +131,15 @@ def test_too_many_rows_are_refused_before_they_are_read(tmp_path: Path, monkeypa
 
 
 def test_without_a_gateway_and_a_store_nothing_was_used_and_no_file_is_made(tmp_path: Path) -> None:
-    loaded = asyncio.run(load_usage(config_in(tmp_path), None, EVER, "all"))
+    loaded = asyncio.run(load_usage(config_in(tmp_path), None, UsageQuestion(EVER, "all")))
     assert (loaded.source, loaded.report.sums) == ("none", ())
     assert not (tmp_path / "store.db").exists()
 
 
 def load_from(gateway: Running, directory: Path, key: str, span: UsageSpan = EVER) -> LoadedUsage:
-    return asyncio.run(load_usage(config_in(directory, port=gateway.port), key, span, "all", gateway.url))
+    return asyncio.run(
+        load_usage(config_in(directory, port=gateway.port), key, UsageQuestion(span, "all"), gateway.url)
+    )
 
 
 def test_the_running_gateway_is_used_first(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -8,7 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.operate import InvalidArgument
-from dragoman.operate.usage.series import find_percentile, find_zone, read_series, read_speed, split_at_offsets
+from dragoman.operate.usage.series import (
+    TimeSteps,
+    find_percentile,
+    find_zone,
+    read_series,
+    read_speed,
+    split_at_offsets,
+)
 from dragoman.store import open_store
 from dragoman.store.usage_rows import SLOT_MS, UsageRow, UsageSpan
 from store.rows import row, row_at
@@ -31,7 +38,7 @@ def test_days_are_those_of_the_zone_even_where_the_clock_is_changed(zone: str, s
     async def scenario() -> None:
         store = await open_store(store_url)
         await store.append_usage(rows)
-        sums = await read_series(store, EVER, "all", "day", where, NOW)
+        sums = await read_series(store, EVER, "all", TimeSteps("day", where, NOW))
         await store.close()
         days: dict[datetime, int] = {}
         for moment in moments:
@@ -56,7 +63,7 @@ def test_a_day_begins_at_midnight_though_all_its_requests_follow_the_change_of_t
         await store.append_usage([at(noon, 0)])
         for since in (midnight - timedelta(days=9), morning):
             span = UsageSpan(int(since.timestamp() * 1000), 10**17)
-            [day] = await read_series(store, span, "all", "day", BERLIN, NOW)
+            [day] = await read_series(store, span, "all", TimeSteps("day", BERLIN, NOW))
             assert day.slot * SLOT_MS == midnight.timestamp() * 1000, since
         await store.close()
 

@@ -30,11 +30,11 @@ from dragoman.proxy.ports import LostCallMemory, PromptMemory
 from dragoman.proxy.runtime import Runtime
 from dragoman.proxy.steps.restore_state import ReplayedState
 from dragoman.server_tools.addresses import DomainRules
-from dragoman.server_tools.backends import McpServers, ToolPlan, make_plan
+from dragoman.server_tools.backends import ChosenBackends, McpServers, ToolPlan, make_plan
 from dragoman.server_tools.web_search import SearchQuery
 from dragoman.state.context import Context, ContextItem
 from dragoman.state.lost_calls import LostCall, LostCalls
-from dragoman.state.stored_call import StoredCall, Terms
+from dragoman.state.stored_call import ParsedBody, StoredCall, Terms
 from dragoman.store.response_rows import ItemRow
 from dragoman.translate.caching.memory import SessionId
 from dragoman.translate.hub.caching import SentPrompt, SessionMemory
@@ -204,7 +204,7 @@ def make_surroundings(*, answers: bool = True) -> Surroundings:
         requests=RequestRules(options=world.options),
         replies=ReplyRules(interpret_failure=world.interpret_failure),
     )
-    plan = make_plan(world, world, frozenset(), Tools(), McpServers(), (b"sk-canary-1234",))
+    plan = make_plan(ChosenBackends(world, world, McpServers(), (b"sk-canary-1234",)), frozenset(), Tools())
     pooled = make_pooled(make_provider("pooled"), 2)
     runtime = replace(
         make_world(provider, replace(pooled, account=replace(pooled.account, chooser=world))),
@@ -293,7 +293,7 @@ async def test_the_state_of_a_call_is_the_same_in_a_replay(stored: bool) -> None
     item: dict[str, Json] = {"type": "message", "role": "user", "content": "Hi"}
     row = ItemRow(b"", "", b"")
     context = Context((ContextItem(item, row),), (ContextItem(item, None), ContextItem(item, row)), "resp_1", None)
-    state = StoredCall(None, Terms("t", keeps=True, retention_s=9, why_not="full"), {}, context, len(body))
+    state = StoredCall(None, Terms("t", keeps=True, retention_s=9, why_not="full"), ParsedBody({}, len(body)), context)
     recording = make_recording()
     RecordingLookups(recording).record_state(state)
     if not stored:

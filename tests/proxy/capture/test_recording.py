@@ -3,10 +3,11 @@
 import pytest
 
 from dragoman.net.client import OutgoingRequest
-from dragoman.proxy.capture import recording as module
-from dragoman.proxy.capture.format import CLIENT_LEFT, STOPPED, Capture, LookupName
+from dragoman.proxy.capture import memory_bounds
+from dragoman.proxy.capture.format import CLIENT_LEFT, GAP, STOPPED, Capture, LookupName
 from dragoman.proxy.capture.memory_bounds import TAIL_BYTES
-from dragoman.proxy.capture.recording import AFTER_ERROR, BODY_NOT_READ, GAP, Recording, UpstreamExchange
+from dragoman.proxy.capture.recording import AFTER_ERROR, BODY_NOT_READ, Recording
+from dragoman.proxy.capture.upstream_exchange import UpstreamExchange
 from dragoman.proxy.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.translate.hub.events import Delta, Ended, Started, Stop, TruncatedCall
 from dragoman.translate.hub.loss import Ledger
@@ -49,7 +50,7 @@ def test_the_owner_is_called_when_the_response_has_ended() -> None:
 
 
 def test_of_a_response_beyond_the_bounds_the_beginning_and_the_end_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_BYTES", 10)
+    monkeypatch.setattr(memory_bounds, "MAX_BYTES", 10)
     recording = make_recording()
     recording.on_head(200, [])
     for piece in (b"first", b"much longer", b"last"):
@@ -67,16 +68,16 @@ def test_a_recording_takes_no_more_than_the_budget_of_all() -> None:
     capture = recording.make_capture()
     assert (capture.request.body, list_sent(capture)) == (b"", ())
     assert capture.truncated == ("request", "sent")
-    assert recording.size == 0
+    assert recording.memory.size == 0
 
 
 def test_the_memory_of_a_tail_is_reserved_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_BYTES", 0)
+    monkeypatch.setattr(memory_bounds, "MAX_BYTES", 0)
     recording = make_recording()
     recording.on_head(200, [])
     recording.on_body(b"one")
     recording.on_body(b"two")
-    assert recording.size == TAIL_BYTES
+    assert recording.memory.size == TAIL_BYTES
 
 
 def test_upstream_requests_and_events_are_noted_in_order() -> None:

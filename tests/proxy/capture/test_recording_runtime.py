@@ -5,13 +5,12 @@ from msgspec.structs import replace
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import Tools, WebFetch, WebSearch
 from dragoman.proxy.capture.recording_runtime import describe_backends, describe_tools, record_runtime
-from dragoman.server_tools.backends import McpServers, UnusableFetch, UnusableSearch, make_plan
+from dragoman.server_tools.backends import ChosenBackends, McpServers, UnusableFetch, UnusableSearch, make_plan
 from proxy.capture.recordings import make_recording
 from proxy.in_memory import make_call, make_pooled, make_provider, make_world
 
-PLAN = make_plan(
-    UnusableSearch("index"), UnusableFetch("library"), frozenset(), Tools(), McpServers(), (b"sk-canary-1234",)
-)
+CHOSEN = ChosenBackends(UnusableSearch("index"), UnusableFetch("library"), McpServers(), (b"sk-canary-1234",))
+PLAN = make_plan(CHOSEN, frozenset(), Tools())
 
 
 def test_a_recorded_runtime_leaves_the_real_one_alone() -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from dragoman.proxy.call import Call
 from dragoman.proxy.steps.accept_background import is_queued, skip_events
 from dragoman.state.context import Context
-from dragoman.state.stored_call import StoredCall, Terms
+from dragoman.state.stored_call import ParsedBody, StoredCall, Terms
 from dragoman.upstreams.routing import Route
 from proxy.in_memory import make_provider, make_world
 from proxy.steps.story_rig import new_call
@@ -16,7 +16,7 @@ from proxy.steps.story_rig import new_call
 
 def make_state(*, background: bool = True, keeper: str = "", conversation: str | None = None) -> StoredCall:
     terms, context = Terms("t", keeps=True, retention_s=0), Context((), (), None, conversation, keeper)
-    return StoredCall(None, terms, {"background": background}, context, 0)
+    return StoredCall(None, terms, ParsedBody({"background": background}, 0), context)
 
 
 def make_call_to(*keeping: bool) -> Call:

@@ -6,13 +6,13 @@ from dragoman.net.errors import ClientDisconnected
 from dragoman.net.sink import CollectorSink
 from dragoman.proxy.steps.allow_leaving import allow_leaving
 from dragoman.state.context import Context
-from dragoman.state.stored_call import StoredCall, Terms
+from dragoman.state.stored_call import ParsedBody, StoredCall, Terms
 from proxy.in_memory import MemoryWire, make_sink
 
 
 def make_state(*, background: bool) -> StoredCall:
     terms = Terms("t", keeps=True, retention_s=0)
-    return StoredCall(None, terms, {"background": background}, Context((), (), None, None), 0)
+    return StoredCall(None, terms, ParsedBody({"background": background}, 0), Context((), (), None, None))
 
 
 @pytest.mark.parametrize("state", [None, make_state(background=False)])

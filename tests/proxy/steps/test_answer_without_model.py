@@ -8,7 +8,7 @@ from dragoman.net.sink import CollectorSink, SinkPhase
 from dragoman.proxy.call import Call
 from dragoman.proxy.serve import serve_without_model
 from dragoman.state.context import Context
-from dragoman.state.stored_call import StoredCall, Terms
+from dragoman.state.stored_call import ParsedBody, StoredCall, Terms
 from dragoman.translate.hub.failure import Kind, RequestError
 from proxy.steps.story_rig import StoryRig, new_call
 
@@ -29,7 +29,7 @@ class Lane:
 
     async def open(self, call: Call) -> StoredCall:
         context = Context((), (), None, None)
-        self.state = StoredCall(None, self._terms, json.loads(call.body), context, len(call.body))
+        self.state = StoredCall(None, self._terms, ParsedBody(json.loads(call.body), len(call.body)), context)
         return self.state
 
     def remembers(self, state: StoredCall) -> bool:

@@ -5,7 +5,7 @@ import pytest
 from dragoman.proxy.steps.choose_routes import choose_relayed_routes, choose_routes, find_routes
 from dragoman.proxy.steps.read_body import read_body, read_relayed_body
 from dragoman.state.context import Context
-from dragoman.state.stored_call import StoredCall, Terms
+from dragoman.state.stored_call import ParsedBody, StoredCall, Terms
 from dragoman.translate.hub.failure import UNKNOWN_MODEL, BadRequest, Kind, RequestError
 from dragoman.upstreams.provider import Endpoint
 from proxy.in_memory import make_provider, make_world, send_nothing
@@ -16,7 +16,8 @@ BOTH = b'{"model":"both","messages":[{"role":"user","content":"Hi"}]}'
 
 
 def kept_by(provider: str) -> StoredCall:
-    return StoredCall(None, Terms("t", keeps=False, retention_s=0), {}, Context((), (), None, None, provider), 0)
+    terms, context = Terms("t", keeps=False, retention_s=0), Context((), (), None, None, provider)
+    return StoredCall(None, terms, ParsedBody({}, 0), context)
 
 
 async def test_a_call_gets_the_targets_of_its_model_and_the_configuration_in_force() -> None:

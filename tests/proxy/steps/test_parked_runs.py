@@ -8,9 +8,10 @@ import pytest
 from dragoman.net.headers import Header
 from dragoman.net.sink import CollectorSink, SinkPhase
 from dragoman.proxy.serve import serve
-from dragoman.proxy.steps.parked_runs import ParkedRuns
+from dragoman.proxy.steps.find_run import find_same
+from dragoman.proxy.steps.parked_runs import ParkedRuns, open_run
 from dragoman.proxy.steps.read_body import read_body
-from dragoman.state.parked_run import ParkedSink
+from dragoman.state.parked_sink import ParkedSink
 from dragoman.translate.hub.failure import Kind, RequestError
 from proxy.in_memory import CHAT, make_world
 from proxy.steps.story_rig import StoryRig, new_call
@@ -23,8 +24,8 @@ OTHER = CHAT.replace(b"{", b'{"top_p":0.5,', 1)
 async def open_tee(parked: ParkedRuns, headers: Sequence[Header] = KEY) -> tuple[ParkedSink, CollectorSink]:
     call, client = new_call(headers=headers), CollectorSink()
     await read_body(call, make_world())
-    assert await parked.find_same(call) is None
-    tee = parked.open_run(call, client).__enter__()
+    assert await find_same(parked, call) is None
+    tee = open_run(parked, call, client).__enter__()
     assert isinstance(tee, ParkedSink)
     return tee, client
 
@@ -32,8 +33,8 @@ async def open_tee(parked: ParkedRuns, headers: Sequence[Header] = KEY) -> tuple
 async def test_a_call_that_ends_with_its_client_has_no_run() -> None:
     rig, call, client = StoryRig(), new_call(), CollectorSink()
     await read_body(call, rig.gateway.runtime)
-    assert await rig.parked.find_same(call) is None
-    with rig.parked.open_run(call, client) as sink:
+    assert await find_same(rig.parked, call) is None
+    with open_run(rig.parked, call, client) as sink:
         assert sink is client
     assert rig.parked.count == 0
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import asking
+from dragoman.upstreams.credentials.cooldowns import CredentialCooldown
 from gateway import Running, running_workers
 from server.api.rig import ECHO, chat
 
@@ -24,7 +25,7 @@ def cool_down(worker: Running, reason: str, seconds: float) -> float:
     now = time.time()
     cooldowns = worker.app.gateway.runtime.providers["echo"].account.cooldowns
     assert cooldowns is not None
-    cooldowns.start_cooldown(0, "", now + seconds, reason, now)
+    cooldowns.start_cooldown(0, CredentialCooldown("", now + seconds, reason), now)
     return now + seconds
 
 

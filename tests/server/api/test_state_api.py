@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import asking
+from dragoman.upstreams.credentials.cooldowns import CredentialCooldown
 from gateway import KEY, Running, running
 from server.api.rig import capture_all, chat, wait_for_captures
 
@@ -58,7 +59,7 @@ def test_the_cooldowns_of_a_provider_are_ended(gateway: Running) -> None:
     now = time.time()
     cooldowns = gateway.app.gateway.runtime.providers["echo"].account.cooldowns
     assert cooldowns is not None
-    cooldowns.start_cooldown(0, "", now + 600, "quota", now)
+    cooldowns.start_cooldown(0, CredentialCooldown("", now + 600, "quota"), now)
     assert not is_available(gateway)
     assert asking.send(gateway, "DELETE", "/api/v1/accounts/echo/cooldowns").json == {"ended": 1}
     assert is_available(gateway)

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from dragoman.upstreams.codex.credential import AuthFile, Credential, TokenIssuer
-from dragoman.upstreams.credentials.refresher import CredentialRefresher
+from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from fakes.codex import CLIENT_ID, FakeCodex
 from upstreams.account_kit import RefresherRig
 
@@ -29,4 +29,6 @@ class Rig(RefresherRig[Credential]):
     def __init__(self, fake: FakeCodex, path: Path) -> None:
         super().__init__()
         issuer = TokenIssuer(self.service, fake.root, CLIENT_ID)
-        self.refresher = CredentialRefresher("codex", lambda: AuthFile(path), issuer, self.clock, MARGIN_S)
+        self.refresher = CredentialRefresher(
+            "codex", lambda: AuthFile(path), issuer, RenewalTiming(self.clock, MARGIN_S)
+        )

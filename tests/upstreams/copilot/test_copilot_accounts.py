@@ -17,7 +17,7 @@ from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.upstreams.copilot.credential import Session, TokenExchange, find_addresses, find_source, is_trusted
 from dragoman.upstreams.copilot.provider import make_copilot
 from dragoman.upstreams.credentials.credential import CredentialError, format_timestamp
-from dragoman.upstreams.credentials.refresher import CredentialRefresher
+from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from fakes.copilot import APP_TOKEN, CLIENT_ID, EDITOR_TOKEN, EXCHANGE, INSTALLATION_TOKEN, TOKEN, FakeCopilot
 from fakes.service import json_answer
 from fakes.upstream import Answer
@@ -42,7 +42,9 @@ class Rig(RefresherRig[Session]):
         super().__init__()
         config = replace(config, control_endpoint=fake.root, auth_endpoint=fake.root)
         exchange = TokenExchange(self.service, find_addresses(config))
-        self.refresher = CredentialRefresher("copilot", find_source(config, {}), exchange, self.clock, 300.0)
+        self.refresher = CredentialRefresher(
+            "copilot", find_source(config, {}), exchange, RenewalTiming(self.clock, 300.0)
+        )
 
 
 async def test_an_editors_token_is_exchanged_once_for_many(copilot: FakeCopilot) -> None:

@@ -9,6 +9,7 @@ from dragoman.upstreams.credentials.cooldowns import (
     PROBE_AFTER_S,
     ActiveCooldown,
     Cooldowns,
+    CredentialCooldown,
     MemoryCooldowns,
     UntimedLimits,
 )
@@ -23,9 +24,9 @@ def until(cooldowns: Cooldowns, member: int, model: str, now: float = NOW) -> li
 
 def test_a_request_meets_the_cooldown_of_its_model_and_that_of_all_models() -> None:
     cooldowns = MemoryCooldowns()
-    cooldowns.start(0, "m", NOW + 60, "rate_limited", NOW)
-    cooldowns.start(0, ALL_MODELS, NOW + 90, "quota", NOW)
-    cooldowns.start(1, "m", NOW, "over already", NOW)
+    cooldowns.start(0, CredentialCooldown("m", NOW + 60, "rate_limited"), NOW)
+    cooldowns.start(0, CredentialCooldown(ALL_MODELS, NOW + 90, "quota"), NOW)
+    cooldowns.start(1, CredentialCooldown("m", NOW, "over already"), NOW)
     assert until(cooldowns, 0, "m") == [NOW + 60, NOW + 90]
     assert until(cooldowns, 0, "other") == [NOW + 90]
     assert (until(cooldowns, 0, "m", NOW + 90), until(cooldowns, 1, "m")) == ([], [])
@@ -39,7 +40,7 @@ def test_one_request_at_a_time_probes_a_cooldown_and_failed_probes_get_rarer() -
     cooldowns = MemoryCooldowns()
     now, interval_s = NOW, PROBE_AFTER_S
     for _ in range(6):
-        cooldowns.start(0, "m", now + 100_000, "quota", now)
+        cooldowns.start(0, CredentialCooldown("m", now + 100_000, "quota"), now)
         [active] = cooldowns.active(0, "m", now)
         assert active.blocks(now + interval_s - 1)
         assert not active.blocks(now + interval_s)
@@ -54,7 +55,7 @@ def test_one_request_at_a_time_probes_a_cooldown_and_failed_probes_get_rarer() -
 def test_members_keep_their_cooldowns_in_another_order() -> None:
     cooldowns = MemoryCooldowns()
     for member in range(3):
-        cooldowns.start(member, "m", NOW + 60 + member, "rate_limited", NOW)
+        cooldowns.start(member, CredentialCooldown("m", NOW + 60 + member, "rate_limited"), NOW)
     moved = cooldowns.renumber({0: 1, 2: 0})
     assert [until(moved, member, "m") for member in range(3)] == [[NOW + 62], [NOW + 60], []]
 
@@ -64,7 +65,7 @@ def test_pools_may_share_their_cooldowns() -> None:
     shared = MemoryCooldowns({(0, "m"): ActiveCooldown(NOW + 60, "rate_limited", NOW + 300, 300.0)})
     members = (Member("a", "first"), Member("b", "second"))
     one, other = (Pool(members, lambda: NOW, shared) for _ in range(2))
-    one.start_cooldown(1, ALL_MODELS, NOW + 90, "quota", NOW)
+    one.start_cooldown(1, CredentialCooldown(ALL_MODELS, NOW + 90, "quota"), NOW)
     assert other.is_cooling_down("m", NOW)
     other.record_success(0, "m", now=NOW)
     assert not one.is_cooling_down("m", NOW)

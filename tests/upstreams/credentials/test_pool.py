@@ -5,7 +5,13 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.upstreams.credentials.cooldowns import ALL_MODELS, MAX_COOLDOWNS, MAX_PROBE_INTERVAL_S, PROBE_AFTER_S
+from dragoman.upstreams.credentials.cooldowns import (
+    ALL_MODELS,
+    MAX_COOLDOWNS,
+    MAX_PROBE_INTERVAL_S,
+    PROBE_AFTER_S,
+    CredentialCooldown,
+)
 from dragoman.upstreams.credentials.pool import MAX_SESSIONS, CredentialChoice, Member, MemberState, Pool
 
 NOW = 1_800_000_000.0
@@ -75,7 +81,7 @@ def test_only_sessions_of_a_member_in_cooldown_move(size: int, session: str, dat
     resting = data.draw(st.integers(0, size - 1))
     usual = first(pool_of(size), session)
     pool = pool_of(size)
-    pool.start_cooldown(resting, ALL_MODELS, NOW + 60, "rate_limited", NOW)
+    pool.start_cooldown(resting, CredentialCooldown(ALL_MODELS, NOW + 60, "rate_limited"), NOW)
     assert (first(pool, session) == usual) is (usual != resting)
 
 
@@ -84,7 +90,7 @@ def test_only_sessions_of_a_member_in_cooldown_move(size: int, session: str, dat
 def test_a_short_cooldown_holds_to_its_end_and_not_longer(size: int, session: str, rest: float, later: float) -> None:
     pool = pool_of(size)
     home = first(pool, session)
-    pool.start_cooldown(home, MODEL, NOW + rest, "rate_limited", NOW)
+    pool.start_cooldown(home, CredentialCooldown(MODEL, NOW + rest, "rate_limited"), NOW)
     assert (home in walk(pool, session, NOW + later)) is (NOW + later >= NOW + rest)
 
 
@@ -97,7 +103,7 @@ def test_a_request_always_gets_a_member_even_if_all_cool_down(
     for member in range(size):
         if data.draw(st.booleans()):
             model = data.draw(st.sampled_from((ALL_MODELS, MODEL, "another")))
-            pool.start_cooldown(member, model, NOW + data.draw(st.floats(0, 1e6)), "quota", NOW)
+            pool.start_cooldown(member, CredentialCooldown(model, NOW + data.draw(st.floats(0, 1e6)), "quota"), NOW)
     chosen = walk(pool, session)
     assert chosen
     assert len(set(chosen)) == len(chosen)
@@ -106,7 +112,7 @@ def test_a_request_always_gets_a_member_even_if_all_cool_down(
 def test_if_all_cool_down_only_the_one_that_is_free_soonest_is_used() -> None:
     pool = pool_of(3)
     for member, seconds in enumerate((90, 20, 60)):
-        pool.start_cooldown(member, ALL_MODELS, NOW + seconds, "rate_limited", NOW)
+        pool.start_cooldown(member, CredentialCooldown(ALL_MODELS, NOW + seconds, "rate_limited"), NOW)
     assert walk(pool, "a session") == [1]
     assert pool.free_at(1, MODEL, NOW) == NOW + 20
 
@@ -115,7 +121,7 @@ def test_a_moved_session_stays_where_its_cache_is_now() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
     pool.record_success(home, MODEL, "a session", now=NOW)
-    pool.start_cooldown(home, MODEL, NOW + 20, "rate_limited", NOW)
+    pool.start_cooldown(home, CredentialCooldown(MODEL, NOW + 20, "rate_limited"), NOW)
     other = first(pool, "a session")
     pool.record_success(other, MODEL, "a session", now=NOW)
     assert other != home
@@ -134,7 +140,7 @@ def test_a_limit_without_a_reset_time_moves_new_sessions_only(size: int, session
     pool.start_untimed_cooldown(home, MODEL, NOW)
     assert first(pool, session) == home
     assert home not in walk(pool, None)
-    pool.start_cooldown(home, MODEL, NOW + 60, "rate_limited", NOW)
+    pool.start_cooldown(home, CredentialCooldown(MODEL, NOW + 60, "rate_limited"), NOW)
     assert first(pool, session) != home, "a reset that is named holds for all"
 
 
@@ -144,7 +150,7 @@ def test_the_longer_cooldown_of_a_model_is_shown_and_an_edit_keeps_both() -> Non
     new = pool_of(2)
     new.inherit(old)
     assert new.states(NOW)[1] == MemberState("credential 1", NOW + 5, "rate_limited", MODEL)
-    new.start_cooldown(0, MODEL, NOW + 60, "spent", NOW)
+    new.start_cooldown(0, CredentialCooldown(MODEL, NOW + 60, "spent"), NOW)
     assert new.states(NOW)[1] == MemberState("credential 1", NOW + 60, "spent", MODEL)
     assert new.end_cooldowns() == 2
     assert new.states(NOW) == [MemberState("credential 1"), MemberState("credential 2")]
@@ -153,7 +159,7 @@ def test_the_longer_cooldown_of_a_model_is_shown_and_an_edit_keeps_both() -> Non
 def test_a_cooldown_for_one_model_does_not_affect_others() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
-    pool.start_cooldown(home, MODEL, NOW + 20, "rate_limited", NOW)
+    pool.start_cooldown(home, CredentialCooldown(MODEL, NOW + 20, "rate_limited"), NOW)
     assert first(pool, "a session") != home
     assert first(pool, "a session", model="another") == home
 
@@ -161,7 +167,7 @@ def test_a_cooldown_for_one_model_does_not_affect_others() -> None:
 def test_a_long_cooldown_is_probed_by_one_request_at_a_time() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
-    pool.start_cooldown(home, ALL_MODELS, NOW + 400_000, "quota", NOW)
+    pool.start_cooldown(home, CredentialCooldown(ALL_MODELS, NOW + 400_000, "quota"), NOW)
     assert home not in walk(pool, "a session", NOW + PROBE_AFTER_S - 1)
     probe = choice(pool, "a session", NOW + PROBE_AFTER_S)
     assert probe.member == home
@@ -173,7 +179,7 @@ def test_a_long_cooldown_is_probed_by_one_request_at_a_time() -> None:
 def test_a_successful_probe_ends_the_cooldown() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
-    pool.start_cooldown(home, ALL_MODELS, NOW + 400_000, "quota", NOW)
+    pool.start_cooldown(home, CredentialCooldown(ALL_MODELS, NOW + 400_000, "quota"), NOW)
     assert first(pool, "a session", NOW + PROBE_AFTER_S) == home
     pool.record_success(home, MODEL, "a session", now=NOW)
     assert first(pool, "a session", NOW + PROBE_AFTER_S + 1) == home
@@ -186,12 +192,12 @@ def test_failed_probes_come_half_as_often_but_never_stop() -> None:
     end = NOW + 1_000_000
     now = NOW
     waits: list[float] = []
-    pool.start_cooldown(home, ALL_MODELS, end, "quota", now)
+    pool.start_cooldown(home, CredentialCooldown(ALL_MODELS, end, "quota"), now)
     while len(waits) < 6:
         then = next(at for at in range(1, 10_000) if home in walk(pool, "a session", now + at))
         waits.append(float(then))
         now += then
-        pool.start_cooldown(home, ALL_MODELS, end, "quota", now)
+        pool.start_cooldown(home, CredentialCooldown(ALL_MODELS, end, "quota"), now)
     assert waits == [
         PROBE_AFTER_S,
         2 * PROBE_AFTER_S,
@@ -208,7 +214,7 @@ def test_a_member_that_never_succeeds_is_not_probed_more_often_after_each_cooldo
     while now < NOW + 86_400:
         if 0 in walk(pool, None, now):
             times.append(now)
-            pool.start_cooldown(0, ALL_MODELS, now + 3600, "credential", now)
+            pool.start_cooldown(0, CredentialCooldown(ALL_MODELS, now + 3600, "credential"), now)
         now += 60
     assert len(times) <= 24 + 4
 
@@ -216,13 +222,13 @@ def test_a_member_that_never_succeeds_is_not_probed_more_often_after_each_cooldo
 def test_simultaneous_failures_count_as_one() -> None:
     pool = pool_of(2)
     for _ in range(5):
-        pool.start_cooldown(0, ALL_MODELS, NOW + 400_000, "quota", NOW)
+        pool.start_cooldown(0, CredentialCooldown(ALL_MODELS, NOW + 400_000, "quota"), NOW)
     assert 0 in walk(pool, None, NOW + PROBE_AFTER_S)
 
 
 def test_a_configuration_edit_keeps_the_state_of_members_that_stay() -> None:
     old = pool_of(3)
-    old.start_cooldown(1, ALL_MODELS, NOW + 60, "quota", NOW)
+    old.start_cooldown(1, CredentialCooldown(ALL_MODELS, NOW + 60, "quota"), NOW)
     old.record_success(2, MODEL, "a session", now=NOW)
     old.record_success(0, MODEL, "of one that goes", now=NOW)
     new = Pool((Member("id-2", "credential 1"), Member("id-9", "credential 2"), Member("id-1", "credential 3")))
@@ -238,7 +244,7 @@ def test_a_configuration_edit_keeps_the_state_of_members_that_stay() -> None:
 
 def test_states_name_the_models_that_a_member_cools_down_for() -> None:
     pool = pool_of(2)
-    pool.start_cooldown(1, MODEL, NOW + 60, "rate_limited", NOW)
+    pool.start_cooldown(1, CredentialCooldown(MODEL, NOW + 60, "rate_limited"), NOW)
     assert pool.states(NOW) == [
         MemberState("credential 1"),
         MemberState("credential 2"),
@@ -254,7 +260,7 @@ def test_memory_is_bounded_however_many_sessions_and_models_there_are() -> None:
     assert pool.last_member("session 0") is None
     assert pool.last_member(f"session {MAX_SESSIONS + 99}") == 0
     for number in range(MAX_COOLDOWNS + 100):
-        pool.start_cooldown(0, f"model {number}", NOW + 60 + number, "rate_limited", NOW)
+        pool.start_cooldown(0, CredentialCooldown(f"model {number}", NOW + 60 + number, "rate_limited"), NOW)
     assert len(pool.states(NOW)) <= MAX_COOLDOWNS + 2
 
 
@@ -301,5 +307,5 @@ def test_cooldowns_hold_and_are_probed_by_one_at_a_time_whatever_happens(
                 pool.record_success(member, MODEL, f"session {number}", now=now)
                 cooldowns.pop(member, None)
             elif what == "refuse":
-                pool.start_cooldown(member, MODEL, now + rest, "rate_limited", now)
+                pool.start_cooldown(member, CredentialCooldown(MODEL, now + rest, "rate_limited"), now)
                 cooldowns[member] = (now + rest, now)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from dragoman.upstreams.credentials.credential import CredentialError
-from dragoman.upstreams.gemini.credential import NO_CRYPTOGRAPHY, sign_assertion
+from dragoman.upstreams.gemini.credential import NO_CRYPTOGRAPHY, GoogleToken, sign_assertion
 from fakes.google import LIST, METADATA, TOKEN, VERTEX, FakeGoogle, write_user_file
 from gateway import KEY, Running, running
 from raw_http import Answered, get, post
@@ -226,10 +226,12 @@ def _decode(text: str) -> bytes:
 def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     with pytest.raises(CredentialError) as missing:
-        sign_assertion("a", "key", "k", "aud", 1)
+        sign_assertion(GoogleToken(method="service_account", email="a", private_key="key", refresh_token="k"), "aud", 1)
     assert str(missing.value) == NO_CRYPTOGRAPHY
 
 
 def test_a_key_that_is_no_key_is_reported() -> None:
     with pytest.raises(CredentialError, match="cannot be read"):
-        sign_assertion("a", "not a key", "k", "aud", 1)
+        sign_assertion(
+            GoogleToken(method="service_account", email="a", private_key="not a key", refresh_token="k"), "aud", 1
+        )

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.upstreams.credentials.credential import format_timestamp
-from dragoman.upstreams.credentials.refresher import CredentialRefresher
+from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from dragoman.upstreams.kiro.credential import Credential, TokenIssuers
 from dragoman.upstreams.kiro.credential_sources import find_source
 from fakes.kiro import FakeKiro
@@ -76,4 +76,6 @@ class Rig(RefresherRig[Credential]):
     def __init__(self, fake: FakeKiro, config: KiroProviderConfig, environ: dict[str, str] | None = None) -> None:
         super().__init__()
         source, issuers = find_source(config, environ or {}), TokenIssuers(self.service, config.region, fake.root)
-        self.refresher = CredentialRefresher("kiro", source, issuers, self.clock, config.refresh_margin_s)
+        self.refresher = CredentialRefresher(
+            "kiro", source, issuers, RenewalTiming(self.clock, config.refresh_margin_s)
+        )

@@ -22,11 +22,17 @@ from dragoman.cli.logs import BatchingHandler, JsonFormatter, TextFormatter, log
 from dragoman.cli.serving.listener import Bound, Offer, bind, make_socket_directory, port_of
 from dragoman.cli.serving.startup import Startup, open_keys
 from dragoman.cli.serving.worker_pool import Links, WorkerPool, accept_signals, announce_adopted, announce_ready
-from dragoman.config.load import Stamp
+from dragoman.config.load import ConfigSource, Stamp
 from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Config
 from dragoman.net.limits import raise_open_files_limit
-from dragoman.operate.configuration.effective import ConfigReader, ConfigSource, GatewayTarget, base_url, suggest_model
+from dragoman.operate.configuration.effective import (
+    ConfigReader,
+    GatewayTarget,
+    base_url,
+    find_local_servers,
+    suggest_model,
+)
 from dragoman.operate.metrics.registry import SharedCounters
 from dragoman.operate.request_log import format_json, format_text, make_request_log
 from dragoman.proxy.outcome import Outcome
@@ -69,7 +75,7 @@ def start(source: ConfigSource, flags: Mapping[str, object], workers: int, log_o
     config = reload()
     bound = bind(config.server)
     with bound.sock as sock:
-        servers = asyncio.run(source.find_local_servers(config, port_of(sock)))
+        servers = asyncio.run(find_local_servers(source, config, port_of(sock)))
         if servers:
             reload = partial(reload, servers=servers)
             config = reload()

@@ -200,16 +200,26 @@ def find_window(config: Config, model: str, listed: Mapping[str, int]) -> int | 
     return find_profile(name).window or (None if provider is None else provider.context_window)
 
 
+class ClientStart(Struct, frozen=True):
+    """Which client a user starts, and with what."""
+
+    launch: Launch
+    program: str  # where it is installed
+    arguments: tuple[str, ...] = ()  # its own
+    model: str | None = None  # None: one is chosen
+
+
 def make_command(
-    launch: Launch, program: str, to: GatewayTarget, arguments: tuple[str, ...], key: str, environ: Mapping[str, str]
+    start: ClientStart, to: GatewayTarget, key: str, environ: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command line and the whole environment of the client; write the files that it is to read."""
+    launch = start.launch
     kept = {name: value for name, value in environ.items() if name not in launch.removes}
     others = _find_others(launch, to, environ)
     variables = launch.environment(to, key, others) | _write_files(launch, to, environ)
     for name in APPENDED & environ.keys() & variables.keys():
         variables[name] = f"{environ[name]}, {variables[name]}"
-    return [program, *launch.arguments(to, others), *arguments], {**kept, **variables}
+    return [start.program, *launch.arguments(to, others), *start.arguments], {**kept, **variables}
 
 
 def _find_others(launch: Launch, to: GatewayTarget, environ: Mapping[str, str]) -> Settings:

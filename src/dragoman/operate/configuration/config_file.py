@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
-from dragoman.config.load import FILE_NAME, user_config_file
+from dragoman.config.load import FILE_NAME, ConfigSource, user_config_file
 from dragoman.config.presets import Preset, load_presets, suggest_vendor
 from dragoman.config.problems import ConfigError, suggest
 from dragoman.config.providers import KINDS, PROVIDER_NAME
@@ -20,7 +20,7 @@ from dragoman.config.settings import Config, ProviderConfig
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.clients.settings_file import OTHERS_KEY, FileEdit, plan_edit, read_text
 from dragoman.operate.clients.settings_format import CannotMerge, merge_toml, remove_toml
-from dragoman.operate.configuration.effective import PASSWORD_PARAMETER, URL_PASSWORD, ConfigSource
+from dragoman.operate.configuration.effective import PASSWORD_PARAMETER, URL_PASSWORD
 from dragoman.translate.framing.redaction import SECRET, redact
 
 HEAD = """\

@@ -1,7 +1,7 @@
 """Read the configuration, and show every value that is in effect with its origin."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.config.discovery import LocalServer, find_own_credentials, local_ports
-from dragoman.config.load import Stamp, find_file, load, stamp_file
+from dragoman.config.discovery import LocalServer, local_ports
+from dragoman.config.load import ConfigSource
 from dragoman.config.providers import credential_field, list_credentials
 from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import SHORTEST_OPEN_KEY, Secret, SecretSource
@@ -44,46 +44,18 @@ class ConfigReader(Protocol):
         """Return the checked configuration, of this text or else of the file; raises ConfigError."""
 
 
-class ConfigSource(Struct, frozen=True):
-    """Where the configuration is read from: a file that is named, or the usual ones, and the environment."""
+async def read_with_local_servers(source: ConfigSource) -> Config:
+    """Read the configuration that a gateway would use, with the model servers that run on this machine."""
+    config = source.read()
+    servers = await find_local_servers(source, config, config.server.port)
+    return source.read(None, servers) if servers else config
 
-    file: str | None
-    environ: Mapping[str, str]
-    directory: Path
-    home: Path
 
-    def find_file(self) -> Path | None:
-        """Return the file that `read` reads."""
-        return find_file(self.file, self.environ, self.directory, self.home)
-
-    def take_stamp(self) -> Stamp:
-        """Return the stamp of what `read` reads by now."""
-        return Stamp(stamp_file(self.find_file), find_own_credentials(self.environ, self.home))
-
-    def read(
-        self,
-        flags: Mapping[str, object] | None = None,
-        servers: Iterable[LocalServer] = (),
-        *,
-        text: str | None = None,
-    ) -> Config:
-        """Return the checked configuration, of this text or else of the file.
-
-        Raise ConfigError with all that is wrong with it.
-        """
-        return load(self.file, self.environ, self.directory, self.home, flags, servers, text)
-
-    async def read_with_local_servers(self) -> Config:
-        """Read the configuration that a gateway would use, with the model servers that run on this machine."""
-        config = self.read()
-        servers = await self.find_local_servers(config, config.server.port)
-        return self.read(None, servers) if servers else config
-
-    async def find_local_servers(self, config: Config, own_port: int) -> tuple[LocalServer, ...]:
-        """Return the model servers that listen on this machine, if the configuration names no provider."""
-        if config.has_providers:
-            return ()
-        return await discover(local_ports(self.environ), besides=own_port)
+async def find_local_servers(source: ConfigSource, config: Config, own_port: int) -> tuple[LocalServer, ...]:
+    """Return the model servers that listen on this machine, if the configuration names no provider."""
+    if config.has_providers:
+        return ()
+    return await discover(local_ports(source.environ), besides=own_port)
 
 
 def list_settings(config: Config, environ: Mapping[str, str]) -> Iterator[EffectiveSetting]:

@@ -57,7 +57,8 @@ async def check_provider(config: ProviderConfig, label: str, http: HttpClient, s
             return [Finding(what, OK, "has a credential; without a model list, nothing else can be checked for free")]
     except ConfigError as error:
         return [Finding(what, BROKEN, str(error), "set it, or remove the provider")]
-    return [await _send_request(what, provider, request.add_credentials(credentials), http, see_date)]
+    status = await _ask_status(provider, request.add_credentials(credentials), http, see_date)
+    return [_judge_status(what, provider.endpoint.url, status)]
 
 
 def find_readable_secrets(config: ProviderConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -75,20 +76,21 @@ def _redact_finding(finding: Finding, provider: Provider) -> Finding:
     return replace(finding, found=redact(found))
 
 
-async def _send_request(
-    what: str, provider: Provider, out: OutgoingRequest, http: HttpClient, see_date: SeeDate
-) -> Finding:
+async def _ask_status(provider: Provider, out: OutgoingRequest, http: HttpClient, see_date: SeeDate) -> int | str:
+    """Return the status of the response, or why there is none."""
     try:
         response = await http.send(out, provider.endpoint.dial, head_timeout_s=MODELS_TIMEOUT_S)
     except (ConnectionLost, UpstreamTimeout, ValueError) as fault:
-        to_do = f"check that {provider.endpoint.url} is right and its server is up; a proxy belongs in `proxy`"
-        return Finding(what, BROKEN, redact(str(fault)), to_do)
+        return redact(str(fault))
     see_date(response.headers.get(b"date"))
     response.close()
-    return _judge_status(what, provider.endpoint.url, response.status)
+    return response.status
 
 
-def _judge_status(what: str, endpoint: str, status: int) -> Finding:
+def _judge_status(what: str, endpoint: str, status: int | str) -> Finding:
+    if isinstance(status, str):
+        to_do = f"check that {endpoint} is right and its server is up; a proxy belongs in `proxy`"
+        return Finding(what, BROKEN, status, to_do)
     if status == 200:
         return Finding(what, OK, f"{endpoint} responds and accepts the credential")
     if status in (401, 403):

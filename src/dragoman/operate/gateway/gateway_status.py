@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config.settings import Config
 from dragoman.net.bodies import read_and_close
@@ -15,7 +16,7 @@ from dragoman.operate.configuration.effective import base_url
 from dragoman.operate.gateway.gateway_process import find_process
 from dragoman.operate.gateway.running_gateway import MAX_BODY_BYTES, PROBE_TIMEOUT_S, find_gateway
 from dragoman.operate.metrics.catalogue import COOLING_DOWN, IN_PROGRESS, POOL_CREDENTIALS, STREAMS
-from dragoman.operate.usage.reports import load_usage, parse_span
+from dragoman.operate.usage.reports import UsageQuestion, load_usage, parse_span
 from dragoman.store.usage_rows import UsageSum
 from dragoman.translate.framing.jsonread import JSON_ERRORS
 
@@ -36,7 +37,7 @@ class ProviderState(Struct, frozen=True):
     failed: int
 
 
-class GatewayStatus(Struct, frozen=True):
+class GatewayStatus(Struct, frozen=True, kw_only=True):
     """What a gateway does now. Without one, `running` is false, and the providers are those of the configuration."""
 
     running: bool
@@ -60,6 +61,7 @@ class _Health(Struct, frozen=True):
 
 
 class _Scrape(Struct, frozen=True):
+    is_running: bool = False
     streams: int = 0
     under_way: int = 0
     resting: dict[str, tuple[int, int]] = {}  # provider -> credentials available, cooling down
@@ -73,11 +75,13 @@ async def read_status(
     health, ready, scrape = _Health(), False, _Scrape()
     if root is not None:
         health, ready, scrape = await _ask(root)
+        scrape = replace(scrape, is_running=True)
     now = datetime.now()
-    loaded = await load_usage(config, key, parse_span(now.date().isoformat(), None, now), "provider", root)
+    today = UsageQuestion(parse_span(now.date().isoformat(), None, now), "provider")
+    loaded = await load_usage(config, key, today, root)
     process = None if root is None else find_process(environ, root)
     sums = loaded.report.sums
-    providers = _merge(list_providers(config, environ), scrape, sums, is_running=root is not None)
+    providers = _merge(list_providers(config, environ), scrape, sums)
     return GatewayStatus(
         running=root is not None,
         address=root or base_url(config.server.host, config.server.port),
@@ -123,22 +127,20 @@ def _read_metrics(text: str) -> _Scrape:
             available, cooling = resting.get(labels["provider"], (0, 0))
             is_cooling = COOLING_DOWN in labels.values()
             resting[labels["provider"]] = (available, value) if is_cooling else (value, cooling)
-    return _Scrape(values.get(STREAMS.name, 0), values.get(IN_PROGRESS.name, 0), resting)
+    under_way = values.get(IN_PROGRESS.name, 0)
+    return _Scrape(streams=values.get(STREAMS.name, 0), under_way=under_way, resting=resting)
 
 
-def _merge(
-    rows: list[ProviderRow], scrape: _Scrape, sums: tuple[UsageSum, ...], *, is_running: bool
-) -> list[ProviderState]:
+def _merge(rows: list[ProviderRow], scrape: _Scrape, sums: tuple[UsageSum, ...]) -> list[ProviderState]:
     """Return the gateway's providers, with what the configuration knows of them."""
     known = {row.name: row for row in rows}
-    names = list(scrape.resting) if is_running and scrape.resting else list(known)
-    return [_describe(name, known.get(name), scrape.resting.get(name), sums, is_running) for name in names]
+    names = list(scrape.resting or known)
+    return [_describe(name, known.get(name), scrape, sums) for name in names]
 
 
-def _describe(
-    name: str, row: ProviderRow | None, resting: tuple[int, int] | None, sums: tuple[UsageSum, ...], is_running: bool
-) -> ProviderState:
-    state, detail = ("ok", "") if is_running else ("unknown", "")
+def _describe(name: str, row: ProviderRow | None, scrape: _Scrape, sums: tuple[UsageSum, ...]) -> ProviderState:
+    state, detail = ("ok", "") if scrape.is_running else ("unknown", "")
+    resting = scrape.resting.get(name)
     if row is not None and row.problem:
         state, detail = "problem", row.problem
     elif resting is not None and resting[1]:

@@ -30,6 +30,13 @@ class Aggregation(Enum):
     MIN = "min"
 
 
+class Buckets(Struct, frozen=True):
+    """What a histogram counts in which buckets."""
+
+    unit: str  # as OpenTelemetry spells it
+    bounds: tuple[float, ...]
+
+
 class Family(Struct, frozen=True):
     """A metric with all its series."""
 
@@ -51,45 +58,40 @@ def _gauge(name: str, help: str, *labels: str, aggregation: Aggregation = Aggreg
     return Family(name, Type.GAUGE, help, labels, aggregation=aggregation)
 
 
-def _histogram(otel: str, unit: str, help: str, labels: tuple[str, ...], bounds: tuple[float, ...]) -> Family:
-    name = otel.replace(".", "_") + ("_seconds" if unit == "s" else "")
-    return Family(name, Type.HISTOGRAM, help, labels, bounds, otel=otel, unit=unit)
+def _histogram(otel: str, buckets: Buckets, help: str, labels: tuple[str, ...]) -> Family:
+    name = otel.replace(".", "_") + ("_seconds" if buckets.unit == "s" else "")
+    return Family(name, Type.HISTOGRAM, help, labels, buckets.bounds, otel=otel, unit=buckets.unit)
 
 
 TOKEN_USAGE = _histogram(
     "gen_ai.client.token.usage",
-    "{token}",
+    Buckets("{token}", TOKEN_BOUNDS),
     "Tokens of a request, by type; estimated if the upstream reported no counts.",
     (*MODEL_LABELS, "gen_ai_token_type"),
-    TOKEN_BOUNDS,
 )
 OPERATION_DURATION = _histogram(
     "gen_ai.client.operation.duration",
-    "s",
+    Buckets("s", DURATION_BOUNDS),
     "Time from a client's request to the end of its reply, if it reached an upstream.",
     OUTCOME_LABELS,
-    DURATION_BOUNDS,
 )
 REQUEST_DURATION = _histogram(
     "gen_ai.server.request.duration",
-    "s",
+    Buckets("s", DURATION_BOUNDS),
     "Time from a client's request to the end of its reply, with or without an upstream.",
     OUTCOME_LABELS,
-    DURATION_BOUNDS,
 )
 FIRST_TOKEN = _histogram(
     "gen_ai.server.time_to_first_token",
-    "s",
+    Buckets("s", FIRST_TOKEN_BOUNDS),
     "Time from a client's request to the first token of its streamed reply.",
     MODEL_LABELS,
-    FIRST_TOKEN_BOUNDS,
 )
 TIME_PER_TOKEN = _histogram(
     "gen_ai.server.time_per_output_token",
-    "s",
+    Buckets("s", TIME_PER_TOKEN_BOUNDS),
     "Time between output tokens after the first, in streamed replies that succeeded.",
     MODEL_LABELS,
-    TIME_PER_TOKEN_BOUNDS,
 )
 
 REQUESTS = _counter("dragoman_requests_total", "Inference requests that have ended.", *PROTOCOL_LABELS, "outcome")

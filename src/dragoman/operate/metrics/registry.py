@@ -17,7 +17,8 @@ from zlib import crc32
 import msgspec
 
 from dragoman import __version__
-from dragoman.net.tasks import describe_fault, spawn
+from dragoman.net.errors import describe_fault
+from dragoman.net.tasks import spawn
 from dragoman.operate.metrics import catalogue as catalogue
 from dragoman.operate.metrics.readings import (
     Histogram,

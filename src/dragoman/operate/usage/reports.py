@@ -52,6 +52,13 @@ class UsageReport(Struct, frozen=True):
     names: dict[str, str] = {}  # of keys, by their ids, where the sums are by key
 
 
+class UsageQuestion(Struct, frozen=True):
+    """What a report shows: whose requests of which time, and by what they are grouped, DAY or ROWS among others."""
+
+    span: UsageSpan
+    by: str
+
+
 class LoadedUsage(Struct, frozen=True):
     """A report and where it comes from; `gateway_problem` says why it is not from the gateway that runs."""
 
@@ -82,8 +89,9 @@ def parse_span(since: str, until: str | None, now: datetime) -> UsageSpan:
     return UsageSpan(begin, end)
 
 
-async def read_usage(store: Store, span: UsageSpan, by: str, *, limited: bool) -> UsageReport:
+async def read_usage(store: Store, question: UsageQuestion, *, limited: bool) -> UsageReport:
     """Read what a store has; where `limited`, raise TooMuchUsage instead of building a very long report."""
+    span, by = question.span, question.by
     whole = span.key is None
     if by == ROWS:
         sums = await store.read_usage_sums(make_query(span, step_ms=0)) if limited else ()
@@ -93,33 +101,33 @@ async def read_usage(store: Store, span: UsageSpan, by: str, *, limited: bool) -
     if by == DAY:
         return UsageReport(whole, sum_by_day(await store.read_usage_sums(make_query(span))))
     sums = await store.read_usage_sums(make_query(span, cast(GroupBy, by)))
-    return await make_report(store, sums, span, by, limited=limited)
+    return await make_report(store, sums, question, limited=limited)
 
 
 async def make_report(
-    store: Store, sums: tuple[UsageSum, ...], span: UsageSpan, by: str, *, limited: bool
+    store: Store, sums: tuple[UsageSum, ...], question: UsageQuestion, *, limited: bool
 ) -> UsageReport:
     """Return sums with the names of keys, where they are by key."""
     if limited and len(sums) > MAX_SUMS:
         raise _too_much(MAX_SUMS)
-    whole = span.key is None
-    keys = await store.list_keys() if by == "key" else ()
-    return UsageReport(whole, sums, names={row.id: row.name for row in keys if whole or row.id == span.key})
+    own_key = question.span.key
+    keys = [row for row in await store.list_keys() if own_key in (None, row.id)] if question.by == "key" else ()
+    return UsageReport(own_key is None, sums, names={row.id: row.name for row in keys})
 
 
 def make_query(span: UsageSpan, by: GroupBy = "all", step_ms: int = SLOT_MS) -> SumQuery:
     return SumQuery(span.since_ms, span.until_ms, span.key, by, step_ms)
 
 
-async def load_usage(config: Config, key: str | None, span: UsageSpan, by: str, root: str | None = None) -> LoadedUsage:
+async def load_usage(config: Config, key: str | None, question: UsageQuestion, root: str | None = None) -> LoadedUsage:
     """Ask the gateway at `root`, whose report includes what it has not stored yet; else read the store.
 
     A gateway reports to a stored key only what that key used; the store is then read if it is the gateway's.
     """
-    reported, problem = await _ask_gateway(config, root, key, span, by)
+    reported, problem = await _ask_gateway(config, root, key, question)
     if reported is not None and reported.whole:
         return LoadedUsage(reported, "gateway")
-    stored = await _read_store(config.store.url, span, by, opened_by=None if reported is None else key)
+    stored = await _read_store(config.store.url, question, opened_by=None if reported is None else key)
     if stored is not None:
         return LoadedUsage(stored, "store", problem)
     if reported is not None:
@@ -145,12 +153,13 @@ async def read_quotas(config: Config) -> QuotaReport:
 
 
 async def _ask_gateway(
-    config: Config, root: str | None, key: str | None, span: UsageSpan, by: str
+    config: Config, root: str | None, key: str | None, question: UsageQuestion
 ) -> tuple[UsageReport | None, str]:
     """Return the gateway's report, or None and why there is none."""
     if root is None or not key:
         return None, ""
-    path = f"{PATH}?since_ms={span.since_ms}&until_ms={span.until_ms}&by={by}"
+    span = question.span
+    path = f"{PATH}?since_ms={span.since_ms}&until_ms={span.until_ms}&by={question.by}"
     try:
         async with HttpClient() as http:
             return msgspec.json.decode(await GatewayClient(root, key, http).get(path), type=UsageReport), ""
@@ -160,7 +169,7 @@ async def _ask_gateway(
         return None, redact(str(fault))
 
 
-async def _read_store(url: str, span: UsageSpan, by: str, opened_by: str | None) -> UsageReport | None:
+async def _read_store(url: str, question: UsageQuestion, opened_by: str | None) -> UsageReport | None:
     """Return None where there is no store, or where it does not have the key that the gateway accepts."""
     if _is_absent(url):
         return None
@@ -170,7 +179,7 @@ async def _read_store(url: str, span: UsageSpan, by: str, opened_by: str | None)
             await keyring.refresh()
             if keyring.check(opened_by.encode()) is None:
                 return None
-        return await read_usage(store, span, by, limited=False)
+        return await read_usage(store, question, limited=False)
 
 
 def _is_absent(url: str) -> bool:

@@ -19,6 +19,14 @@ STEP_MS: dict[Step, int] = {"quarter": SLOT_MS, "hour": HOUR_MS, "day": DAY_MS, 
 EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)  # no gateway is older, so changes of the clock before are of no interest
 
 
+class TimeSteps(Struct, frozen=True):
+    """How a time is divided: the hours and days of a zone, whose changes of the clock are looked up until now."""
+
+    step: Step
+    zone: ZoneInfo
+    now: datetime
+
+
 class ConstantOffset(Struct, frozen=True):
     """A part of a time during which the clock of a zone is so far ahead of UTC."""
 
@@ -44,15 +52,14 @@ def find_zone(name: str) -> ZoneInfo:
         raise InvalidArgument(f"{name[:80]!r} is not a known time zone, such as Europe/Berlin or UTC.") from None
 
 
-async def read_series(
-    store: Store, span: UsageSpan, by: GroupBy, step: Step, zone: ZoneInfo, now: datetime
-) -> tuple[UsageSum, ...]:
+async def read_series(store: Store, span: UsageSpan, by: GroupBy, steps: TimeSteps) -> tuple[UsageSum, ...]:
     """Return one sum for each group and step; `slot` is the quarter of an hour in which the step begins."""
+    step, zone = steps.step, steps.zone
     query = make_query(span, by, STEP_MS[step])
     if step in ("quarter", "all"):
         return await store.read_usage_sums(query)
     parts: list[UsageSum] = []
-    for part in split_at_offsets(span.since_ms, span.until_ms, zone, now):
+    for part in split_at_offsets(span.since_ms, span.until_ms, zone, steps.now):
         found = await store.read_usage_sums(_restrict(query, part))
         parts += found if step == "hour" else _begin_at_midnight(found, part.offset_ms, zone)
     return merge(parts)

@@ -129,37 +129,37 @@ def make_row(outcome: Outcome, pricing: Pricing, number: int) -> UsageRow:
     cost = pricing.cost_nano(outcome)
     credits = None if usage is None else usage.credits
     key, client, model, requested_model = _known_texts(outcome.key, outcome.client, model, outcome.requested_model)
-    return UsageRow(  # positional, since every request pays for it: keywords take half as long again
-        make_id(time_ms, number),
-        time_ms,
-        _text(outcome.request_id),
-        key,
-        client,
-        outcome.client_protocol,
-        outcome.upstream_protocol,
-        provider,
-        model,
-        requested_model,
-        outcome.stream,
-        counts[0],  # input
-        counts[1],  # cached
-        counts[2],  # written
-        counts[3],  # output
-        counts[4],  # reasoning
-        None if credits is None or not math.isfinite(credits) else min(max(credits, 0.0), MAX_CREDITS),
-        None if usage is None else "reported" if usage.source is REPORTED else usage.source.value,
-        cost if cost is None or 0 <= cost <= MAX_COST_NANO else min(max(cost, 0), MAX_COST_NANO),
-        None if ttft_s is None else int(ttft_s * 1000 + 0.5),
-        int(outcome.duration_s * 1000 + 0.5),
-        outcome.outcome,
-        None if outcome.error_code is None else _text(outcome.error_code),
-        outcome.losses,
-        outcome.attempts,
-        outcome.rounds,
-        tools.web_searches and min(tools.web_searches, MAX_COUNT),
-        tools.web_fetches and min(tools.web_fetches, MAX_COUNT),
-        outcome.run,
-        outcome.client_request_id and _text(outcome.client_request_id),
+    return UsageRow(
+        id=make_id(time_ms, number),
+        time_ms=time_ms,
+        request_id=_text(outcome.request_id),
+        key=key,
+        client=client,
+        client_protocol=outcome.client_protocol,
+        upstream_protocol=outcome.upstream_protocol,
+        provider=provider,
+        model=model,
+        requested_model=requested_model,
+        stream=outcome.stream,
+        input_tokens=counts[0],
+        cache_read_tokens=counts[1],
+        cache_write_tokens=counts[2],
+        output_tokens=counts[3],
+        reasoning_tokens=counts[4],
+        credits=None if credits is None or not math.isfinite(credits) else min(max(credits, 0.0), MAX_CREDITS),
+        usage_source=None if usage is None else "reported" if usage.source is REPORTED else usage.source.value,
+        cost_nano_usd=cost if cost is None or 0 <= cost <= MAX_COST_NANO else min(max(cost, 0), MAX_COST_NANO),
+        ttft_ms=None if ttft_s is None else int(ttft_s * 1000 + 0.5),
+        duration_ms=int(outcome.duration_s * 1000 + 0.5),
+        outcome=outcome.outcome,
+        error_code=None if outcome.error_code is None else _text(outcome.error_code),
+        losses=outcome.losses,
+        attempts=outcome.attempts,
+        rounds=outcome.rounds,
+        web_searches=tools.web_searches and min(tools.web_searches, MAX_COUNT),
+        web_fetches=tools.web_fetches and min(tools.web_fetches, MAX_COUNT),
+        run=outcome.run,
+        client_request_id=outcome.client_request_id and _text(outcome.client_request_id),
     )
 
 

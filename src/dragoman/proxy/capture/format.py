@@ -49,6 +49,9 @@ class Chunk(Struct, frozen=True, array_like=True):
     data: bytes
 
 
+GAP = Chunk(0.0, b"")  # in place of chunks that were dropped
+
+
 class TimedEvent(Struct, frozen=True, array_like=True):
     """A hub event and its time."""
 

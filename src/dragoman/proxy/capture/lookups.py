@@ -207,7 +207,7 @@ class RecordingLookups:
 
     def note(self, source: Source, kind: LookupKind[T], answer: T) -> T:
         """Note an answer, and return it."""
-        fits = kind.measure is None or self._recording.reserve(*kind.measure(answer))
+        fits = kind.measure is None or self._recording.memory.reserve(*kind.measure(answer))
         if fits and (answer or not kind.skips_empty):
             self._note(source, kind, lambda: {"value": kind.write(answer)})
         return answer
@@ -217,7 +217,7 @@ class RecordingLookups:
 
     def record_state(self, state: CallState) -> None:
         """Note what a call refers to in the server's state."""
-        if self._recording.reserve(state.size, "stored items"):
+        if self._recording.memory.reserve(state.size, "stored items"):
             self.note(NO_PROVIDER, STATE, state.record())
 
     @contextmanager

@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from typing import Generic, TypeVar
 
+MAX_BYTES = 8 * 1024 * 1024  # of one recording; beyond it, only the tail of each stream is kept
 TAIL_BYTES = 64 * 1024  # enough to see how a stream ended
 
 T = TypeVar("T")
@@ -86,3 +87,28 @@ class HeadAndTail(Generic[T]):
             parts.append(self._gap)
         skipped = max(0, position - first_in_tail)
         return [*parts, *(part for part, _ in list(tail)[skipped:])], end
+
+
+class RecordingMemory:
+    """The bytes that one recording holds of the budget, and the parts of it that are not complete."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self.size = 0
+        self.truncated: dict[str, None] = {}  # names of parts, in order
+
+    def reserve(self, size: int, part: str) -> bool:
+        """Return whether there is memory for these bytes; if not, mark this part as truncated."""
+        if self.size + size > MAX_BYTES or not self._budget.reserve(size):
+            self.truncated[part] = None
+            return False
+        self.size += size
+        return True
+
+    def reserve_tail(self, stream: HeadAndTail[T]) -> bool:
+        """Return whether a stream has a tail; its memory is reserved once, beyond MAX_BYTES."""
+        if stream.is_complete:
+            if not self._budget.reserve(TAIL_BYTES):
+                return False
+            self.size += TAIL_BYTES
+        return True

@@ -9,42 +9,36 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman import __version__
 from dragoman.config.settings import Config
-from dragoman.net.client import IncomingResponse, OutgoingRequest
+from dragoman.net.client import IncomingResponse
+from dragoman.net.errors import describe_fault
 from dragoman.net.headers import Header
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.tasks import describe_fault
 from dragoman.proxy.capture import format as capture_format
-from dragoman.proxy.capture.format import Capture, Chunk, LookupName, TimedEvent, utc_text
-from dragoman.proxy.capture.masking import Fields, describe_provider, hide_values, to_text
-from dragoman.proxy.capture.memory_bounds import TAIL_BYTES, HeadAndTail, MemoryBudget
+from dragoman.proxy.capture.format import GAP, Capture, Chunk, LookupName, TimedEvent, utc_text
+from dragoman.proxy.capture.masking import Fields, hide_values, to_text
+from dragoman.proxy.capture.memory_bounds import TAIL_BYTES, HeadAndTail, MemoryBudget, RecordingMemory
+from dragoman.proxy.capture.recorded_settings import ListModels, RecordedSettings
+from dragoman.proxy.capture.upstream_exchange import UpstreamExchange
 from dragoman.proxy.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.why import Why
-from dragoman.translate.framing.known_secrets import list_secrets
 from dragoman.translate.hub.events import Delta, Ended, Event
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import Json
 from dragoman.upstreams.provider import Provider
-from dragoman.upstreams.routing import Route
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES = 8 * 1024 * 1024  # of one recording; beyond it, only the tail of each stream is kept
 EVENT_BYTES = 200  # roughly, without its text
-
-GAP = Chunk(0.0, b"")  # in place of chunks that were dropped
 
 # Parts of a capture that are not complete.
 BODY_NOT_READ = "the request's body, which was not read"
 AFTER_ERROR = "everything after an error in the recording"
-
-ListModels = Callable[[], dict[str, tuple[str, ...]]]  # provider -> names
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,43 +58,6 @@ def contain_errors(note: Note[P]) -> Note[P]:
     return record_or_give_up
 
 
-class UpstreamExchange:
-    """One request to an upstream and its response, as far as it has arrived."""
-
-    def __init__(self, route: str, provider: Provider, protocol: str, out: OutgoingRequest) -> None:
-        self.at = 0.0
-        self.route = route
-        self.kind = provider.kind
-        self.protocol = protocol
-        self.out = out
-        self.response: IncomingResponse | None = None
-        self.head_at = 0.0
-        self.chunks = HeadAndTail(GAP)
-        self.end = ""
-        self.ended_at = 0.0
-        self.error = ""
-
-    def make_record(self) -> capture_format.UpstreamRequest:
-        out, response = self.out, None
-        if self.response is not None:
-            headers = to_text(self.response.headers)
-            response = capture_format.UpstreamResponse(
-                self.head_at, self.response.status, headers, self.chunks.parts(), self.end, self.ended_at
-            )
-        return capture_format.UpstreamRequest(
-            at=self.at,
-            route=self.route,
-            kind=self.kind,
-            protocol=self.protocol,
-            method=out.method,
-            url=out.url,
-            headers=to_text(out.headers),
-            body=out.body,
-            response=response,
-            error=self.error,
-        )
-
-
 class SentResponse(Struct):
     """The response to the client, as far as it was sent."""
 
@@ -109,17 +66,34 @@ class SentResponse(Struct):
     chunks: HeadAndTail[Chunk]
 
 
+class RecordedResult(Struct):
+    """How the request went, apart from what was sent and received."""
+
+    outcome: Outcome | None = None
+    ledger: Ledger | None = None
+    request_losses: int = 0  # they precede those of the reply in the ledger
+    guard_trips: list[str] = []
+    cut_calls: list[str] = []
+    interrupted_by: str = ""
+
+    @property
+    def failed(self) -> bool:
+        failed = self.outcome is None or self.outcome.outcome not in (OK, CLIENT_GONE)
+        return failed or bool(self.guard_trips or self.cut_calls)
+
+
 class Recording:
     """Collects what happens to one request; `on_finished` is called when its response has been sent.
 
     It listens to the sink of the client's reply; the handler, the gateway and the recording versions of the request's
-    surroundings call its `note_...` methods.
+    surroundings call its `record_...` methods.
     """
 
     def __init__(
         self, request: HttpRequest, started_at: float, budget: MemoryBudget, on_finished: "Callable[[Recording], None]"
     ) -> None:
-        self._budget = budget
+        self.memory = RecordingMemory(budget)
+        self.memory.truncated[BODY_NOT_READ] = None
         self._on_finished = on_finished
         self._started_at = started_at  # seconds since the epoch
         self._start = time.monotonic()
@@ -128,28 +102,11 @@ class Recording:
         self._request = capture_format.ClientRequest(request.method, path, request.query, headers, b"")
         self.client_response: SentResponse | None = None
         self.events: HeadAndTail[tuple[float, int, Event]] = HeadAndTail()
-        self._hidden_headers: set[bytes] = set()  # names of headers that the configuration sets
-        self._guard_trips: list[str] = []
-        self._cut_calls: list[str] = []
-        self._ledger: Ledger | None = None
-        self._request_losses = 0
-        self._interrupted_by = ""
-        self._truncated: dict[str, None] = {BODY_NOT_READ: None}
-        self._config: Config | None = None
-        self._list_models: ListModels | None = None
-        self._quirks: dict[str, tuple[str, ...]] = {}
-        self._known_models: dict[str, tuple[str, ...]] = {}
-        self._tools: dict[str, Json] = {}
-        self._tool_backends: dict[str, dict[str, str]] = {}
-        self._outcome: Outcome | None = None
-        self._providers: dict[str, Json] = {}
-        self.size = 0  # bytes that it holds
         self.upstream_exchanges: list[UpstreamExchange] = []
         self.lookups: list[capture_format.Lookup] = []
-        self.routes: tuple[Route, ...] = ()
-        self.owner = True  # the request came with the key of the environment
-        self.default_thinking: str | int | None = None  # of the client's key
+        self.settings = RecordedSettings()
         self.why: Why | None = None  # why the reply passed or was translated, once there is one
+        self._result = RecordedResult()
         self.secrets: set[bytes] = set()
 
     # Calls of the client's sink
@@ -172,27 +129,26 @@ class Recording:
     @contain_errors
     def record_body(self, body: bytes) -> None:
         """Note the client's body, decompressed."""
-        self._truncated.pop(BODY_NOT_READ, None)
+        self.memory.truncated.pop(BODY_NOT_READ, None)
         headers = tuple(field for field in self._request.headers if field[0] != "content-encoding")
-        fits = self.reserve(len(body), "request")
+        fits = self.memory.reserve(len(body), "request")
         self._request = replace(self._request, headers=headers, body=body if fits else b"")
 
     @contain_errors
     def record_settings(self, config: Config, quirks: dict[str, tuple[str, ...]], list_models: ListModels) -> None:
         """Note the configuration; `list_models` is called if no model of that name exists."""
-        self._config = config
-        self._quirks = quirks
-        self._list_models = list_models
+        settings = self.settings
+        settings.config, settings.quirks, settings.list_models = config, quirks, list_models
 
     @contain_errors
     def record_tools(self, settings: dict[str, Json], backends: dict[str, dict[str, str]]) -> None:
         """Note which tools the gateway runs, by provider, and their settings."""
-        self._tools, self._tool_backends = settings, backends
+        self.settings.tools, self.settings.tool_backends = settings, backends
 
     @contain_errors
     def record_built(self, ledger: Ledger | None) -> None:
         """Note that a request for an upstream was built, with the losses so far; None: the client's bytes pass."""
-        self._ledger, self._request_losses = ledger, 0 if ledger is None else len(ledger)
+        self._result.ledger, self._result.request_losses = ledger, 0 if ledger is None else len(ledger)
 
     def make_monitor(self) -> ReplyMonitor:
         return RecordingMonitor(self)
@@ -201,28 +157,29 @@ class Recording:
         """Return a callback that notes what the grammar guard objects to and then calls this one."""
 
         def record_and_call(message: str) -> None:
-            self._guard_trips.append(message)
+            self._result.guard_trips.append(message)
             on_guard_trip(message)
 
         return record_and_call
 
     @contain_errors
     def record_interruption(self, client_left: bool) -> None:
-        self._interrupted_by = capture_format.CLIENT_LEFT if client_left else capture_format.STOPPED
+        self._result.interrupted_by = capture_format.CLIENT_LEFT if client_left else capture_format.STOPPED
 
     @contain_errors
     def record_outcome(self, outcome: Outcome, ledger: Ledger | None) -> None:
-        self._outcome = outcome
-        self._ledger = ledger if ledger is not None else self._ledger
-        if self._ledger is not None:
-            self._ledger.close()
-        if not self.routes and self._list_models is not None:
-            self._known_models = self._list_models()
+        result, settings = self._result, self.settings
+        result.outcome = outcome
+        result.ledger = ledger if ledger is not None else result.ledger
+        if result.ledger is not None:
+            result.ledger.close()
+        if not settings.routes and settings.list_models is not None:
+            settings.known_models = settings.list_models()
 
     def give_up(self, bug: Exception) -> None:
-        if AFTER_ERROR not in self._truncated:
+        if AFTER_ERROR not in self.memory.truncated:
             log.error("a request is not captured completely: %s", describe_fault(bug))
-        self._truncated[AFTER_ERROR] = None
+        self.memory.truncated[AFTER_ERROR] = None
 
     # Calls of what the request uses
 
@@ -230,53 +187,29 @@ class Recording:
         """Return the seconds since the request began."""
         return round(time.monotonic() - self._start, 6)
 
-    def reserve(self, size: int, part: str) -> bool:
-        """Return whether there is memory for these bytes; if not, mark this part as truncated."""
-        if self.size + size > MAX_BYTES or not self._budget.reserve(size):
-            self._truncated[part] = None
-            return False
-        self.size += size
-        return True
-
     def _keep_chunk(self, chunks: HeadAndTail[Chunk], data: bytes, part: str) -> None:
-        if chunks.is_complete and self.reserve(len(data), part):
+        if chunks.is_complete and self.memory.reserve(len(data), part):
             chunks.add(Chunk(self.elapsed_s(), data))
-        elif self._reserve_tail(chunks):
+        elif self.memory.reserve_tail(chunks):
             tail = data[-TAIL_BYTES:]
             chunks.add_to_tail(Chunk(self.elapsed_s(), tail), len(tail))
-
-    def _reserve_tail(self, stream: HeadAndTail[T]) -> bool:
-        """Return whether a stream has a tail; its memory is reserved once, beyond MAX_BYTES."""
-        if stream.is_complete:
-            if not self._budget.reserve(TAIL_BYTES):
-                return False
-            self.size += TAIL_BYTES
-        return True
 
     @contain_errors
     def record_event(self, index: int, event: Event) -> None:
         """Note a hub event of the reply to the upstream request with this index."""
         size = len(event.text) if type(event) is Delta else 0
         if isinstance(event, Ended) and event.cut:
-            self._cut_calls += [call.name for call in event.cut]
+            self._result.cut_calls += [call.name for call in event.cut]
         timed = (self.elapsed_s(), index, event)
-        if self.events.is_complete and self.reserve(EVENT_BYTES + size, "events"):
+        if self.events.is_complete and self.memory.reserve(EVENT_BYTES + size, "events"):
             self.events.add(timed)
-        elif self._reserve_tail(self.events):
+        elif self.memory.reserve_tail(self.events):
             self.events.add_to_tail(timed, EVENT_BYTES + size)
 
     @contain_errors
     def record_provider(self, provider: Provider) -> None:
         """Note that the request uses this provider."""
-        if provider.name in self._providers or self._config is None:
-            return
-        section = self._config.providers.get(provider.name)
-        if section is not None:
-            self._hidden_headers |= {name.lower().encode("latin-1") for name in section.headers}
-        hidden = self._hidden_headers
-        self._providers[provider.name] = describe_provider(provider, section, hidden)
-        self.secrets.update(value for name, value in provider.endpoint.headers if name in hidden)
-        self.secrets.update(list_secrets((), provider.auth.secrets))
+        self.secrets.update(self.settings.add_provider(provider))
 
     @contain_errors
     def record_lookup(self, provider: str, name: LookupName, value: Callable[[], Json]) -> None:
@@ -287,10 +220,10 @@ class Recording:
     def record_upstream_request(self, exchange: UpstreamExchange) -> None:
         exchange.at = self.elapsed_s()
         self.upstream_exchanges.append(exchange)
-        if self._hidden_headers:
-            headers = tuple(hide_values(exchange.out.headers, self._hidden_headers))
+        if self.settings.hidden_headers:
+            headers = tuple(hide_values(exchange.out.headers, self.settings.hidden_headers))
             exchange.out = replace(exchange.out, headers=headers)
-        if not self.reserve(len(exchange.out.body), "upstream request"):
+        if not self.memory.reserve(len(exchange.out.body), "upstream request"):
             exchange.out = replace(exchange.out, body=b"")
 
     @contain_errors
@@ -312,20 +245,16 @@ class Recording:
     @property
     def failed(self) -> bool:
         """Whether anything went wrong, including a cut tool call and a correction by the grammar guard."""
-        result = "bug" if self._outcome is None else self._outcome.outcome
-        status = 0 if self.client_response is None else self.client_response.status
-        return result not in (OK, CLIENT_GONE) or status >= 400 or bool(self._guard_trips or self._cut_calls)
+        return self._result.failed or (self.client_response is not None and self.client_response.status >= 400)
 
     def make_capture(self, so_far: Outcome | None = None) -> Capture:
         """Return the capture; `so_far` is the outcome of a request that has not ended.
 
         This takes time: for a capture that is written it is called on the writer's thread.
         """
-        outcome = (
-            self._outcome
-            or so_far
-            or Outcome(request_id="", started_at=self._started_at, client_protocol="", outcome="bug")
-        )
+        result = self._result
+        unknown = Outcome(request_id="", started_at=self._started_at, client_protocol="", outcome="bug")
+        outcome = result.outcome or so_far or unknown
         last = self.upstream_exchanges[-1] if self.upstream_exchanges else None
         return Capture(
             request_id=outcome.request_id,
@@ -339,13 +268,13 @@ class Recording:
             route=outcome.route or ("" if last is None else last.route),
             requested_model=outcome.requested_model,
             stream=outcome.stream,
-            passthrough=outcome.passthrough or (not outcome.upstream_protocol and self._ledger is None),
+            passthrough=outcome.passthrough or (not outcome.upstream_protocol and result.ledger is None),
             why="" if self.why is None else str(self.why),
             outcome=outcome.outcome,
             error_code=outcome.error_code,
-            interrupted_by=self._interrupted_by,
-            guard_trips=tuple(self._guard_trips),
-            cut_calls=tuple(self._cut_calls),
+            interrupted_by=result.interrupted_by,
+            guard_trips=tuple(result.guard_trips),
+            cut_calls=tuple(result.cut_calls),
             upstream_bytes=outcome.upstream_bytes,
             upstream_chunks=outcome.upstream_chunks,
             request=self._request,
@@ -353,35 +282,17 @@ class Recording:
             events=tuple(
                 TimedEvent(at, index, capture_format.event_json(event)) for at, index, event in self.events.parts()
             ),
-            losses=tuple(self._ledger or ()),
-            request_losses=self._request_losses,
+            losses=tuple(result.ledger or ()),
+            request_losses=result.request_losses,
             response=self._make_response(),
             lookups=tuple(self.lookups),
-            settings=self._make_settings(),
-            truncated=tuple(self._truncated),
+            settings=self.settings.make_record(),
+            truncated=tuple(self.memory.truncated),
         )
 
     def _make_response(self) -> capture_format.ClientResponse | None:
         sent = self.client_response
         return None if sent is None else capture_format.ClientResponse(sent.status, sent.headers, sent.chunks.parts())
-
-    def _make_settings(self) -> capture_format.CapturedSettings:
-        config = self._config
-        if config is None:
-            return capture_format.CapturedSettings()
-        return capture_format.CapturedSettings(
-            server=msgspec.to_builtins(config.server),
-            retry=msgspec.to_builtins(config.retry),
-            effort=msgspec.to_builtins(config.effort),
-            providers=self._providers,
-            quirks={name: self._quirks[name] for name in self._providers if name in self._quirks},
-            known_models=self._known_models,
-            routes=tuple(map(str, self.routes)),
-            tools=self._tools,
-            tool_backends={name: self._tool_backends[name] for name in self._providers if name in self._tool_backends},
-            owner=self.owner,
-            default_thinking=self.default_thinking,
-        )
 
 
 class RecordingMonitor(ReplyMonitor):

@@ -15,7 +15,8 @@ from dragoman.net.client import (
 )
 from dragoman.net.headers import Header, Headers
 from dragoman.proxy.capture.format import CANCELLED, CLOSED, WHOLE
-from dragoman.proxy.capture.recording import Recording, UpstreamExchange
+from dragoman.proxy.capture.recording import Recording
+from dragoman.proxy.capture.upstream_exchange import UpstreamExchange
 from dragoman.translate.framing.known_secrets import list_secrets
 from dragoman.upstreams.provider import Provider, UnsignedRequest
 

@@ -24,7 +24,7 @@ PRIVATE_SETTINGS = ("api_key", "command", "endpoint")
 
 def record_runtime(runtime: Runtime, recording: Recording, call: Call) -> Runtime:
     """Return a runtime that behaves the same and notes in the recording what the call learns from it."""
-    recording.owner = call.is_owner
+    recording.settings.owner = call.is_owner
     recording.record_settings(
         runtime.config, runtime.learned_quirks.list_known_to(call.tenant), lambda: _list_names(runtime)
     )

@@ -9,9 +9,9 @@ from contextlib import suppress
 from msgspec import Struct
 
 from dragoman.config.settings import Debug
+from dragoman.net.errors import describe_fault
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
-from dragoman.net.tasks import describe_fault
 from dragoman.proxy.capture.files import CaptureDirectory, capture_directory
 from dragoman.proxy.capture.format import Capture
 from dragoman.proxy.capture.masking import mask_capture
@@ -65,10 +65,10 @@ class RequestCapture:
 
     def _finish(self, recording: Recording, debug: Debug) -> None:
         if debug.capture == "off" or (debug.capture == "errors" and not recording.failed):
-            self._budget.release(recording.size)
+            self._budget.release(recording.memory.size)
             return
         secrets = frozenset(recording.secrets)
-        self._keep(Job(recording.make_capture, secrets, self._find_directory(debug), recording.size))
+        self._keep(Job(recording.make_capture, secrets, self._find_directory(debug), recording.memory.size))
 
     def remove_old(self, debug: Debug) -> None:
         """Remove captures that are too old, even if nothing is captured now. Blocks on the disk."""

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from dragoman.net.tasks import describe_fault
+from dragoman.net.errors import describe_fault
 from dragoman.proxy.redaction import redact_failure
 from dragoman.proxy.replies.reply import ReplyOrigin
 from dragoman.proxy.source import EventSource

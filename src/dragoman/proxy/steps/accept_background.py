@@ -12,8 +12,8 @@ from dragoman.proxy.call import Call
 from dragoman.proxy.prepare import KEPT_BACK, client_query, prepare
 from dragoman.proxy.response_headers import id_headers
 from dragoman.proxy.response_writer import UNBUFFERED
+from dragoman.proxy.run_headers import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.proxy.runtime import target_settings
-from dragoman.proxy.steps.parked_runs import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.state.background import BackgroundRuns, RunRequest
 from dragoman.state.service import check_trigger
 from dragoman.state.stored_call import StoredCall
@@ -21,6 +21,7 @@ from dragoman.store.response_rows import ResponseRow
 from dragoman.translate.framing.sse import KEEP_ALIVE
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.translate.hub.ports import EVENT_STREAM
+from dragoman.translate.protocols.responses.encode_response import ResponseProgress
 from dragoman.translate.protocols.responses.state_items import TRIGGER
 from dragoman.translate.protocols.responses.wire import NAME
 
@@ -54,7 +55,7 @@ async def accept_background(runs: BackgroundRuns, call: Call, state: StoredCall,
     if call.stream:
         await send_stored_events(runs, row, -1, sink, headers, call.runtime.config.server)
     else:
-        sink.respond(200, [JSON, *headers], bytes(state.snapshot.response("queued")))
+        sink.respond(200, [JSON, *headers], bytes(state.snapshot.response(ResponseProgress("queued"))))
 
 
 async def _check(call: Call, state: StoredCall) -> None:

@@ -65,7 +65,7 @@ def _record(call: Call, runtime: Runtime, recording: Recording) -> Runtime:
     """Return a configuration that notes in the capture of a call what the call learns from it."""
     from dragoman.proxy.capture.recording_runtime import record_runtime  # few requests are captured
 
-    recording.default_thinking = call.default_thinking
+    recording.settings.default_thinking = call.default_thinking
     return record_runtime(runtime, recording, call)
 
 

@@ -4,9 +4,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dragoman.config.settings import ServerSettings
+from dragoman.net.body_threads import LARGE_BYTES, run_off_loop
 from dragoman.net.encoding import decompress
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
-from dragoman.net.tasks import LARGE_BYTES, run_off_loop
 from dragoman.proxy.call import Call
 from dragoman.proxy.runtime import Runtime
 from dragoman.translate.framing.jsonscan import exceeds_value_count

@@ -5,9 +5,10 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.sink import ReplySink, SinkPhase
-from dragoman.net.tasks import run_off_loop, spawn
+from dragoman.net.tasks import spawn
 from dragoman.proxy.call import Call, Compacts
 from dragoman.proxy.capture.format import NO_PROVIDER
 from dragoman.state.service import ResponseService, check_trigger

@@ -9,7 +9,7 @@ from msgspec import Struct
 from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Config
 from dragoman.net.headers import Header
-from dragoman.operate.clients.connecting import RECIPES
+from dragoman.operate.clients.connecting import RECIPES, Recipe
 from dragoman.operate.clients.launching import choose_model, find_window
 from dragoman.operate.configuration.change import hide_in_message, read_changed
 from dragoman.operate.configuration.config_file import (
@@ -229,17 +229,26 @@ class ClientsApi:
         root = f"{scheme}://{(headers.get(b'host') or b'').decode('latin-1')}"
         runtime = self._gateway.runtime
         models = list_names(runtime.config.models, list_known_models(runtime))
-        windows = list_windows(runtime)
-        clients = [_describe_client(name, root, runtime.config, models, windows) for name in RECIPES]
+        served = ServedModels(runtime.config, models, list_windows(runtime))
+        clients = [_describe_client(name, served.choose(RECIPES[name], root)) for name in RECIPES]
         LIST_CLIENTS.respond(request, ClientList(clients))
 
 
-def _describe_client(
-    name: str, root: str, config: Config, models: Sequence[str], windows: Mapping[str, int]
-) -> ClientLines:
+class ServedModels(Struct, frozen=True):
+    """The models that this gateway serves: those it is configured for, and those that it lists."""
+
+    config: Config
+    names: Sequence[str]
+    windows: Mapping[str, int]
+
+    def choose(self, recipe: Recipe, root: str) -> GatewayTarget:
+        """Return the gateway at this address with the model that suits a client best."""
+        model = choose_model(recipe, self.config, None, lambda: self.names)
+        return GatewayTarget(root, model, None if model is None else find_window(self.config, model, self.windows))
+
+
+def _describe_client(name: str, target: GatewayTarget) -> ClientLines:
     recipe = RECIPES[name]
-    model = choose_model(recipe, config, None, lambda: models)
-    target = GatewayTarget(root, model, None if model is None else find_window(config, model, windows))
     return ClientLines(
         name=name,
         title=recipe.title,

@@ -66,15 +66,11 @@ class AdminAudit:
         action: str,
         subject: str,
         detail: Mapping[str, object] | None = None,
-        actor: str = "",
     ) -> None:
-        """Add a row before the action is done; raises RequestError if the row cannot be stored.
-
-        The actor is the key of the request, unless another one is named.
-        """
+        """Add a row before the action is done, by the request's key; raises RequestError if it cannot be stored."""
         now = time.time_ns() // 1_000_000
         text = "" if detail is None else msgspec.json.encode(detail).decode()
-        row = AuditRow(now, actor or request.key, action, subject[:MAX_SUBJECT], request.http.address, text)
+        row = AuditRow(now, request.key, action, subject[:MAX_SUBJECT], request.http.address, text)
         with convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._writer.store.add_audit(row)
@@ -139,8 +135,8 @@ class EveryWorker:
     """
 
     def __init__(self, gateway: Gateway, keyring: Keyring, process: Process) -> None:
-        self._gateway = gateway
-        self._keyring = keyring
+        self.gateway = gateway
+        self.keyring = keyring
         self._process = process
         self._group: OtherWorkers | None = None
 
@@ -195,25 +191,25 @@ class EveryWorker:
 
     async def _use_account(self, question: "Question") -> bytes:
         provider = question["provider"]
-        if provider not in self._gateway.runtime.providers:
+        if provider not in self.gateway.runtime.providers:
             self._process.reload()
-        catalogue = self._gateway.runtime.catalogues.get(provider)
+        catalogue = self.gateway.runtime.catalogues.get(provider)
         if isinstance(catalogue, CachedCatalogue):
             spawn(catalogue.refresh(), name=f"models of {provider}")
         return b""
 
     async def _refresh_keys(self, question: "Question") -> bytes:
-        await self._keyring.refresh()
+        await self.keyring.refresh()
         return b""
 
     async def _end_cooldowns(self, question: "Question") -> bytes:
         from dragoman.operate.provider_state import end_cooldowns
 
-        return b"%d" % end_cooldowns(self._gateway.runtime.providers, question["provider"])
+        return b"%d" % end_cooldowns(self.gateway.runtime.providers, question["provider"])
 
     async def _list_accounts(self, question: "Question") -> bytes:
         from dragoman.operate.provider_state import list_accounts
 
-        runtime = self._gateway.runtime
+        runtime = self.gateway.runtime
         problems = {name: catalogue.list_problem() for name, catalogue in runtime.catalogues.items()}
         return msgspec.json.encode(list_accounts(runtime.providers, problems, time.time()))

@@ -17,6 +17,7 @@ from dragoman.operate.usage.reports import (
     DAY,
     ROWS,
     TooMuchUsage,
+    UsageQuestion,
     UsageReport,
     format_csv_header,
     format_csv_rows,
@@ -24,7 +25,7 @@ from dragoman.operate.usage.reports import (
     read_usage,
 )
 from dragoman.operate.usage.request_filter import parse_filter
-from dragoman.operate.usage.series import RouteSpeed, Step, find_zone, read_series, read_speed
+from dragoman.operate.usage.series import RouteSpeed, Step, TimeSteps, find_zone, read_series, read_speed
 from dragoman.operate.usage.usage_writer import UsageWriter
 from dragoman.proxy.gateway import Gateway
 from dragoman.server.api.wire import (
@@ -156,14 +157,14 @@ class UsageApi:
             raise BadRequest(
                 "/step", f"step must be one of {', '.join(STEPS)}, and cannot be used with by={DAY}, {ROWS}."
             )
-        span = _parse_span(request, query)
+        question = UsageQuestion(_parse_span(request, query), by)
         with _convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 store = await _wait_for_store(self._gateway, self._writer)
                 if step is None:
-                    report = await read_usage(store, span, by, limited=True)
+                    report = await read_usage(store, question, limited=True)
                 else:
-                    report = await _read_series(store, span, by, step, query.text(ZONE) or "UTC")
+                    report = await _read_series(store, question, step, query.text(ZONE) or "UTC")
         rows = [msgspec.structs.asdict(row) | make_record(row) for row in report.rows]
         REPORT_USAGE.respond(request, UsageAnswer(report.whole, by, report.sums, rows, report.names))
 
@@ -182,11 +183,12 @@ async def _wait_for_store(gateway: Gateway, writer: UsageWriter) -> Store:
     return await writer.wait_until_written()
 
 
-async def _read_series(store: Store, span: UsageSpan, by: str, step: str, zone_name: str) -> UsageReport:
+async def _read_series(store: Store, question: UsageQuestion, step: str, zone_name: str) -> UsageReport:
     with convert_errors(ZONE):
         zone = find_zone(zone_name)
-    sums = await read_series(store, span, cast(GroupBy, by), cast(Step, step), zone, datetime.now(UTC))
-    return await make_report(store, sums, span, by, limited=True)
+    steps = TimeSteps(cast(Step, step), zone, datetime.now(UTC))
+    sums = await read_series(store, question.span, cast(GroupBy, question.by), steps)
+    return await make_report(store, sums, question, limited=True)
 
 
 def _parse_span(request: RoutedRequest, query: Parameters) -> UsageSpan:

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from dragoman.operate.usage.usage_writer import UsageWriter
-from dragoman.proxy.gateway import Gateway
 from dragoman.server.api.operations import AdminAudit, EveryWorker
 from dragoman.server.api.wire import PREFIX, DescribedHandler
 from dragoman.server.routes import AccessRole, Handler, HttpRoute, RoutedRequest
-from dragoman.tenancy.keys import Keyring, Scope
+from dragoman.tenancy.keys import Scope
 
 if TYPE_CHECKING:
     from dragoman.server.api.captures import CapturesApi
@@ -29,16 +30,8 @@ class AdminApi:
     Each part is imported and made at the first request for it: many gateways never get one.
     """
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        keyring: Keyring,
-        environ: Mapping[str, str],
-        writer: UsageWriter | None,
-        workers: EveryWorker,
-    ) -> None:
-        self._gateway = gateway
-        self._keyring = keyring
+    def __init__(self, workers: EveryWorker, environ: Mapping[str, str], writer: UsageWriter | None) -> None:
+        self._gateway = workers.gateway
         self._environ = environ
         self._writer = writer
         self._workers = workers
@@ -53,7 +46,7 @@ class AdminApi:
         yield make_route("GET", "config", lambda: self._config.list_settings, Scope.CONFIG_READ)
         yield make_route("GET", "doctor", lambda: self._state.examine, Scope.DOCTOR_RUN)
         if self._writer is not None:
-            yield from _StoredParts(self._gateway, self._keyring, self._environ, self._writer, self._workers).routes()
+            yield from _StoredParts(self._workers, self._environ, self._writer).routes()
 
     @cached_property
     def _state(self) -> "StateApi":
@@ -84,30 +77,21 @@ class _Served:
 class _StoredParts:
     """The parts that need a store."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        keyring: Keyring,
-        environ: Mapping[str, str],
-        writer: UsageWriter,
-        workers: EveryWorker,
-    ) -> None:
-        self._gateway = gateway
-        self._keyring = keyring
+    def __init__(self, workers: EveryWorker, environ: Mapping[str, str], writer: UsageWriter) -> None:
+        self._gateway = workers.gateway
+        self._keyring = workers.keyring
         self._environ = environ
         self._writer = writer
         self._workers = workers
         self._audit = AdminAudit(writer)
 
     def routes(self) -> Iterator[HttpRoute]:
-        yield make_route("GET", "usage", lambda: self._usage.report_usage, Scope.USAGE_READ, AccessRole.OWN)
-        yield make_route("GET", "usage/speed", lambda: self._usage.report_speed, Scope.USAGE_READ, AccessRole.OWN)
+        yield make_own_route("GET", "usage", lambda: self._usage.report_usage, Scope.USAGE_READ)
+        yield make_own_route("GET", "usage/speed", lambda: self._usage.report_speed, Scope.USAGE_READ)
         old_usage = _call(lambda: self._usage.report_usage)
         yield HttpRoute("GET", OLD_USAGE_PATH, AccessRole.OWN, old_usage, scope=Scope.USAGE_READ)
-        yield make_route("GET", "requests", lambda: self._requests.list_requests, Scope.REQUESTS_READ, AccessRole.OWN)
-        yield make_route(
-            "GET", "requests/export", lambda: self._requests.export_requests, Scope.REQUESTS_READ, AccessRole.OWN
-        )
+        yield make_own_route("GET", "requests", lambda: self._requests.list_requests, Scope.REQUESTS_READ)
+        yield make_own_route("GET", "requests/export", lambda: self._requests.export_requests, Scope.REQUESTS_READ)
         yield make_route("GET", "captures", lambda: self._captures.list_captures, Scope.CAPTURES_READ)
         yield make_route("GET", "captures/{id}", lambda: self._captures.read_capture, Scope.CAPTURES_READ)
         yield make_route("POST", "captures/{id}/replay", lambda: self._captures.replay_capture, Scope.CAPTURES_READ)
@@ -161,15 +145,14 @@ class _StoredParts:
         return SignInApi(self._gateway, self._workers, self._audit)
 
 
-def make_route(
-    method: str,
-    path: str,
-    find: Callable[[], DescribedHandler],
-    scope: Scope | None,
-    role: AccessRole = AccessRole.ADMIN,
-) -> HttpRoute:
+def make_route(method: str, path: str, find: Callable[[], DescribedHandler], scope: Scope | None) -> HttpRoute:
     """Return a route below PREFIX; `find` is called at each request, so that its part is made at the first."""
-    return HttpRoute(method, PREFIX + path, role, _call(find), scope=scope, described=find)
+    return HttpRoute(method, PREFIX + path, AccessRole.ADMIN, _call(find), scope=scope, described=find)
+
+
+def make_own_route(method: str, path: str, find: Callable[[], DescribedHandler], scope: Scope) -> HttpRoute:
+    """Return the same for a path that shows a client key what is its own."""
+    return replace(make_route(method, path, find, scope), role=AccessRole.OWN)
 
 
 def _call(find: Callable[[], DescribedHandler]) -> Handler:

@@ -16,8 +16,9 @@ from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
 from dragoman.operate.captures.files import CaptureDescription
 from dragoman.operate.captures.timeline import TimelineEntry
+from dragoman.proxy.gateway import Gateway
 from dragoman.server.api.operations import AdminAudit
-from dragoman.server.api.table import make_route
+from dragoman.server.api.table import make_own_route, make_route
 from dragoman.server.api.wire import Operation, choice_parameter, respond_bytes, response_headers, text_parameter
 from dragoman.server.console.gateway_rows import GatewayRows, Watcher, read_position
 from dragoman.server.console.live_frames import (
@@ -29,7 +30,8 @@ from dragoman.server.console.live_frames import (
 )
 from dragoman.server.console.live_requests import TICK_S, LiveRequest, LiveRequests
 from dragoman.server.console.stored_hour import HourReader
-from dragoman.server.routes import AccessRole, HttpRoute, RoutedRequest
+from dragoman.server.rejections import AuthBackoff
+from dragoman.server.routes import HttpRoute, RoutedRequest
 from dragoman.store import Store, StoreError
 from dragoman.store.console_sessions import SessionRow
 from dragoman.tenancy.console_sessions import ConsoleSessions
@@ -79,20 +81,25 @@ END_LIVE = Operation("End a request that is under way.", (EndedRequest,))
 FindSession = Callable[[HttpRequest], Awaitable[SessionRow | None]]
 
 
+class ShownGateway(Struct, frozen=True, kw_only=True):
+    """The parts of a gateway that its console shows and acts on."""
+
+    gateway: Gateway
+    keyring: Keyring
+    backoff: AuthBackoff
+    store: Store | None
+    audit: AdminAudit | None  # None without a store
+    group: "WorkerGroup | None"  # None: there is one worker
+
+
 class FeedApi:
     """The paths of the live feed. What concerns one request is answered by the worker that has it."""
 
     def __init__(
-        self,
-        live: LiveRequests,
-        group: "WorkerGroup | None",
-        find_session: FindSession,
-        sessions: ConsoleSessions,
-        keyring: Keyring,
-        audit: AdminAudit | None,
-        store: Store | None,
+        self, shown: ShownGateway, live: LiveRequests, sessions: ConsoleSessions, find_session: FindSession
     ) -> None:
-        self._store = store
+        group = shown.group
+        self._store = shown.store
         self._live = live
         self._group = group
         self._rows = GatewayRows(live, group)
@@ -100,11 +107,11 @@ class FeedApi:
             group.answer(HAS_REQUEST, self._answer_has_request)
         self._find_session = find_session
         self._sessions = sessions
-        self._keyring = keyring
-        self._audit = audit
+        self._keyring = shown.keyring
+        self._audit = shown.audit
 
     def routes(self) -> Iterator[HttpRoute]:
-        yield make_route("GET", "feed", lambda: self.stream_feed, Scope.REQUESTS_READ, AccessRole.OWN)
+        yield make_own_route("GET", "feed", lambda: self.stream_feed, Scope.REQUESTS_READ)
         yield make_route("GET", "live/{id}", lambda: self.describe_live, Scope.CAPTURES_READ)
         yield make_route("DELETE", "live/{id}", lambda: self.end_live, Scope.REQUESTS_END)
 
@@ -155,7 +162,8 @@ class FeedApi:
                 "time": round(time.time() * 1000),
                 "sees_all": request.sees_all,
             }
-            stream = FeedStream(request.sink, watcher, frames, about, HourReader(self._store, key))
+            sources = FeedSources(watcher, frames, HourReader(self._store, key))
+            stream = FeedStream(request.sink, sources, about)
             try:
                 await stream.send_all()
                 if query.text("watch") is not None:
@@ -280,21 +288,22 @@ class InspectedFrames:
         }
 
 
+class FeedSources(Struct, frozen=True):
+    """What a feed is read from."""
+
+    watcher: Watcher  # of rows that change
+    frames: InspectedFrames | None  # of one request
+    hour: HourReader
+
+
 class FeedStream:
     """Writes a feed: at most four times a second, and no more bytes than BYTES_PER_S."""
 
-    def __init__(
-        self,
-        sink: ReplySink,
-        watcher: Watcher,
-        frames: InspectedFrames | None,
-        about: dict[str, object],
-        hour: HourReader,
-    ) -> None:
-        self._hour = hour
+    def __init__(self, sink: ReplySink, sources: FeedSources, about: dict[str, object]) -> None:
+        self._hour = sources.hour
         self._sink = sink
-        self._watcher = watcher
-        self._frames = frames
+        self._watcher = sources.watcher
+        self._frames = sources.frames
         self._about = about
         self._allowance = float(BURST_BYTES)
         self._counted_at = time.monotonic()

@@ -30,7 +30,8 @@ from dragoman.operate.captures.timeline import (
 from dragoman.proxy.capture.format import Capture, Chunk, LookupName
 from dragoman.proxy.capture.masking import mask_capture, to_text
 from dragoman.proxy.capture.memory_bounds import HeadAndTail
-from dragoman.proxy.capture.recording import Recording, UpstreamExchange
+from dragoman.proxy.capture.recording import Recording
+from dragoman.proxy.capture.upstream_exchange import UpstreamExchange
 from dragoman.proxy.request_record import RequestRecord
 from dragoman.proxy.source import EventSource
 from dragoman.translate.framing.redaction import SHORTEST, mask_text

@@ -185,7 +185,7 @@ class LiveRequests:
             if self._is_watched:
                 self._recordings.append((record.id, record.key, record.recording))
                 while len(self._recordings) > KEPT_RECORDINGS or (
-                    len(self._recordings) > 1 and sum(kept.size for *_, kept in self._recordings) > KEPT_BYTES
+                    len(self._recordings) > 1 and sum(kept.memory.size for *_, kept in self._recordings) > KEPT_BYTES
                 ):
                     self._recordings.popleft()
             self._allow_recordings()

@@ -10,30 +10,28 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman import __version__
 from dragoman.config.settings import Config, is_loopback
 from dragoman.net.headers import JSON, Header
 from dragoman.net.http_request import HttpRequest
-from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.response_headers import request_id_headers
-from dragoman.server.api.operations import AdminAudit
-from dragoman.server.api.table import make_route
+from dragoman.server.api.table import make_own_route
 from dragoman.server.api.wire import convert_errors, respond
-from dragoman.server.console.feed import FeedApi
+from dragoman.server.console.feed import FeedApi, ShownGateway
 from dragoman.server.console.files import IMMUTABLE, REVALIDATED, SECURITY_HEADERS, ConsoleFile, read_console_files
 from dragoman.server.console.live_requests import CostOf, LiveRequests
-from dragoman.server.rejections import LOCAL_NAMES, AuthBackoff, host_name, port_of
+from dragoman.server.rejections import LOCAL_NAMES, host_name, port_of
 from dragoman.server.routes import AccessRole, HttpRoute, RoutedRequest, read_short_body
-from dragoman.store import Store, StoreError
+from dragoman.store import StoreError
 from dragoman.store.console_sessions import SessionRow
 from dragoman.tenancy.console_sessions import Browser, ConsoleSessions, MemorySessions, NewSession
-from dragoman.tenancy.keys import KeyId, Keyring, KeyRole, Scope
+from dragoman.tenancy.keys import KeyId, KeyRole, Scope
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 
 if TYPE_CHECKING:
     from dragoman.server.api.config import ClientsApi
-    from dragoman.server.worker_group import WorkerGroup
 
 SITE = b"sec-fetch-site"
 FORWARDED_PROTO = b"x-forwarded-proto"
@@ -129,26 +127,16 @@ class SignIn(Struct, forbid_unknown_fields=True):
 class Console:
     """The console of one gateway."""
 
-    def __init__(
-        self,
-        sessions: ConsoleSessions,
-        keyring: Keyring,
-        backoff: AuthBackoff,
-        live: LiveRequests,
-        group: "WorkerGroup | None",
-        audit: AdminAudit | None,
-        gateway: Gateway,
-        store: Store | None,
-    ) -> None:
-        self._gateway = gateway
-        self.sessions = sessions
+    def __init__(self, shown: ShownGateway, live: LiveRequests) -> None:
+        self._gateway = shown.gateway
+        self.sessions = ConsoleSessions(MemorySessions() if shown.store is None else shown.store, shown.keyring)
         self.live = live
         self._check = BrowserCheck(True, ())
         self._store = ""
-        self._keyring = keyring
-        self._backoff = backoff
-        self._audit = audit
-        self._feed = FeedApi(live, group, self.find_session, sessions, keyring, audit, store)
+        self._keyring = shown.keyring
+        self._backoff = shown.backoff
+        self._audit = shown.audit
+        self._feed = FeedApi(shown, live, self.sessions, self.find_session)
 
     def adopt(self, config: Config) -> None:
         """Use a changed configuration from the next request on."""
@@ -168,7 +156,7 @@ class Console:
         yield HttpRoute("GET", f"{PREFIX}/sessions", AccessRole.SESSION, self._list_sessions)
         yield HttpRoute("DELETE", f"{PREFIX}/sessions/*", AccessRole.SESSION, self._end_session)
         yield from self._feed.routes()
-        yield make_route("GET", "connect", lambda: self._clients.list_clients, Scope.MODELS_READ, AccessRole.OWN)
+        yield make_own_route("GET", "connect", lambda: self._clients.list_clients, Scope.MODELS_READ)
 
     @cached_property
     def _clients(self) -> "ClientsApi":
@@ -301,7 +289,8 @@ class Console:
 
     async def _record(self, request: RoutedRequest, action: str, own: SessionRow, changed: SessionRow) -> None:
         if self._audit is not None:
-            await self._audit.record(request, action, changed.id, {"key": changed.key}, own.key)
+            by_own_key = replace(request, key=KeyId(own.key))
+            await self._audit.record(by_own_key, action, changed.id, {"key": changed.key})
 
     async def _visible(self, own: SessionRow) -> list[SessionRow]:
         """Return all sessions for the owner, and for any other key its own sessions."""
@@ -352,18 +341,10 @@ def _show(row: SessionRow, names: Mapping[str, str]) -> dict[str, object]:
     return shown | {"key_name": names.get(row.key, row.key)}
 
 
-def make_console(
-    backoff: AuthBackoff,
-    gateway: Gateway,
-    keyring: Keyring,
-    store: Store | None,
-    audit: AdminAudit | None,
-    cost_of: CostOf,
-    group: "WorkerGroup | None",
-) -> Console:
+def make_console(shown: ShownGateway, cost_of: CostOf) -> Console:
     """Make the console of a gateway, which sees every request from now on."""
+    group = shown.group
     number, count = (0, 1) if group is None else (group.number, group.count)
-    live = LiveRequests(gateway.captures, cost_of, count + number, count)
-    gateway.observers.on_end = live.record_outcome
-    sessions = ConsoleSessions(MemorySessions() if store is None else store, keyring)
-    return Console(sessions, keyring, backoff, live, group, audit, gateway, store)
+    live = LiveRequests(shown.gateway.captures, cost_of, count + number, count)
+    shown.gateway.observers.on_end = live.record_outcome
+    return Console(shown, live)

@@ -298,7 +298,7 @@ class UpstreamCounting(Struct, frozen=True):
     read_count: Callable[[bytes], int | None]  # None if the answer is no count
 
 
-class Client(Struct, frozen=True):
+class Client(Struct, frozen=True, kw_only=True):
     """The client side of a protocol."""
 
     paths: tuple[str, ...]  # where requests are posted, without /v1; `{model}` stands for any text
@@ -340,7 +340,7 @@ def _no_headers(request: Request) -> tuple[Header, ...]:
     return ()
 
 
-class Upstream(Struct, frozen=True):
+class Upstream(Struct, frozen=True, kw_only=True):
     """The upstream side of a protocol."""
 
     locate: Callable[[str, bool], Location]  # model, stream -> where it takes the request

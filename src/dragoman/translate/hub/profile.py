@@ -24,7 +24,7 @@ class BudgetScale(Struct, frozen=True, forbid_unknown_fields=True):
     by_effort: dict[str, int] = {}  # unless the configuration says otherwise
 
 
-class Profile(Struct, frozen=True, forbid_unknown_fields=True):
+class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a model accepts. By default a model accepts everything that its protocol has."""
 
     sampling: bool = True  # temperature, top_p, top_k

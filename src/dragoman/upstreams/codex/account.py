@@ -6,6 +6,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.config.settings import CodexProviderConfig
 from dragoman.net.headers import Header, Headers
 from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.translate.hub.profile import EFFORTS
@@ -81,13 +82,13 @@ class CodexAccount:
     """One account's services. After a rejected credential, a request is repeated once if it can be renewed."""
 
     def __init__(
-        self, name: str, service: ServiceClient, refresher: CredentialRefresher[Credential], endpoint: str, version: str
+        self, config: CodexProviderConfig, service: ServiceClient, refresher: CredentialRefresher[Credential]
     ) -> None:
-        self._name = name
+        self._name = config.name
         self._service = service
         self.refresher = refresher
-        self._endpoint = endpoint
-        self._version = version
+        self._endpoint = config.endpoint or ""
+        self._version = config.client_version
         self._options: dict[str, ResponsesOptions] = {}  # of the models as last listed
 
     async def models(self) -> tuple[ModelInfo, ...]:

@@ -64,6 +64,14 @@ class _Confirmed(Struct):
     code_verifier: str
 
 
+class AuthorizationCode(Struct, frozen=True):
+    """What a sign-in ends with, to be exchanged for tokens."""
+
+    code: str
+    verifier: str  # of PKCE
+    redirect_uri: str
+
+
 class BrowserLogin(CodeLogin):
     def __init__(
         self, service: ServiceClient, app: App, ports: Sequence[int] = PORTS, timeout_s: float = BROWSER_TIMEOUT_S
@@ -73,7 +81,7 @@ class BrowserLogin(CodeLogin):
         self._app = app
 
     async def exchange(self, code: str, back: str) -> Table:
-        return await exchange_code(self._service, self._app, code, self.proof.verifier, back)
+        return await exchange_code(self._service, self._app, AuthorizationCode(code, self.proof.verifier, back))
 
     def link(self, back: str) -> str:
         query = {
@@ -120,21 +128,22 @@ class DeviceLogin:
 
         found = await poll(ask, PollPace(prompt.interval_s, DEVICE_LIFE_S, self._sleep), tick)
         back = f"{self._app.root}/deviceauth/callback"
+        granted = AuthorizationCode(found.authorization_code, found.code_verifier, back)
         with login_failures():
-            return await exchange_code(self._service, self._app, found.authorization_code, found.code_verifier, back)
+            return await exchange_code(self._service, self._app, granted)
 
     def _url(self, name: str) -> str:
         return f"{self._app.root}/api/accounts/deviceauth/{name}"
 
 
-async def exchange_code(service: ServiceClient, app: App, code: str, verifier: str, back: str) -> Table:
+async def exchange_code(service: ServiceClient, app: App, granted: AuthorizationCode) -> Table:
     """Exchange the code for tokens; return them as our file stores them."""
     form = {
         "grant_type": "authorization_code",
-        "code": code,
-        "redirect_uri": back,
+        "code": granted.code,
+        "redirect_uri": granted.redirect_uri,
         "client_id": app.client_id,
-        "code_verifier": verifier,
+        "code_verifier": granted.verifier,
     }
     tokens = read_tokens(await service.post_form(f"{app.root}/oauth/token", form))
     credential = merge_tokens(Credential(), tokens, service.clock.now())

@@ -27,7 +27,7 @@ from dragoman.upstreams.codex.account import (
 from dragoman.upstreams.codex.credential import ISSUER_URL, NO_CREDENTIAL, AuthFile, Credential, TokenIssuer
 from dragoman.upstreams.codex.request_rules import fit_request, passthrough_body
 from dragoman.upstreams.credentials.credential import CredentialSource, make_missing_source
-from dragoman.upstreams.credentials.refresher import CredentialRefresher
+from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
 from dragoman.upstreams.provider import (
     Account,
@@ -121,10 +121,9 @@ def make_codex(config: ProviderConfig, send: SendRequest, environ: Mapping[str, 
     assert isinstance(config, CodexProviderConfig)
     service = make_service_client(config, send, environ)
     issuer = TokenIssuer(service, config.auth_endpoint or ISSUER_URL, config.client_id)
-    refresher = CredentialRefresher(
-        config.name, find_source(config, environ), issuer, service.clock, config.refresh_margin_s
-    )
-    account = CodexAccount(config.name, service, refresher, config.endpoint or "", config.client_version)
+    timing = RenewalTiming(service.clock, config.refresh_margin_s)
+    refresher = CredentialRefresher(config.name, find_source(config, environ), issuer, timing)
+    account = CodexAccount(config, service, refresher)
     codex = Codex(account, service.clock)
     return Provider(
         name=config.name,

@@ -23,7 +23,7 @@ from dragoman.upstreams.copilot.account import (
 from dragoman.upstreams.copilot.credential import Addresses, Session, TokenExchange, find_addresses, find_source
 from dragoman.upstreams.copilot.response_fixes import ChoiceMerger, finish_calls, stabilize_ids
 from dragoman.upstreams.credentials.credential import CredentialError
-from dragoman.upstreams.credentials.refresher import CredentialRefresher
+from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient, ServiceResponse
 from dragoman.upstreams.provider import (
     Account,
@@ -80,7 +80,8 @@ def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str
     places = find_addresses(config)
     service = make_service_client(config, send, environ)
     source, exchange = find_source(config, environ), TokenExchange(service, places)
-    refresher = CredentialRefresher(config.name, source, exchange, service.clock, config.refresh_margin_s)
+    timing = RenewalTiming(service.clock, config.refresh_margin_s)
+    refresher = CredentialRefresher(config.name, source, exchange, timing)
     copilot = Copilot(config, service, refresher, places)
     return Provider(
         name=config.name,

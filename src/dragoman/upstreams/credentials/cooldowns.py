@@ -21,6 +21,14 @@ FIRST_UNTIMED_S = 5.0
 MAX_UNTIMED_S = 60.0
 
 
+class CredentialCooldown(Struct, frozen=True):
+    """For which model a credential is not to be used, until when, and why."""
+
+    model: str  # or ALL_MODELS
+    until: float
+    reason: str
+
+
 class ActiveCooldown(Struct):
     """Why a credential is not used, until when, and when the next request may probe it."""
 
@@ -46,7 +54,7 @@ class Cooldowns(Protocol):
     def list_models(self, member: int, now: float) -> Iterable[tuple[str, ActiveCooldown]]:
         """Return the cooldowns of single models."""
 
-    def start(self, member: int, model: str, until: float, reason: str, now: float) -> None:
+    def start(self, member: int, cooldown: CredentialCooldown, now: float) -> None:
         """Do not use the member until then. After a probe that failed, the next one is twice as far away."""
 
     def end(self, member: int, model: str) -> None:
@@ -82,15 +90,16 @@ class MemoryCooldowns:
             if index == member and model != ALL_MODELS and now < cooldown.until:
                 yield model, cooldown
 
-    def start(self, member: int, model: str, until: float, reason: str, now: float) -> None:
-        if until <= now:
+    def start(self, member: int, cooldown: CredentialCooldown, now: float) -> None:
+        if cooldown.until <= now:
             return
-        old = self._known.get((member, model))
+        old = self._known.get((member, cooldown.model))
         interval_s = PROBE_AFTER_S
         if old is not None:  # no success since
             is_due = now >= old.probe_at
             interval_s = min(old.probe_interval_s * 2, MAX_PROBE_INTERVAL_S) if is_due else old.probe_interval_s
-        self._known[(member, model)] = ActiveCooldown(until, reason, now + interval_s, interval_s)
+        active = ActiveCooldown(cooldown.until, cooldown.reason, now + interval_s, interval_s)
+        self._known[(member, cooldown.model)] = active
         if len(self._known) > MAX_COOLDOWNS:
             self._drop(now)
 

@@ -16,6 +16,7 @@ from dragoman.upstreams.credentials.cooldowns import (
     ALL_MODELS,
     ActiveCooldown,
     Cooldowns,
+    CredentialCooldown,
     MemoryCooldowns,
     UntimedLimits,
 )
@@ -106,9 +107,9 @@ class Pool:
         while len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
 
-    def start_cooldown(self, member: int, model: str, until: float, reason: str, now: float) -> None:
+    def start_cooldown(self, member: int, cooldown: CredentialCooldown, now: float) -> None:
         """Do not use the member until then. After a probe that failed, the next one is twice as far away."""
-        self._cooldowns.start(member, model, until, reason, now)
+        self._cooldowns.start(member, cooldown, now)
 
     def start_untimed_cooldown(self, member: int, model: str, now: float) -> float:
         """Note a rate limit without a reset time; return the seconds for which no other session comes to the member."""

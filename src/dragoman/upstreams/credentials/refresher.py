@@ -74,6 +74,13 @@ class _Rejection(Struct, frozen=True):
     reason: TokenRejected
 
 
+class RenewalTiming(Struct, frozen=True):
+    """When a credential is renewed, in seconds before it expires by the clock of its issuer."""
+
+    clock: ServerClock
+    margin_s: float
+
+
 class CredentialRefresher(Generic[C]):
     """Hands out one account's credential and keeps it valid."""
 
@@ -82,14 +89,13 @@ class CredentialRefresher(Generic[C]):
         name: str,
         source: Callable[[], CredentialSource[C]],
         issuer: CredentialIssuer[C],
-        clock: ServerClock,
-        margin_s: float,
+        timing: RenewalTiming,
     ) -> None:
         self._name = name
         self._source = source
         self._issuer = issuer
-        self.clock = clock
-        self._margin_s = margin_s
+        self.clock = timing.clock
+        self._margin_s = timing.margin_s
         self._current: C | None = None
         self._handed_out = _NOTHING_GIVEN  # made once for all requests that are given the current token
         self._renewals = 0

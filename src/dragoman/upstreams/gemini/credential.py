@@ -163,7 +163,7 @@ class TokenIssuer:
                 answer = _read_answer(await self._service.post_form(self._url, form))
             case "service_account":
                 now = int(self._service.clock.now())
-                assertion = sign_assertion(old.email, old.private_key, old.refresh_token, self._url, now)
+                assertion = sign_assertion(old, self._url, now)
                 form = {"grant_type": _JWT_GRANT, "assertion": assertion}
                 answer = _read_answer(await self._service.post_form(self._url, form))
             case "metadata":
@@ -208,7 +208,7 @@ async def _run(command: str, environ: Mapping[str, str]) -> str:
     return token
 
 
-def sign_assertion(email: str, private_key: str, key_id: str, issuer_url: str, now: int) -> str:
+def sign_assertion(account: GoogleToken, issuer_url: str, now: int) -> str:
     """Return the signed assertion that the token endpoint takes. Raises CredentialError if the key is not usable."""
     try:
         from cryptography.hazmat.primitives import hashes, serialization
@@ -216,11 +216,11 @@ def sign_assertion(email: str, private_key: str, key_id: str, issuer_url: str, n
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
     except ImportError as missing:
         raise CredentialError(NO_CRYPTOGRAPHY) from missing
-    header = {"alg": "RS256", "typ": "JWT", "kid": key_id}
-    claims = {"iss": email, "scope": SCOPE, "aud": issuer_url, "iat": now, "exp": now + ASSERTION_LIFE_S}
+    header = {"alg": "RS256", "typ": "JWT", "kid": account.refresh_token}
+    claims = {"iss": account.email, "scope": SCOPE, "aud": issuer_url, "iat": now, "exp": now + ASSERTION_LIFE_S}
     signed = b".".join(_encode_base64url(msgspec.json.encode(part)) for part in (header, claims))
     try:
-        key = serialization.load_pem_private_key(private_key.encode(), None)
+        key = serialization.load_pem_private_key(account.private_key.encode(), None)
     except ValueError as error:
         raise CredentialError("the private key of the service account cannot be read") from error
     if not isinstance(key, RSAPrivateKey):

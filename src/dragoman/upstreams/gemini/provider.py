@@ -15,7 +15,7 @@ from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.passes.adapt_turns import drop_reasoning
 from dragoman.translate.protocols.gemini.wire import VERTEX
 from dragoman.upstreams.account_state import BROKEN, OK, Finding
-from dragoman.upstreams.credentials.refresher import CredentialRefresher
+from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
 from dragoman.upstreams.gemini.credential import REMEDY, TOKEN_URL, TokenIssuer, find_source
 from dragoman.upstreams.provider import (
@@ -101,7 +101,8 @@ def _make_token_auth(
     service = ServiceClient(send, read_dial(config, environ), ServerClock(), (read_user_agent(config),))
     issuer = TokenIssuer(service, config.auth_endpoint or TOKEN_URL, environ)
     source = find_source(config, environ)
-    refresher = CredentialRefresher(config.name, source, issuer, service.clock, config.refresh_margin_s)
+    timing = RenewalTiming(service.clock, config.refresh_margin_s)
+    refresher = CredentialRefresher(config.name, source, issuer, timing)
 
     async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         token = await refresher.get()

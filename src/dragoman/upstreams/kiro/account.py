@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from dragoman.config.settings import KiroProviderConfig
 from dragoman.net.tasks import spawn
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.upstreams.account_state import BROKEN, OK, WARNING, Finding, Quota
@@ -32,11 +33,11 @@ class AccountProfile:
     """
 
     def __init__(
-        self, name: str, configured: str | None, hosts: AccountHosts, control: ControlClient, clock: Callable[[], float]
+        self, config: KiroProviderConfig, hosts: AccountHosts, control: ControlClient, clock: Callable[[], float]
     ) -> None:
-        self._name = name
-        self._configured = configured
-        self._hosts = hosts
+        self._name = config.name
+        self._configured = config.profile_arn
+        self.hosts = hosts
         self._control = control
         self._clock = clock
         self._found: str | None = None
@@ -47,7 +48,7 @@ class AccountProfile:
 
     async def arn(self, credential: Credential) -> str | None:
         """Return the profile's ARN; None if none is needed. Raises RequestError if it is missing or misplaced."""
-        addresses = self._hosts.update(credential, self._found)
+        addresses = self.hosts.update(credential, self._found)
         known = self._configured or credential.profile_arn
         if known is None:
             needed = addresses.generation.needs_profile or self._is_required
@@ -57,7 +58,7 @@ class AccountProfile:
                 if needed:
                     raise RequestError(self._list_failure or self._missing_profile())
                 return None
-            self._hosts.update(credential, self._found)
+            self.hosts.update(credential, self._found)
         return self._check_region(known or self._found or "")
 
     def require(self) -> None:
@@ -66,7 +67,7 @@ class AccountProfile:
         self._fetched_at = None
 
     def _check_region(self, arn: str) -> str:
-        region, addresses = read_region(arn), self._hosts.current
+        region, addresses = read_region(arn), self.hosts.current
         if region is None:
             message = "its profile ARN is not valid: arn:aws:codewhisperer:REGION:ACCOUNT:profile/ID is expected."
             raise RequestError(self._failure(message))
@@ -86,7 +87,7 @@ class AccountProfile:
     async def _fetch_all(self) -> None:
         self._list_failure = None
         try:
-            for root in self._hosts.control_urls():
+            for root in self.hosts.control_urls():
                 self._found = await self._first_at(root)
                 if self._found is not None:
                     return
@@ -106,7 +107,7 @@ class AccountProfile:
         return next((profile.arn for profile in listed if read_region(profile.arn)), None)
 
     def _missing_profile(self) -> Failure:
-        now = self._hosts.current
+        now = self.hosts.current
         message = (
             f"the account has no profile, and {now.chat} rejects requests without one. Set `profile_arn`, or, "
             'for a Builder ID, endpoint = "https://q.us-east-1.amazonaws.com".'
@@ -132,14 +133,13 @@ class KiroAccount:
     def __init__(
         self,
         name: str,
-        hosts: AccountHosts,
         refresher: CredentialRefresher[Credential],
         profile: AccountProfile,
         control: ControlClient,
     ) -> None:
         self._name = name
         self._what = f"provider {name}"
-        self.hosts = hosts
+        self.hosts = profile.hosts
         self.refresher = refresher
         self.profile = profile
         self._control = control

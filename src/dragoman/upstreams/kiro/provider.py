@@ -27,7 +27,7 @@ from dragoman.translate.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.translate.stages.text_calls import TextCalls
 from dragoman.translate.stages.thinking_tags import Mode, ThinkingTags
 from dragoman.upstreams.credentials.credential import CredentialError
-from dragoman.upstreams.credentials.refresher import CredentialRefresher
+from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
 from dragoman.upstreams.kiro.account import AccountProfile, KiroAccount
 from dragoman.upstreams.kiro.credential import Credential, TokenIssuers, describe_truncation
@@ -119,7 +119,8 @@ def make_service_client(config: KiroProviderConfig, send: SendRequest, environ: 
 def _make_account(config: KiroProviderConfig, service: ServiceClient, environ: Mapping[str, str]) -> KiroAccount:
     source = find_source(config, environ)
     issuers = TokenIssuers(service, config.region, config.auth_endpoint)
-    refresher = CredentialRefresher(config.name, source, issuers, service.clock, config.refresh_margin_s)
+    timing = RenewalTiming(service.clock, config.refresh_margin_s)
+    refresher = CredentialRefresher(config.name, source, issuers, timing)
     try:
         credential: Credential | None = source().read()
     except CredentialError:  # reported by requests, not at the start
@@ -128,8 +129,8 @@ def _make_account(config: KiroProviderConfig, service: ServiceClient, environ: M
         log.warning("provider %s: %s", config.name, why)
     place = AccountHosts(config, credential)
     control = ControlClient(service, place, refresher)
-    profile = AccountProfile(config.name, config.profile_arn, place, control, time.monotonic)
-    return KiroAccount(config.name, place, refresher, profile, control)
+    profile = AccountProfile(config, place, control, time.monotonic)
+    return KiroAccount(config.name, refresher, profile, control)
 
 
 class Kiro:

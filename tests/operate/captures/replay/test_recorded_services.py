@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.cli.replay import serve_upstream
-from dragoman.config.load import load
+from dragoman.config.load import ConfigSource
 from dragoman.config.providers import KINDS, PROTOCOLS_BY_KIND
 from dragoman.config.settings import ProtocolName
 from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout
@@ -107,4 +107,4 @@ def test_the_configuration_for_it_is_valid(tmp_path: Path, kind: str) -> None:
         request = replace(fixture().upstream_requests[0], kind=kind, protocol=protocol)
         toml = config_for_upstream(replace(fixture(), upstream_requests=(request,)), 1234)
         (tmp_path / "dragoman.toml").write_text(toml)
-        assert "replayed" in load(None, {}, tmp_path, tmp_path).providers, protocol
+        assert "replayed" in ConfigSource(None, {}, tmp_path, tmp_path).read().providers, protocol

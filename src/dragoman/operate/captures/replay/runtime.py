@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.config.providers import SECTION_TYPES
@@ -30,8 +31,15 @@ from dragoman.proxy.capture.format import BESIDE_FUNCTIONS, NO_PROVIDER, Capture
 from dragoman.proxy.capture.lookups import ADDRESS, MEDIA, ReplayingLookups, look_up_through
 from dragoman.proxy.capture.masking import encode_headers
 from dragoman.proxy.runtime import Runtime
-from dragoman.server_tools.backends import McpServers, ToolPlan, UnusableFetch, UnusableSearch, make_plan
-from dragoman.server_tools.guarded_fetch import LinkedMediaFetcher
+from dragoman.server_tools.backends import (
+    ChosenBackends,
+    McpServers,
+    ToolPlan,
+    UnusableFetch,
+    UnusableSearch,
+    make_plan,
+)
+from dragoman.server_tools.guarded_fetch import GuardedFetcher, LinkedMediaFetcher
 from dragoman.translate.hub.request import Json
 from dragoman.translate.hub.server_tools import FETCH, SEARCH, ToolText
 from dragoman.translate.protocols import PROTOCOLS
@@ -60,12 +68,12 @@ class _Described(msgspec.Struct):
 def make_runtime(capture: Capture, upstream: RecordedUpstream, lookups: ReplayingLookups) -> Runtime:
     """Return the surroundings of the captured request; raises UnsupportedCapture."""
     settings = capture.settings
-    make = partial(_make_provider, capture, upstream, lookups)
+    make = partial(_make_provider, _Recording(capture, upstream, lookups))
     used = {name: make(name, description) for name, description in settings.providers.items()}
     known = {name: ids for name, ids in settings.known_models.items() if name and name not in used}
     listed = {name: make(name, _describe_listed(name, ids)) for name, ids in known.items()}
     config = _make_config(capture)
-    fetcher = LinkedMediaFetcher(upstream.send, config.fetch, USER_AGENT)
+    fetcher = LinkedMediaFetcher(GuardedFetcher(upstream.send), config.fetch, USER_AGENT)
     runtime = Runtime(
         config,
         used,
@@ -116,9 +124,16 @@ def _make_config(capture: Capture) -> Config:
     )
 
 
-def _make_provider(
-    capture: Capture, upstream: RecordedUpstream, lookups: ReplayingLookups, name: str, description: Json
-) -> Provider:
+class _Recording(Struct, frozen=True):
+    """A captured request, with what answers it when it is run again."""
+
+    capture: Capture
+    upstream: RecordedUpstream
+    lookups: ReplayingLookups
+
+
+def _make_provider(recording: _Recording, name: str, description: Json) -> Provider:
+    capture, send, lookups = recording.capture, recording.upstream.send, recording.lookups
     described = msgspec.convert(description, _Described)
     kind = str(described.section.get("kind"))
     if kind not in KINDS:
@@ -126,10 +141,10 @@ def _make_provider(
     requested = capture.requested_model.removeprefix(f"{name}/")
     routes = capture.settings.routes
     renamed = next((route.partition("/")[2] for route in routes if route.startswith(f"{name}/")), requested)
-    current = make_member(_make_section(kind, described.section), upstream.send, {})
+    current = make_member(_make_section(kind, described.section), send, {})
     endpoint = replace(
         current.endpoint,
-        send=upstream.send,
+        send=send,
         url=described.endpoint,
         headers=encode_headers(described.fields),
         dial=DialOptions(),
@@ -189,7 +204,9 @@ def _make_plan(backends: Mapping[str, str], native: frozenset[str], settings: To
     """Return a plan whose backends are only names: what they return is looked up."""
     search = UnusableSearch(backends[SEARCH]) if SEARCH in backends else None
     fetch = UnusableFetch(backends[FETCH]) if FETCH in backends else None
-    return replace(make_plan(search, fetch, native, settings, McpServers()), describe_search=_know_no_text)
+    return replace(
+        make_plan(ChosenBackends(search, fetch, McpServers()), native, settings), describe_search=_know_no_text
+    )
 
 
 async def _know_no_text(is_first_round: bool) -> ToolText | None:

@@ -44,6 +44,7 @@ from dragoman.translate.protocols.gemini.encode_blocks import (
     encode_call,
     encode_hosted,
     encode_logprobs,
+    read_arguments,
     shows_thoughts,
 )
 from dragoman.translate.protocols.gemini.errors import encode_error, repeat_stream_error
@@ -187,10 +188,11 @@ class Encoder:
         what, self._open, self._is_plain = self._open, None, False
         if type(what) is CallBlock:
             text, self._arguments = "".join(self._arguments), []
-            call = encode_call(what, text, self._context, f"/content/{self._block}", self._ledger)
-            if call is None:
+            arguments = read_arguments(what, text, f"/content/{self._block}", self._ledger)
+            if arguments is None:
                 return ()
             self._signs = False
+            call = encode_call(what, arguments, self._context)
             return (self._chunk({**call, **self._reasoning.sign_call()}),)
         if type(what) is ThinkingBlock:
             self._reasoning.add(Thought("".join(self._thoughts), self._opaque, what.raw))
@@ -294,8 +296,9 @@ def _encode_pieces(reply: Reply, grounding: Grounding, context: ReplyContext, le
                 reasoning.add(Thought(piece.text, piece.opaque, what.raw))
                 parts += [{"text": piece.text, "thought": True}] if piece.text and shows else []
             case CallBlock():
-                call = encode_call(what, piece.text, context, at, ledger)
-                parts += [] if call is None else [{**call, **reasoning.sign_call()}]
+                arguments = read_arguments(what, piece.text, at, ledger)
+                if arguments is not None:
+                    parts.append({**encode_call(what, arguments, context), **reasoning.sign_call()})
             case HostedBlock():
                 grounding.add_hosted(what)
                 parts += encode_hosted(what, at, ledger)

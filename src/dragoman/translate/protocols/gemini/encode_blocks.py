@@ -80,20 +80,21 @@ def _sign(thoughts: list[Thought]) -> Wire:
     return {"thoughtSignature": seal_thoughts(thoughts)} if thoughts else {}
 
 
-def encode_call(call: CallBlock, text: str, context: ReplyContext, at: str, ledger: Ledger) -> Wire | None:
-    """Return a functionCall; None if its arguments were cut off, so that it cannot be run."""
-    arguments: object
+def read_arguments(call: CallBlock, text: str, at: str, ledger: Ledger) -> Wire | msgspec.Raw | None:
+    """Return the arguments of a call; None if they were cut off, so that it cannot be run."""
     if call.custom:
-        arguments = {"input": text}
-    elif text.strip():
-        try:
-            _arguments.decode(text)
-        except (ValueError, RecursionError):
-            ledger.record_dropped(at, f"the call of {call.name!r} was cut off and its arguments cannot be read")
-            return None
-        arguments = msgspec.Raw(_to_one_line(text))
-    else:
-        arguments = {}
+        return {"input": text}
+    if not text.strip():
+        return {}
+    try:
+        _arguments.decode(text)
+    except (ValueError, RecursionError):
+        ledger.record_dropped(at, f"the call of {call.name!r} was cut off and its arguments cannot be read")
+        return None
+    return msgspec.Raw(_to_one_line(text))
+
+
+def encode_call(call: CallBlock, arguments: Wire | msgspec.Raw, context: ReplyContext) -> Wire:
     return {"functionCall": {"id": call.id or context.new_id("call_"), "name": call.name, "args": arguments}}
 
 

@@ -394,23 +394,25 @@ def _read_inline(part: ProtoFields, blob: ProtoFields, whole: dict[str, object])
     if kind.startswith("text/") or kind in _TEXT_TYPES:
         text = (decode_base64(data) or b"").decode(errors="replace")
         return Document(text, part.at, title, ext=unread_fields(part, blob))
-    made = _make_media(Inline(media_type, data), kind, title, part.at, unread_fields(part, blob))
+    made = _make_media(Inline(media_type, data), kind, part, blob)
     return made or Foreign(f"inlineData of {kind}", whole, part.at)
 
 
 def _read_file(part: ProtoFields, file: ProtoFields, whole: dict[str, object]) -> Part:
-    uri, title = file.need_text("fileUri"), file.text("displayName")
+    uri = file.need_text("fileUri")
     media_type = file.text("mimeType")
     guess = "video/*" if _VIDEO_PAGES.match(uri) else "application/pdf"
     kind = media_type or _EXTENSIONS.get(uri.partition("?")[0].rpartition(".")[2].lower(), guess)
     source: Media = FileId(uri) if _GOOGLES_OWN.match(uri) else Link(uri)
     kind = kind.lower().partition(";")[0].strip()
-    made = _make_media(source, kind, title, part.at, unread_fields(part, file))
+    made = _make_media(source, kind, part, file)
     return made or Foreign(f"fileData of {kind}", whole, part.at)
 
 
-def _make_media(source: Media, kind: str, title: str | None, at: str, extras: Ext) -> Part | None:
+def _make_media(source: Media, kind: str, part: ProtoFields, media: ProtoFields) -> Part | None:
     """Return the part for a media type; None if no other protocol has such media."""
+    title = media.text("displayName")
+    at, extras = part.at, unread_fields(part, media)
     if kind.startswith("image/"):
         return Image(source, at, ext=extras)
     if kind.startswith("audio/") and isinstance(source, Inline):

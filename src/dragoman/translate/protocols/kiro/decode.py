@@ -18,7 +18,7 @@ from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import Issuer, Progress
 from dragoman.translate.hub.usage import Usage, UsageSource, clamp_usage, mark_clamped
 from dragoman.translate.protocols.kiro.decode_blocks import Blocks, Calls, cite_links, cite_quotation, cite_references
-from dragoman.translate.protocols.kiro.errors import build_failure, read_fault
+from dragoman.translate.protocols.kiro.errors import ReportedFault, build_failure, read_fault
 from dragoman.translate.protocols.kiro.wire import (
     STOPS,
     CitationEvent,
@@ -174,7 +174,7 @@ class Decoder:
             fault = read_fault(item.payload)
             named = headers.get(":exception-type") or headers.get(":error-code") or fault.type or ""
             message = fault.text or str(headers.get(":error-message") or "")
-            return self._fail(build_failure(message, fault.reason, str(named)))
+            return self._fail(build_failure(ReportedFault(message, fault.reason, str(named))))
         name = headers.get(":event-type")
         return self._read_event(str(name) if name else _guess_event_name(item.payload), item.payload)
 
@@ -328,7 +328,8 @@ class Decoder:
 
     def _read_fault_event(self, payload: bytes) -> Sequence[Event]:
         fault = read_fault(payload)
-        return self._fail(build_failure(fault.text, fault.reason, fault.type or "InternalServerException"))
+        reported = ReportedFault(fault.text, fault.reason, fault.type or "InternalServerException")
+        return self._fail(build_failure(reported))
 
     def _fail(self, failure: Failure) -> Sequence[Event]:
         self._is_over = True

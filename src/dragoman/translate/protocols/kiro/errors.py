@@ -115,7 +115,7 @@ def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Fa
     fault = read_fault(body)
     text = clean_message(fault.text) or describe_error_page(status, body)
     named = headers.get(b"x-amzn-errortype", b"").decode("latin-1") or fault.type or str(fault.code or "")
-    failure = build_failure(text, fault.reason, named, status, retry_after(headers))
+    failure = build_failure(ReportedFault(text, fault.reason, named), status, retry_after(headers))
     if status == 403 and not fault.reason and not fault.text:  # an expired token may be rejected without a reason
         return msgspec.structs.replace(failure, kind=Kind.CREDENTIAL)
     return failure
@@ -138,15 +138,18 @@ def read_fault(body: bytes) -> Fault:
     return fault.error or fault.wrapped or fault
 
 
-def build_failure(
-    message: str,
-    reason: str | None,
-    named: str = "",
-    status: int | None = None,
-    retry_after: float | None = None,
-) -> Failure:
-    """Return the failure for a reason, an exception's class and a status."""
-    name = named.partition(":")[0].rpartition("#")[2].strip()
+class ReportedFault(Struct, frozen=True):
+    """What the upstream says went wrong: in an error response, or in a stream."""
+
+    message: str
+    reason: str | None
+    named: str = ""  # an exception's class, as the upstream spells it
+
+
+def build_failure(fault: ReportedFault, status: int | None = None, retry_after: float | None = None) -> Failure:
+    """Return the failure for a fault and the status of the response."""
+    message, reason = fault.message, fault.reason
+    name = fault.named.partition(":")[0].rpartition("#")[2].strip()
     name = _SPELLING.get(name.lower(), name)
     reason = reason.upper() if reason else reason
     kind = _choose_kind(message, reason, name, status)

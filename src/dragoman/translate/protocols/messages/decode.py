@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.translate.framing.jsonread import read_json_leniently, replace_invalid_utf8, replace_lone_surrogates
@@ -151,9 +152,8 @@ class Decoder:
         if change is None or change.stop_reason is None:
             return started
         self._phase = _STOPPED
-        self._ending = _build_end(
-            change.stop_reason, change.stop_sequence, change.stop_details, self._blocks.calls, self._ledger
-        )
+        stop = ReportedStop(change.stop_reason, change.stop_sequence, change.stop_details)
+        self._ending = _build_end(stop, self._blocks.calls, self._ledger)
         unfinished = self._check_calls(self._ending)
         if unfinished:
             return [*started, *unfinished]
@@ -163,7 +163,7 @@ class Decoder:
 
     def _read_end(self, event: StreamEvent) -> Sequence[Event]:
         started = self._ensure_started()
-        ending = self._ending or _build_end(None, None, None, self._blocks.calls, self._ledger)
+        ending = self._ending or _build_end(ReportedStop(), self._blocks.calls, self._ledger)
         unfinished = self._check_calls(ending)
         if unfinished:
             return [*started, *unfinished]
@@ -192,10 +192,17 @@ class Decoder:
         return (Failed(failure),)
 
 
-def _build_end(
-    reason: str | None, sequence: str | None, details: StopDetails | None, calls: bool, ledger: Ledger
-) -> Ended:
+class ReportedStop(Struct, frozen=True):
+    """Why a message ended, as the upstream says it."""
+
+    reason: str | None = None
+    sequence: str | None = None
+    details: StopDetails | None = None
+
+
+def _build_end(reported: ReportedStop, calls: bool, ledger: Ledger) -> Ended:
     """Return the end. The stop reason is corrected to agree with the calls, because clients run tools by it."""
+    reason, sequence, details = reported.reason, reported.sequence, reported.details
     stop = STOPS.get(reason or "end_turn")
     if stop is None:
         ledger.record_approximated("/stop_reason", f"{reason!r} is read as a natural end")
@@ -309,5 +316,6 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
         return [Failed(Failure(Kind.CORRUPT, f"the upstream's reply has a block that cannot be read: {error}"))]
     if usage is not None:
         events.append(UsageReported(usage))
-    events.append(_build_end(message.stop_reason, message.stop_sequence, message.stop_details, blocks.calls, ledger))
+    reported = ReportedStop(message.stop_reason, message.stop_sequence, message.stop_details)
+    events.append(_build_end(reported, blocks.calls, ledger))
     return events

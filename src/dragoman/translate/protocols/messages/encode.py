@@ -33,6 +33,7 @@ from dragoman.translate.hub.ports import ReplyContext
 from dragoman.translate.hub.request import Citation
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.protocols.messages.encode_blocks import (
+    WholeReply,
     call_block,
     choose_call_id,
     choose_use_id,
@@ -216,12 +217,13 @@ def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger)
     reply = collect(events)
     if type(reply.end) is Failed:
         raise RequestError(reply.end.failure)
+    whole = WholeReply(reply, context, ledger)
     content: list[Wire] = []
     kinds: set[type[object]] = set()
     for piece in reply.pieces:
         if piece.logprobs is not None:
             _record_logprobs(len(content), ledger)
-        content += encode_blocks(piece, reply, context, f"/content/{len(content)}", ledger)
+        content += encode_blocks(piece, whole, f"/content/{len(content)}")
         kinds.add(type(piece.what))
     _record_unknown_tier(reply.usage, ledger)
     message = {

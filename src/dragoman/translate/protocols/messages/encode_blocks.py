@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.translate.hub.events import (
@@ -208,7 +209,16 @@ def _is_block(item: object) -> bool:
     return isinstance(kind, str) and kind.endswith(("_tool_use", "_tool_result"))
 
 
-def encode_blocks(piece: Piece, reply: Reply, context: ReplyContext, at: str, ledger: Ledger) -> list[Wire]:
+class WholeReply(Struct, frozen=True):
+    """A reply that is encoded as one message, for which request, and where its losses are recorded."""
+
+    reply: Reply
+    context: ReplyContext
+    ledger: Ledger
+
+
+def encode_blocks(piece: Piece, whole: WholeReply, at: str) -> list[Wire]:
+    context, ledger = whole.context, whole.ledger
     match piece.what:
         case TextBlock() | RefusalBlock():
             if not piece.citations:
@@ -223,18 +233,19 @@ def encode_blocks(piece: Piece, reply: Reply, context: ReplyContext, at: str, le
             if piece.text:
                 return [{"type": "thinking", "thinking": piece.text, "signature": signature or UNSIGNED}]
             return [] if signature is None else [{"type": "redacted_thinking", "data": signature}]
-        case CallBlock(id=id, name=name):
-            return _encode_call(choose_call_id(id, context), name, piece.text, reply, at, ledger)
+        case CallBlock() as call:
+            return _encode_call(call, piece.text, whole, at)
         case HostedBlock() as hosted:
             return encode_hosted(hosted, context, at, ledger)
 
 
-def _encode_call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Ledger) -> list[Wire]:
+def _encode_call(call: CallBlock, arguments: str, whole: WholeReply, at: str) -> list[Wire]:
+    id, name, end = choose_call_id(call.id, whole.context), call.name, whole.reply.end
     try:
         input = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw]) if arguments.strip() else {}
     except (ValueError, RecursionError):
-        if isinstance(reply.end, Ended) and reply.end.stop in _CUT_STOPS:
-            ledger.record_dropped(at, f"the call of {name!r} was cut off and its input cannot be read")
+        if isinstance(end, Ended) and end.stop in _CUT_STOPS:
+            whole.ledger.record_dropped(at, f"the call of {name!r} was cut off and its input cannot be read")
             return []
         raise RequestError(
             Failure(Kind.CORRUPT, f"the model called {name!r} with input that is not a JSON object")

@@ -48,7 +48,12 @@ from dragoman.translate.protocols.responses.encode_blocks import (
     end_server_item,
     restore_item,
 )
-from dragoman.translate.protocols.responses.encode_response import Snapshot, make_snapshot
+from dragoman.translate.protocols.responses.encode_response import (
+    ResponseIdentity,
+    ResponseProgress,
+    Snapshot,
+    make_snapshot,
+)
 from dragoman.translate.protocols.responses.wire import Item
 
 Bytes = Sequence[bytes]
@@ -127,7 +132,7 @@ class Encoder:
 
     def _encode_start(self, id_: str) -> Bytes:
         self._snapshot = self._make_snapshot(id_)
-        response = self._snapshot.response("in_progress")
+        response = self._snapshot.response(ResponseProgress("in_progress"))
         steps = ("in_progress",) if self._sequence else ("created", "in_progress")
         return [self._encode_event(f"response.{step}", {"response": response}) for step in steps]
 
@@ -176,9 +181,10 @@ class Encoder:
         snapshot = self._snapshot or self._make_snapshot("")
         output = [self._output[index] for index in sorted(self._output)]
         completed = self._completion_time() if status == "completed" else None
-        self.body = snapshot.response(status, output, usage, error, reason, completed)
+        progress = ResponseProgress(status, usage, error, reason, completed)
+        self.body = snapshot.response(progress, output)
         if self._context.state is not None:
-            head = snapshot.stored_head(status, usage, error, reason, completed)
+            head = snapshot.stored_head(progress)
             kept = tuple(self._kept[index] for index in sorted(self._kept))
             self._context.state.take(StoredReply(status, head, snapshot.settings, kept))
         last = self._encode_event(f"response.{status}", {"response": self.body})
@@ -375,7 +381,8 @@ def render_stream_error(failure: Failure, started: Started | None, frames: int, 
     """Return what to append to an upstream's stream that broke off: the error and the failed response."""
     known = started or Started("", "")
     error = errors.build_stream_error(failure)
-    response = Snapshot(known.id, known.model, 0, {}).response("failed", error=error)
+    snapshot = Snapshot(ResponseIdentity(known.id, known.model, 0), {})
+    response = snapshot.response(ResponseProgress("failed", error=error))
     hosted_item: tuple[tuple[str, Item], ...] = (
         ("error", {"error": error}),
         ("response.failed", {"response": response}),

@@ -7,7 +7,7 @@ responses that are queued, cancelled or interrupted.
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from dragoman.translate.framing.sse import encode_event
 from dragoman.translate.hub.failure import Failure
@@ -51,66 +51,60 @@ QUEUED_EVENTS = 2
 _DONE = b"data: [DONE]\n\n"
 
 
+class ResponseIdentity(Struct, frozen=True):
+    id: str
+    model: str  # as the client named it
+    created: int  # seconds since the epoch
+
+
+class ResponseProgress(Struct, frozen=True):
+    """How far a response is, and what is known of it only at its end."""
+
+    status: str
+    usage: Usage | Raw | None = None
+    error: dict[str, str | None] | None = None
+    reason: str | None = None  # why it is incomplete
+    completed: int | None = None  # seconds since the epoch
+
+
 class Snapshot:
     """The response object of one reply; the fields that depend on the request are encoded once."""
 
     __slots__ = ("_created", "_state", "_tier", "id", "settings")
 
     def __init__(
-        self, id_: str, model: str, created: int, requested: dict[str, Json], state: dict[str, Json] = NO_STATE
+        self, identity: ResponseIdentity, requested: dict[str, Json], state: dict[str, Json] = NO_STATE
     ) -> None:
-        self.id = id_
+        self.id = identity.id
         self._state = state
-        self._created = created
+        self._created = identity.created
         tier = requested.get("service_tier")
         self._tier = tier if isinstance(tier, str) and tier != "auto" else "default"
         given = {key: value for key, value in requested.items() if key in _DEFAULTS and value is not None}
         request_fields = _DEFAULTS | given
         request_fields["tools"] = [_complete_tool(tool) for tool in _as_list(request_fields["tools"])]
         request_fields["text"] = _complete_text(request_fields["text"])
-        self.settings = msgspec.json.encode({"model": model, **request_fields})
+        self.settings = msgspec.json.encode({"model": identity.model, **request_fields})
 
-    def response(
-        self,
-        status: str,
-        output: Iterable[Raw] = (),
-        usage: Usage | Raw | None = None,
-        error: dict[str, str | None] | None = None,
-        reason: str | None = None,
-        completed: int | None = None,
-    ) -> Raw:
+    def response(self, progress: ResponseProgress, output: Iterable[Raw] = ()) -> Raw:
         """Return the response object. `store` is its last field, so that it can be corrected in encoded text."""
-        head = self.head(status, output, usage, error, reason, completed)
+        head = self.head(progress, output)
         state = msgspec.json.encode(self._state)
         return Raw(b"%b,%b,%b" % (head[:-1], self.settings[1:-1], state[1:]))
 
-    def stored_head(
-        self,
-        status: str,
-        usage: Usage | Raw | None = None,
-        error: dict[str, str | None] | None = None,
-        reason: str | None = None,
-        completed: int | None = None,
-    ) -> bytes:
+    def stored_head(self, progress: ResponseProgress) -> bytes:
         """Return the fields of this response alone, without its output."""
-        head = self.head(status, (), usage, error, reason, completed)
+        head = self.head(progress, ())
         return b"%b,%b" % (head[:-1], msgspec.json.encode(self._state)[1:])
 
-    def head(
-        self,
-        status: str,
-        output: Iterable[Raw],
-        usage: Usage | Raw | None,
-        error: dict[str, str | None] | None,
-        reason: str | None,
-        completed: int | None,
-    ) -> bytes:
+    def head(self, progress: ResponseProgress, output: Iterable[Raw]) -> bytes:
+        usage, error, reason = progress.usage, progress.error, progress.reason
         fields: dict[str, Json] = {
             "id": self.id,
             "object": "response",
             "created_at": self._created,
-            "completed_at": completed,
-            "status": status,
+            "completed_at": progress.completed,
+            "status": progress.status,
             "error": error and {"code": error["code"], "message": error["message"]},
             "incomplete_details": reason and {"reason": reason},
             "output": list(output),
@@ -124,7 +118,8 @@ class Snapshot:
 
 def make_snapshot(id_: str, requested: ReplyContext) -> Snapshot:
     state = NO_STATE if requested.state is None else requested.state.fields
-    return Snapshot(id_, requested.model, requested.created, requested.request.raw, state)
+    identity = ResponseIdentity(id_, requested.model, requested.created)
+    return Snapshot(identity, requested.request.raw, state)
 
 
 def render_stored(head: bytes, settings: bytes, output: Iterable[Raw], status: str) -> bytes:
@@ -157,39 +152,48 @@ def _complete_text(text: Json) -> Json:
     return {"format": {"type": "text"}, **text} if isinstance(text, dict) else text
 
 
-def make_stored_reply(snapshot: Snapshot, items: Sequence[Item], usage: Usage | Raw, completed: int) -> StoredReply:
-    """Return what is stored of a response that the gateway makes itself."""
-    kept = tuple(KeptItem(str(item["id"]), msgspec.json.encode(item)) for item in items)
-    head = snapshot.stored_head("completed", usage, completed=completed)
-    return StoredReply("completed", head, snapshot.settings, kept)
+class MadeResponse(Struct, frozen=True):
+    """A response that the gateway makes itself."""
+
+    snapshot: Snapshot
+    items: Sequence[Item]
+    usage: Usage | Raw
+    completed: int  # seconds since the epoch
+
+    @property
+    def progress(self) -> ResponseProgress:
+        return ResponseProgress("completed", self.usage, completed=self.completed)
 
 
-def encode_made(snapshot: Snapshot, items: Sequence[Item], usage: Usage | Raw, completed: int) -> bytes:
-    """Return the response object of one that the gateway makes itself."""
-    output = [Raw(msgspec.json.encode(item)) for item in items]
-    return bytes(snapshot.response("completed", output, usage, completed=completed))
+def make_stored_reply(made: MadeResponse) -> StoredReply:
+    """Return what is stored of a response."""
+    kept = tuple(KeptItem(str(item["id"]), msgspec.json.encode(item)) for item in made.items)
+    return StoredReply("completed", made.snapshot.stored_head(made.progress), made.snapshot.settings, kept)
 
 
-def encode_stream(
-    snapshot: Snapshot, items: Sequence[Item], usage: Usage | Raw, completed: int, *, done: bool
-) -> bytes:
+def encode_made(made: MadeResponse) -> bytes:
+    """Return the response object."""
+    return bytes(made.snapshot.response(made.progress, [Raw(msgspec.json.encode(item)) for item in made.items]))
+
+
+def encode_stream(made: MadeResponse, *, done: bool) -> bytes:
     """Return the same as a stream of events; `done`: with [DONE] at its end."""
-    begun = snapshot.response("in_progress")
+    begun = made.snapshot.response(ResponseProgress("in_progress"))
     events: list[tuple[str, Item]] = [
         ("response.created", {"response": begun}),
         ("response.in_progress", {"response": begun}),
     ]
-    for index, item in enumerate(items):
+    for index, item in enumerate(made.items):
         events.append(("response.output_item.added", {"output_index": index, "item": item}))
         events.append(("response.output_item.done", {"output_index": index, "item": item}))
-    events.append(("response.completed", {"response": Raw(encode_made(snapshot, items, usage, completed))}))
+    events.append(("response.completed", {"response": Raw(encode_made(made))}))
     frames = [_encode_event(type_, fields, number) for number, (type_, fields) in enumerate(events)]
     return b"".join([*frames, _DONE] if done else frames)
 
 
 def encode_queued_stream(snapshot: Snapshot) -> bytes:
     """Return the QUEUED_EVENTS events that announce a response that is queued."""
-    queued: Item = {"response": snapshot.response("queued")}
+    queued: Item = {"response": snapshot.response(ResponseProgress("queued"))}
     return _encode_event("response.created", queued, 0) + _encode_event("response.queued", queued, 1)
 
 

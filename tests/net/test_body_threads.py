@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from dragoman.net.tasks import HUGE_BYTES, LARGE_BYTES, run_off_loop
+from dragoman.net.body_threads import HUGE_BYTES, LARGE_BYTES, run_off_loop
 from proxy.in_memory import run
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
