@@ -342,6 +342,12 @@ def test_reasoning_of_another_service_is_dropped_once_the_backend_rejects_it(rig
     assert text.output_text == "Fine."
     kinds = [[item.get("type") for item in body["input"]] for body in rig.fake.bodies]
     assert [("reasoning" in kind) for kind in kinds] == [True, False]
+    rig.fake.play(reply("Fine."))
+    newer = {**THOUGHT, "id": "rs_1", "encrypted_content": "bmV3LXNlYWw="}
+    turns: list[Json] = [*TURNS, newer, {"role": "user", "content": "and more"}]
+    rig.sdk.openai.responses.create(model=MODEL, input=turns)
+    sealed = [item["encrypted_content"] for item in rig.fake.bodies[-1]["input"] if item.get("type") == "reasoning"]
+    assert (len(rig.fake.bodies), sealed) == (1, ["bmV3LXNlYWw="])
 
 
 @pytest.mark.parametrize(

@@ -356,3 +356,7 @@ def test_reasoning_that_kiro_will_not_take_back_is_left_out_once(rig: KiroRig) -
     assert b'"signature":"S"' in tried
     assert b"reasoningContent" not in again
     assert b"First." in again
+    rig.play(make_framed(words("Third."), tail()))
+    rig.sdk.anthropic.messages.create(**ask)
+    [later] = (chat.body for chat in rig.fake.chats)
+    assert b"reasoningContent" not in later

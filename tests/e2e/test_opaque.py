@@ -1,5 +1,6 @@
 """Reasoning that only its issuer can read travels through any client and back, to its issuer alone."""
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -169,7 +170,9 @@ def is_a_thought(client: str, path: str) -> bool:
 def test_thoughts_that_their_issuer_does_not_take_back_are_left_out_in_a_second_try(
     rig: Rig, client: str, why: str
 ) -> None:
-    request, turns = first_turns(rig, client, "messages", SCRIPTED["signed"], False)
+    seal = b64encode(f"{client}: {why}".encode()).decode()  # the session remembers what was rejected
+    scripted = ScriptedReply((Thinking("Hm.", seal), Text("Yes."), CALL), Stop.TOOL)
+    request, turns = first_turns(rig, client, "messages", scripted, False)
     body = ask_again(rig, client, "messages", request, turns, write_error(400, why))
     assert thoughts_in("messages", body) == []
     assert len(rig.fakes["messages"].calls) == 2

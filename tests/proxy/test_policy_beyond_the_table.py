@@ -65,6 +65,7 @@ AMENDS = {
     "temperature": Adjustment("without temperature", drop_temperature),
     "seed": Adjustment("without seed", drop_seed),
     "again": Adjustment("unchanged"),
+    "reasoning": Adjustment("without reasoning", drops_reasoning=True),
 }
 
 
@@ -82,6 +83,15 @@ def test_each_change_is_tried_once_and_changes_accumulate() -> None:
     assert trial.expect_ask(trial.after(objection("temperature"))).changes == (drop_temperature,)
     assert trial.expect_ask(trial.after(objection("seed"))).changes == (drop_temperature, drop_seed)
     assert trial.after(objection("temperature")) == GiveUp(Failure(Kind.BAD_REQUEST, "temperature"))
+
+
+def test_rejected_reasoning_is_dropped_in_one_request_and_then_remembered_by_value() -> None:
+    trial = Trial(first=make_provider("one", requests=RequestRules(adjust=adjust_by_message)))
+    assert not trial.expect_ask(trial.begin()).drops_reasoning
+    assert trial.expect_ask(trial.after(objection("reasoning"))).drops_reasoning
+    following = trial.expect_ask(trial.after(objection("seed")))
+    assert (following.drops_reasoning, following.changes) == (False, (drop_seed,))
+    assert isinstance(trial.after(objection("reasoning")), GiveUp)
 
 
 SAMPLING, ROLE, FIELD = Found("no_sampling"), Found("no_developer"), Found("extra_field", "/tools/*/new")
@@ -131,6 +141,8 @@ def test_a_call_is_repaired_three_times_at_most() -> None:
         ("temperature", 1, False),
         ("temperature", 2, True),
         ("again", 2, False),
+        ("reasoning", 1, False),
+        ("reasoning", 2, True),
     ],
 )
 def test_bytes_that_passed_unchanged_are_rebuilt_only_where_the_refusal_is_of_our_making(

@@ -11,6 +11,7 @@ from dragoman.proxy.continue_elsewhere import record_continuation
 from dragoman.proxy.failures import AllTargetsFailed
 from dragoman.proxy.policy import Policy
 from dragoman.proxy.ports import LostCallMemory
+from dragoman.proxy.rejected_reasoning import CallReasoning
 from dragoman.proxy.replies.opening import Replies
 from dragoman.proxy.response_writer import ResponseWriter
 from dragoman.proxy.sessions import response_name, tenant_session
@@ -36,11 +37,12 @@ class ActiveCall:
         writer: "ResponseWriter | RelayedWriter",
         replies: Replies,  # which write to it
         clock: Callable[[], float],
+        reasoning: CallReasoning | None = None,
     ) -> None:
         self._call = call
         self._policy = policy
         self._writer = writer
-        self._context = CallContext(call, memory, replies, self._record_first_token, clock)
+        self._context = CallContext(call, memory, replies, self._record_first_token, clock, reasoning)
         self._scope: CallScope | None = None  # of the steps between two turns, from the first one on
         self._turn: UpstreamTurn | None = None
         self._current_route: Route | None = None  # the target of the turn that runs now
@@ -118,6 +120,9 @@ class ActiveCall:
         self._accepted = True
         if self._policy.tries_repairs:
             self._policy.record_repaired()
+        reasoning = self._context.reasoning
+        if reasoning is not None and reasoning.unrecorded:
+            reasoning.record_answer(prepared.provider.name)
         watches_credentials, stored_id = self._policy.watches_credentials, None
         if watches_credentials or call.state is not None:
             stored_id = prepared.find_stored_id(reply.watch.started)

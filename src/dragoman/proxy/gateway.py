@@ -17,8 +17,9 @@ from dragoman.proxy.client_encoding import ClientEncoding
 from dragoman.proxy.credential_rotation import available_targets
 from dragoman.proxy.outcome import OutcomeObserver
 from dragoman.proxy.policy import Policy, RetryLimits, SecondChances
-from dragoman.proxy.ports import LostCallMemory, PromptMemory
+from dragoman.proxy.ports import LostCallMemory, PromptMemory, ReasoningMemory
 from dragoman.proxy.prompt_caching import ProcessMemory
+from dragoman.proxy.rejected_reasoning import CallReasoning, ProcessReasoning
 from dragoman.proxy.replies.opening import DocumentReplies, Replies, StreamReplies
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.request_record import ObserverQueue
@@ -46,11 +47,13 @@ class Gateway:
         memory: LostCallMemory,
         observers: Sequence[OutcomeObserver] = (),
         prompts: PromptMemory | None = None,
+        reasoning: ReasoningMemory | None = None,
     ) -> None:
-        """`prompts`: None is a memory of this process alone."""
+        """`prompts`, `reasoning`: None is a memory of this process alone."""
         self.runtime = runtime
         self._memory = memory
         self._prompts: PromptMemory = ProcessMemory() if prompts is None else prompts
+        self._reasoning: ReasoningMemory = ProcessReasoning() if reasoning is None else reasoning
         self.observers = ObserverQueue(observers)
         self.captures = RequestCapture()
         self.guard_trips = 0  # how often the grammar guard had to step in
@@ -69,19 +72,24 @@ class Gateway:
     async def answer(self, call: Call, sink: ReplySink) -> None:
         """Answer a call at its targets. Raises RequestError if every one failed and nothing was sent to the client."""
         runtime, routes, memory, recording = call.runtime, call.routes, self._memory, call.record.recording
-        prompts = self._prompts
+        prompts, reasoning = self._prompts, self._reasoning
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         on_guard_trip: Callable[[str], None] = self._record_guard_trip
         if len(routes) > 1:
             routes = available_targets(routes, runtime.providers)
         if recording is not None:
-            from dragoman.proxy.capture.lookups import LookedUpMemory, LookedUpPrompts, RecordingLookups
+            from dragoman.proxy.capture.lookups import (
+                LookedUpMemory,
+                LookedUpPrompts,
+                LookedUpReasoning,
+                RecordingLookups,
+            )
 
             lookups = RecordingLookups(recording)
             if call.state is not None:
                 lookups.record_state(call.state)
             recording.settings.routes, memory = routes, LookedUpMemory(memory, lookups)
-            prompts = LookedUpPrompts(prompts, lookups)
+            prompts, reasoning = LookedUpPrompts(prompts, lookups), LookedUpReasoning(reasoning, lookups)
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._record_guard_trip)
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
         sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
@@ -89,7 +97,8 @@ class Gateway:
         chances = SecondChances(runtime.learned_quirks, call.tenant)
         policy = Policy(routes, runtime.providers, limits, chances, sessions)
         writer, replies = self._open_writer(call, sink, on_guard_trip, make_watch, prompts)
-        await ActiveCall(call, memory, policy, writer, replies, self._clock).run(sink, self._answering)
+        left_out = CallReasoning(call, reasoning)
+        await ActiveCall(call, memory, policy, writer, replies, self._clock, left_out).run(sink, self._answering)
         self.answered += 1
 
     async def answer_relayed(self, call: "RelayedCall", sink: ReplySink) -> None:

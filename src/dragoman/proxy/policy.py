@@ -194,7 +194,7 @@ class Policy:
         member = self._round.begin_attempt()
         return self._after_target_failed(self._round.describe_exhaustion()) if member is None else self._ask(member)
 
-    def _ask(self, member: Provider, renew_after: Failure | None = None) -> Ask:
+    def _ask(self, member: Provider, renew_after: Failure | None = None, *, drops_reasoning: bool = False) -> Ask:
         self._member = member
         self._number += 1
         changes = self._chances.changes
@@ -202,7 +202,17 @@ class Policy:
             changes = (*changes, self._continuation.change)
         route = self._queue[0]
         repairs = self._chances.list_repairs(route)
-        return Ask(route, member, self._number, changes, self._continuation, self._rounds, renew_after, repairs)
+        return Ask(
+            route,
+            member,
+            self._number,
+            changes,
+            self._continuation,
+            self._rounds,
+            renew_after,
+            repairs,
+            drops_reasoning,
+        )
 
     def _after_no_reply(self, end: NoReply) -> Step:
         member = self._member
@@ -212,6 +222,8 @@ class Policy:
                 return self._ask(member, renew_after=end.failure)
             case SecondChance.CHANGED_REQUEST:
                 return self._ask(member)
+            case SecondChance.WITHOUT_REASONING:
+                return self._ask(member, drops_reasoning=True)
             case None:
                 pass
         if self._round is None:
@@ -305,6 +317,7 @@ def _known_wait_s(end: NoReply) -> float:
 class SecondChance(Enum):
     RENEWED_CREDENTIAL = "renewed credential"
     CHANGED_REQUEST = "changed request"
+    WITHOUT_REASONING = "without reasoning"
 
 
 MAX_REPAIRS = 3  # requests of one call that are sent because of refusals, besides those that were refused
@@ -345,7 +358,7 @@ class SecondChances(Struct, eq=False):
             return None
         if adjustment.change is not None:
             self.changes += (adjustment.change,)
-        return SecondChance.CHANGED_REQUEST
+        return SecondChance.WITHOUT_REASONING if adjustment.drops_reasoning else SecondChance.CHANGED_REQUEST
 
     def list_repairs(self, route: Route) -> tuple[Found, ...]:
         """Return what was rejected of this call by the target, as far as it is not learnt yet."""
@@ -370,4 +383,4 @@ def _may_rebuild(adjustment: Adjustment, provider: Provider) -> bool:
 
     We moved the conversation to a credential that cannot read another one's reasoning.
     """
-    return adjustment.change is not None and provider.account.pool is not None
+    return (adjustment.change is not None or adjustment.drops_reasoning) and provider.account.pool is not None

@@ -12,6 +12,7 @@ from typing import Protocol
 from dragoman.state.lost_calls import LostCall
 from dragoman.state.stored_call import RecordedState
 from dragoman.translate.caching.memory import SessionId
+from dragoman.translate.caching.rejected_reasoning import ReasoningSession
 from dragoman.translate.hub.caching import SentPrompt, SessionMemory
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import ReplyState
@@ -77,6 +78,19 @@ class PromptMemory(Protocol):
 
     def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
         """Remember a request that started at `at`, once its reply has begun."""
+
+
+NameSession = Callable[[], Awaitable[str | None]]  # None: the session cannot be named
+
+
+class ReasoningMemory(Protocol):
+    """Keeps digests of the reasoning that providers have rejected, for later requests of its session."""
+
+    async def recall(self, tenant: str, provider: str, name: NameSession) -> bytes:
+        """Return the digests, one after the other; the session is named only if the client key has any."""
+
+    def record(self, id: ReasoningSession, digests: bytes) -> None:
+        """Remember what was rejected, once the request without it has been answered."""
 
 
 class CallState(Protocol):

@@ -184,6 +184,9 @@ def _format_losses(prepared: Outbound, ledger: Ledger, count: int, explain: bool
 Prepared = Passthrough | Translated | Relayed
 
 
+Change = Pass
+
+
 class TargetSettings(Struct, frozen=True):
     """What a request is fitted to, besides its provider."""
 
@@ -194,9 +197,7 @@ class TargetSettings(Struct, frozen=True):
     fetcher: MediaFetcher | None  # None: linked media are not fetched
     rules: tuple[Found, ...] = ()  # learnt, of what the upstream rejects
     tool_plan: ToolPlan | None = None  # None: the gateway runs no tools for this provider
-
-
-Change = Pass
+    if_built: Sequence[Change] = ()  # changes that are no reason to build a request whose bytes may pass
 
 
 async def prepare(
@@ -399,6 +400,7 @@ async def _translate(
 ) -> tuple[Request, ToolMap, _Message]:
     upstream, rules, size = protocol.upstream, provider.requests, call.size
     assert upstream is not None
+    changes = (*changes, *fitting.if_built)
     limits = upstream.tool_limits
     if "no_custom_tools" in target.quirks:
         limits = replace(limits, custom=False)

@@ -75,6 +75,7 @@ class Ask(Struct, frozen=True):
     rounds: Rounds | None = None  # of this reply, between which the gateway has run tools
     renew_after: Failure | None = None  # renew the credential first; this stays the failure if that does not work
     repairs: tuple[Found, ...] = ()  # what was rejected of it in this call, and is not learnt yet
+    drops_reasoning: bool = False  # the provider has just rejected it
 
 
 class Wait(Struct, frozen=True):

@@ -18,6 +18,7 @@ from dragoman.proxy.failures import attribute_failure
 from dragoman.proxy.ports import LostCallMemory
 from dragoman.proxy.prepare import Change, Prepared, Translated
 from dragoman.proxy.pump import LINGER_S, Pump, is_answering
+from dragoman.proxy.rejected_reasoning import CallReasoning
 from dragoman.proxy.replies.opening import Replies
 from dragoman.proxy.replies.reply import StreamedReply, TurnReply
 from dragoman.proxy.replies.translated import Body
@@ -41,6 +42,7 @@ class CallContext(Struct, frozen=True):
     replies: Replies
     record_first_token: Callable[["UpstreamTurn"], None]
     clock: Callable[[], float]  # of the event loop
+    reasoning: CallReasoning | None = None  # None: the call has none
 
 
 class UpstreamTurn:
@@ -89,11 +91,19 @@ class UpstreamTurn:
             assert ask.provider.auth.renew is not None
             if not await ask.provider.auth.renew():
                 return NoReply(ask.renew_after)
-        call, changes = self._context.call, ask.changes
+        call, reasoning, changes = self._context.call, self._context.reasoning, ask.changes
+        if_built: tuple[Change, ...] = ()
         try:
+            left_out = None if reasoning is None else await reasoning.choose_change(ask)
+            if left_out is not None:
+                # Only a pool moves a session to an account that cannot read the reasoning in bytes that pass unchanged.
+                if ask.drops_reasoning or ask.provider.account.pool is not None:
+                    changes = (*changes, left_out)
+                else:
+                    if_built = (left_out,)
             if ask.provider.replies.withholds_cut_calls:
                 changes = (*changes, *await self._notices())
-            self.prepared = prepared = await self._replies.prepare(ask, changes)
+            self.prepared = prepared = await self._replies.prepare(ask, changes, if_built)
         except RequestError as refused:
             return NoReply(refused.failure)
         self._replies.begin_turn(ask, prepared)

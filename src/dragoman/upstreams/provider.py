@@ -28,7 +28,7 @@ from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import Stage
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import Request
-from dragoman.translate.passes.adapt_turns import allow_unbound, drop_reasoning
+from dragoman.translate.passes.adapt_turns import allow_unbound
 from dragoman.upstreams.account_state import AccountLimits, Finding, Quota, read_exhausted_until
 from dragoman.upstreams.credentials.pool import CredentialChooser, Pool
 
@@ -85,6 +85,7 @@ class Adjustment(Struct, frozen=True):
 
     name: str
     change: Callable[[Request, Ledger], Request] | None = None
+    drops_reasoning: bool = False  # of this request, and the same values of later ones in the session
 
 
 def make_uuid() -> str:
@@ -289,7 +290,7 @@ def adjust_reasoning(failure: Failure) -> Adjustment | None:
         return None
     if rejected and (rejected[3] or "").lower() == BOUND:
         return Adjustment("reasoning unbound", allow_unbound)
-    return Adjustment("reasoning dropped", drop_reasoning)
+    return Adjustment("reasoning dropped", drops_reasoning=True)
 
 
 def is_bad_token(failure: Failure) -> bool:

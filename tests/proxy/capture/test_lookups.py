@@ -19,6 +19,7 @@ from dragoman.proxy.capture.lookups import (
     STATE,
     LookedUpMemory,
     LookedUpPrompts,
+    LookedUpReasoning,
     Lookups,
     RecordingLookups,
     ReplayingLookups,
@@ -26,7 +27,7 @@ from dragoman.proxy.capture.lookups import (
     name_source,
 )
 from dragoman.proxy.capture.recording import Recording
-from dragoman.proxy.ports import LostCallMemory, PromptMemory
+from dragoman.proxy.ports import LostCallMemory, NameSession, PromptMemory, ReasoningMemory
 from dragoman.proxy.runtime import Runtime
 from dragoman.proxy.steps.restore_state import ReplayedState
 from dragoman.server_tools.addresses import DomainRules
@@ -37,6 +38,7 @@ from dragoman.state.lost_calls import LostCall, LostCalls
 from dragoman.state.stored_call import ParsedBody, StoredCall, Terms
 from dragoman.store.response_rows import ItemRow
 from dragoman.translate.caching.memory import SessionId
+from dragoman.translate.caching.rejected_reasoning import ReasoningSession
 from dragoman.translate.hub.caching import SentPrompt, SessionMemory
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Inline, Json
@@ -177,10 +179,29 @@ class Prompts:
         return
 
 
+class RejectedValues:
+    """A memory of rejected reasoning that answers, or that nothing may ask."""
+
+    def __init__(self, *, answers: bool) -> None:
+        self._answers = answers
+
+    async def recall(self, tenant: str, provider: str, name: NameSession) -> bytes:
+        assert self._answers
+        return b"12345678"
+
+    def record(self, id: ReasoningSession, digests: bytes) -> None:
+        return
+
+
+async def name_no_session() -> str | None:
+    return None
+
+
 class Surroundings(Struct, frozen=True):
     runtime: Runtime
     memory: LostCallMemory
     prompts: PromptMemory
+    reasoning: ReasoningMemory
 
     @property
     def up(self) -> Provider:
@@ -212,12 +233,13 @@ def make_surroundings(*, answers: bool = True) -> Surroundings:
         fetcher=world,
         tool_plans={"up": replace(plan, describe_search=world.describe)},
     )
-    return Surroundings(runtime, world, Prompts(answers=answers))
+    return Surroundings(runtime, world, Prompts(answers=answers), RejectedValues(answers=answers))
 
 
 def look_up_all(real: Surroundings, lookups: Lookups) -> Surroundings:
     memory, prompts = LookedUpMemory(real.memory, lookups), LookedUpPrompts(real.prompts, lookups)
-    return Surroundings(look_up_through(real.runtime, lookups), memory, prompts)
+    reasoning = LookedUpReasoning(real.reasoning, lookups)
+    return Surroundings(look_up_through(real.runtime, lookups), memory, prompts, reasoning)
 
 
 async def search(around: Surroundings) -> object:
@@ -263,6 +285,7 @@ ASK: dict[LookupName, Callable[[Surroundings], Awaitable[object]]] = {
     LookupName.MEDIA: lambda around: present(around.runtime.fetcher).fetch_all([PICTURE]),
     LookupName.CUT_CALLS: lambda around: around.memory.recall("t", (b"digest",)),
     LookupName.PROMPTS: lambda around: around.prompts.recall(SESSION, NOW),
+    LookupName.REASONING: lambda around: around.reasoning.recall("t", "up", name_no_session),
     LookupName.TOOL_RUN: search,
     LookupName.TOOL_TEXT: lambda around: present(around.plan.describe_search)(True),
 }

@@ -4,6 +4,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.translate.hub.loss import Ledger, LossKind
+from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.ports import ToolLimits
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
@@ -23,7 +24,14 @@ from dragoman.translate.hub.request import (
     Turn,
 )
 from dragoman.translate.passes.adapt_tools import ToolId, assign_names
-from dragoman.translate.passes.adapt_turns import drop_reasoning, find_links, inline_links, tag_later_instructions
+from dragoman.translate.passes.adapt_turns import (
+    digest_reasoning,
+    drop_reasoning,
+    drop_rejected,
+    find_links,
+    inline_links,
+    tag_later_instructions,
+)
 from dragoman.translate.passes.pair_results import flatten_tools, merge_turns
 from dragoman.translate.protocols import PROTOCOLS
 from dragoman.translate.protocols.kiro.build_tools import DOCS_HEADING, move_tool_docs
@@ -94,6 +102,21 @@ def test_reasoning_is_dropped_and_text_stays() -> None:
     turns = (HI, Turn(Role.ASSISTANT, (thinking, Text("A"))), Turn(Role.ASSISTANT, (thinking,)), Turn(Role.USER, ()))
     found = drop_reasoning(make_request(*turns), Ledger()).turns
     assert found == (HI, Turn(Role.ASSISTANT, (Text("A"),)), Turn(Role.USER, ()))
+
+
+def test_only_rejected_values_are_dropped_and_newer_reasoning_stays() -> None:
+    ledger = Ledger()
+    old = Thinking("hm", "/old", Opaque("anthropic", OpaqueForm.SIGNATURE, "c2VhbA=="))
+    new = Thinking("so", "/new", Opaque("anthropic", OpaqueForm.SIGNATURE, "bmV3"))
+    plain = Thinking("no seal", "/plain")
+    first = make_request(HI, Turn(Role.ASSISTANT, (old, plain, Text("A"))))
+    rejected = digest_reasoning(first)
+    assert [len(digest) for digest in rejected] == [8]
+    later = make_request(*first.turns, Turn(Role.ASSISTANT, (old,)), Turn(Role.ASSISTANT, (new, Text("B"))))
+    found = drop_rejected(later, ledger, rejected).turns
+    assert found == (HI, Turn(Role.ASSISTANT, (plain, Text("A"))), Turn(Role.ASSISTANT, (new, Text("B"))))
+    assert list_losses(ledger) == [("/old", LossKind.DROPPED)]
+    assert drop_rejected(make_request(HI), ledger, rejected).turns == (HI,)
 
 
 def test_long_descriptions_stand_after_the_instructions() -> None:

@@ -38,6 +38,7 @@ class LookupName(StrEnum):
     MEDIA = "fetch"
     CUT_CALLS = "recall"
     PROMPTS = "prompts"  # what is remembered of the session's earlier requests
+    REASONING = "rejected reasoning"  # what the provider has rejected in the session
     TOOL_RUN = "tool run"
     TOOL_TEXT = "tool text"
     STATE = "state"  # what a request refers to in the server's state, and how its reply becomes part of it

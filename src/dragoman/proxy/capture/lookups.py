@@ -23,7 +23,15 @@ from dragoman.proxy.capture.format import NO_PROVIDER, Capture, CapturedToolRun
 from dragoman.proxy.capture.format import LookupName as Name
 from dragoman.proxy.capture.masking import encode_headers, to_text
 from dragoman.proxy.capture.recording import Recording
-from dragoman.proxy.ports import CallState, LostCallMemory, MediaFetcher, ModelCatalogue, PromptMemory
+from dragoman.proxy.ports import (
+    CallState,
+    LostCallMemory,
+    MediaFetcher,
+    ModelCatalogue,
+    NameSession,
+    PromptMemory,
+    ReasoningMemory,
+)
 from dragoman.proxy.runtime import Runtime
 from dragoman.server_tools.addresses import DomainRules
 from dragoman.server_tools.backends import ToolPlan
@@ -120,6 +128,10 @@ def _measure_prompts(known: SessionMemory | None) -> tuple[int, str]:
     return 0 if known is None else sum(map(len, known.branches)), "digests of earlier prompts"
 
 
+def _measure_reasoning(digests: bytes) -> tuple[int, str]:
+    return len(digests), "digests of rejected reasoning"
+
+
 def _measure_run(run: CapturedToolRun) -> tuple[int, str]:
     texts: list[str | None] = []
     match run.outcome:
@@ -147,6 +159,9 @@ MEDIA: LookupKind[dict[str, Inline]] = LookupKind(Name.MEDIA, dict[str, Inline],
 CUT_CALLS: LookupKind[tuple[LostCall, ...]] = LookupKind(Name.CUT_CALLS, tuple[LostCall, ...], is_optional=True)
 PROMPTS: LookupKind[SessionMemory | None] = LookupKind(
     Name.PROMPTS, SessionMemory | None, is_optional=True, measure=_measure_prompts
+)
+REASONING: LookupKind[bytes] = LookupKind(
+    Name.REASONING, bytes, is_optional=True, skips_empty=True, measure=_measure_reasoning
 )
 TOOL_RUN: LookupKind[CapturedToolRun] = LookupKind(Name.TOOL_RUN, CapturedToolRun, measure=_measure_run)
 TOOL_TEXT: LookupKind[ToolText | None] = LookupKind(Name.TOOL_TEXT, ToolText | None, is_optional=True)
@@ -207,8 +222,9 @@ class RecordingLookups:
 
     def note(self, source: Source, kind: LookupKind[T], answer: T) -> T:
         """Note an answer, and return it."""
-        fits = kind.measure is None or self._recording.memory.reserve(*kind.measure(answer))
-        if fits and (answer or not kind.skips_empty):
+        if kind.skips_empty and not answer:
+            return answer
+        if kind.measure is None or self._recording.memory.reserve(*kind.measure(answer)):
             self._note(source, kind, lambda: {"value": kind.write(answer)})
         return answer
 
@@ -433,6 +449,18 @@ class LookedUpPrompts:
 
     async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
         return await self._lookups.wrap_async(id.provider, PROMPTS, self._memory.recall)(id, at)
+
+
+class LookedUpReasoning:
+    """A memory of rejected reasoning; what it recalls is looked up, at most once for each provider of a call."""
+
+    def __init__(self, memory: ReasoningMemory, lookups: Lookups) -> None:
+        self._memory = memory
+        self._lookups = lookups
+        self.record = memory.record
+
+    async def recall(self, tenant: str, provider: str, name: NameSession) -> bytes:
+        return await self._lookups.wrap_async(provider, REASONING, self._memory.recall)(tenant, provider, name)
 
 
 class LookedUpSearch:

@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from dragoman.net.headers import Headers
 from dragoman.proxy.call import Call
 from dragoman.proxy.decoding import begins_array, begins_document, begins_events, make_source
@@ -32,7 +34,8 @@ class Replies(Protocol):
     def rules(self) -> tuple[Found, ...]: ...  # that the request was made with
     @property
     def deadline(self) -> type[ReplyDeadline]: ...  # of each request
-    def prepare(self, ask: Ask, changes: Sequence[Change]) -> Awaitable[Prepared]: ...  # raises RequestError
+    # `if_built`: changes that are no reason to build a request whose bytes may pass. Raises RequestError.
+    def prepare(self, ask: Ask, changes: Sequence[Change], if_built: Sequence[Change]) -> Awaitable[Prepared]: ...
     def begin_turn(self, ask: Ask, prepared: Prepared) -> None: ...
     def begin_answer(self, status: int, headers: Headers, *, is_stream: bool) -> bool: ...  # whether events may come
     def reads_events(self, begun: bytes) -> bool: ...  # whether they do, by the first bytes
@@ -54,11 +57,13 @@ class _ModelReplies(Generic[W]):
         self._writer = writer
         self._make_watch = make_watch
 
-    def prepare(self, ask: Ask, changes: Sequence[Change]) -> Awaitable[Prepared]:
+    def prepare(self, ask: Ask, changes: Sequence[Change], if_built: Sequence[Change]) -> Awaitable[Prepared]:
         """Choose between a request of the client's own bytes and one that is translated."""
         call, route = self._call, ask.route
         settings = target_settings(call.runtime, route, call.tenant, ask.repairs, strict=call.strict)
         self.rules = settings.rules
+        if if_built:
+            settings = replace(settings, if_built=if_built)
         return prepare(call, route, ask.provider, settings, ask.number, changes, ask.rounds, self._prompts)
 
     def begin_turn(self, ask: Ask, prepared: Prepared) -> None:

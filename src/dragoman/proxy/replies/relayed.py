@@ -184,7 +184,7 @@ class RelayedReplies:
         self._writer = writer
         self._make_watch = make_watch
 
-    def prepare(self, ask: Ask, changes: Sequence[Change]) -> Awaitable[Prepared]:
+    def prepare(self, ask: Ask, changes: Sequence[Change], if_built: Sequence[Change]) -> Awaitable[Prepared]:
         return prepare_relayed(self._call, ask.route, ask.provider)
 
     def begin_turn(self, ask: Ask, prepared: Prepared) -> None:

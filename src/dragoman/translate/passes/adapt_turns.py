@@ -1,11 +1,13 @@
 """Change the turns of a request so that an upstream accepts them: instructions, reasoning, media."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from hashlib import blake2b
 from itertools import takewhile
 
 from msgspec.structs import replace
 
 from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.opaque import Opaque
 from dragoman.translate.hub.request import (
     Document,
     Foreign,
@@ -23,7 +25,8 @@ from dragoman.translate.hub.request import (
 )
 
 INSTRUCTION_ROLES = (Role.SYSTEM, Role.DEVELOPER)
-_REASONING_REJECTED = "the upstream rejected the reasoning of earlier turns, so the request was repeated without it"
+_REASONING_REJECTED = "the upstream rejected the reasoning of earlier turns, so the request was sent without it"
+DIGEST_BYTES = 8  # of an opaque value
 
 _Content = Text | Image | Document | Foreign
 
@@ -63,7 +66,28 @@ def drop_reasoning(request: Request, ledger: Ledger) -> Request:
 
     For upstreams that reject a signature of their own: it is bound to its context, or to another account.
     """
-    turns = tuple(_drop_from_turn(turn, ledger) for turn in request.turns)
+    return _drop_thoughts(request, lambda thought: True, ledger)
+
+
+def drop_rejected(request: Request, ledger: Ledger, rejected: Collection[bytes]) -> Request:
+    """Return the request without the reasoning whose opaque values have these digests; other reasoning stays."""
+    return _drop_thoughts(
+        request, lambda thought: thought.opaque is not None and _digest(thought.opaque) in rejected, ledger
+    )
+
+
+def digest_reasoning(request: Request) -> list[bytes]:
+    """Return digests of the opaque values in a request, in order."""
+    parts = (part for turn in request.turns for part in turn.parts)
+    return [_digest(part.opaque) for part in parts if isinstance(part, Thinking) and part.opaque is not None]
+
+
+def _digest(opaque: Opaque) -> bytes:
+    return blake2b(opaque.payload.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
+
+
+def _drop_thoughts(request: Request, drops: Callable[[Thinking], bool], ledger: Ledger) -> Request:
+    turns = tuple(_drop_from_turn(turn, drops, ledger) for turn in request.turns)
     if all(new is old for new, old in zip(turns, request.turns, strict=True)):
         return request
     kept = tuple(new for new, old in zip(turns, request.turns, strict=True) if new.parts or not old.parts)
@@ -79,12 +103,14 @@ def allow_unbound(request: Request, ledger: Ledger) -> Request:
     return replace(request, drops_unbound=True)
 
 
-def _drop_from_turn(turn: Turn, ledger: Ledger) -> Turn:
+def _drop_from_turn(turn: Turn, drops: Callable[[Thinking], bool], ledger: Ledger) -> Turn:
+    parts: list[Part] = []
     for part in turn.parts:
-        if isinstance(part, Thinking):
+        if isinstance(part, Thinking) and drops(part):
             ledger.record_dropped(part.at, _REASONING_REJECTED)
-    parts = tuple(part for part in turn.parts if not isinstance(part, Thinking))
-    return turn if len(parts) == len(turn.parts) else replace(turn, parts=parts)
+        else:
+            parts.append(part)
+    return turn if len(parts) == len(turn.parts) else replace(turn, parts=tuple(parts))
 
 
 def find_links(request: Request, needs_inline: Callable[[Part], bool]) -> list[str]:

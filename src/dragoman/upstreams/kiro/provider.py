@@ -21,7 +21,6 @@ from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.failure import Failure
 from dragoman.translate.hub.ports import Stage
 from dragoman.translate.hub.request import Function, Request
-from dragoman.translate.passes.adapt_turns import drop_reasoning
 from dragoman.translate.protocols.kiro.errors import may_be_old_token
 from dragoman.translate.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.translate.stages.text_calls import TextCalls
@@ -211,7 +210,7 @@ class Kiro:
     def adjust(self, failure: Failure) -> Adjustment | None:
         """Return how to send again a request that was rejected as malformed, where that helps."""
         if failure.code == "THINKING_SIGNATURE_INVALID":
-            return Adjustment("reasoning dropped", drop_reasoning)
+            return Adjustment("reasoning dropped", drops_reasoning=True)
         if PROFILE_REQUIRED.search(failure.message):
             self._account.profile.require()
             return Adjustment("profile resolved")

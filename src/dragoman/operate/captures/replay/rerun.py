@@ -39,11 +39,18 @@ from dragoman.proxy.capture.format import (
     TimedEvent,
     UpstreamRequest,
 )
-from dragoman.proxy.capture.lookups import LookedUpMemory, LookedUpPrompts, Lookups, ReplayingLookups
+from dragoman.proxy.capture.lookups import (
+    LookedUpMemory,
+    LookedUpPrompts,
+    LookedUpReasoning,
+    Lookups,
+    ReplayingLookups,
+)
 from dragoman.proxy.capture.masking import encode_headers, mask_capture
 from dragoman.proxy.capture.writer import Job, RequestCapture
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.prompt_caching import ProcessMemory
+from dragoman.proxy.rejected_reasoning import ProcessReasoning
 from dragoman.state.lost_calls import LostCalls
 from dragoman.tenancy.keys import Access, KeyId, Keyring
 
@@ -95,6 +102,7 @@ async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
         make_runtime(capture, upstream, lookups),
         LookedUpMemory(LostCalls(None), lookups),
         prompts=LookedUpPrompts(ProcessMemory(), lookups),
+        reasoning=LookedUpReasoning(ProcessReasoning(), lookups),
     )
     gateway.now, gateway.new_id = lookups.now, lookups.new_id
     recorded: list[Job] = []

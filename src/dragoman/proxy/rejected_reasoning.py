@@ -1,0 +1,93 @@
+"""Leave out reasoning that an upstream has rejected: in the repeated request, and later in the same session.
+
+Reasoning is bound to an account, so a session that has moved to another one has some that cannot be read any more.
+"""
+
+from collections.abc import Collection
+from functools import partial
+
+from dragoman.net.body_threads import run_off_loop
+from dragoman.proxy.call import Call
+from dragoman.proxy.ports import NameSession, ReasoningMemory
+from dragoman.proxy.prepare import Change
+from dragoman.proxy.step import Ask
+from dragoman.translate.caching.rejected_reasoning import ReasoningSession, RejectedReasoning, split_digests
+from dragoman.translate.caching.session_names import find_name, name_session, shorten_name
+from dragoman.translate.hub.failure import RequestError
+from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.request import Request
+from dragoman.translate.passes.adapt_turns import digest_reasoning, drop_reasoning, drop_rejected
+
+
+class ProcessReasoning:
+    """The memory of this process alone."""
+
+    def __init__(self) -> None:
+        self._rejected = RejectedReasoning()
+
+    async def recall(self, tenant: str, provider: str, name: NameSession) -> bytes:
+        if (tenant, provider) not in self._rejected.counts:  # as of nearly every request
+            return b""
+        session = await name()
+        return b"" if session is None else self._rejected.recall(ReasoningSession(tenant, session, provider))
+
+    def record(self, id: ReasoningSession, digests: bytes) -> None:
+        self._rejected.record(id, digests)
+
+
+class CallReasoning:
+    """What the requests of one call leave out of its reasoning, at each provider."""
+
+    def __init__(self, call: Call, memory: ReasoningMemory) -> None:
+        self._call = call
+        self._memory = memory
+        self._rejected: dict[str, set[bytes]] = {}  # provider -> digests, from earlier requests and from this call
+        self.unrecorded: dict[str, list[bytes]] = {}  # provider -> those of this call, until it has answered
+        self._session: str | None = None  # named once something has to be remembered
+
+    async def choose_change(self, ask: Ask) -> Change | None:
+        """Return the change that leaves out what the provider has rejected; None: nothing in this request."""
+        call, provider = self._call, ask.provider.name
+        if ask.drops_reasoning:
+            self._session = self._session or await _name_session(call)
+            return partial(self._drop_all, provider)
+        rejected = self._rejected.get(provider)
+        if rejected is None:
+            digests = await self._memory.recall(call.tenant, provider, partial(_name_session, call))
+            rejected = self._rejected[provider] = set(split_digests(digests)) if digests else set()
+        # A strict request is sent in its full form, and gets the refusal.
+        if not rejected or call.strict or not await _has_any(call, rejected):
+            return None
+        return partial(drop_rejected, rejected=rejected)
+
+    def record_answer(self, provider: str) -> None:
+        """Remember what was left out of this call, for the provider has answered without it."""
+        new = self.unrecorded.pop(provider, None)
+        if new and self._session is not None:
+            self._memory.record(ReasoningSession(self._call.tenant, self._session, provider), b"".join(new))
+
+    def _drop_all(self, provider: str, request: Request, ledger: Ledger) -> Request:
+        digests = digest_reasoning(request)
+        self.unrecorded.setdefault(provider, []).extend(digests)
+        self._rejected.setdefault(provider, set()).update(digests)
+        return drop_reasoning(request, ledger)
+
+
+async def _name_session(call: Call) -> str | None:
+    """Return the session's name; None for a body that only its own protocol can read."""
+    name = find_name(call.headers.get, None, None, None)
+    if name is not None:
+        return shorten_name(name)
+    try:
+        await call.read()
+    except RequestError:
+        return None
+    return await run_off_loop(call.size, lambda: name_session(call.headers.get, call.request()))
+
+
+async def _has_any(call: Call, rejected: Collection[bytes]) -> bool:
+    try:
+        await call.read()
+    except RequestError:
+        return False
+    return await run_off_loop(call.size, lambda: any(digest in rejected for digest in digest_reasoning(call.request())))
