@@ -103,6 +103,51 @@ def test_only_a_field_of_the_protocol_is_found_and_never_what_must_stay(
         assert parse_path(format_path(request.find_field(path) or ())) == found
 
 
+@pytest.mark.parametrize(
+    ("protocol", "path", "fields"),
+    [
+        ("chat", "functions", {"functions": [{"name": "f"}]}),
+        ("chat", "function_call", {"function_call": "auto"}),
+        ("chat", "messages.0.content.0.video_url", {"messages": [{"role": "user", "content": [{"video_url": {}}]}]}),
+        ("gemini", "system_instruction", {"system_instruction": {"parts": []}}),
+        ("gemini", "systemInstruction", {"system_instruction": {"parts": []}}),
+        ("gemini", "tool_config", {"tool_config": {}}),
+        ("gemini", "cachedContent", {"cachedContent": "cachedContents/1"}),
+        ("gemini", "generation_config.response_schema", {"generation_config": {"response_schema": {}}}),
+        ("gemini", "generationConfig", {"generationConfig": {"maxOutputTokens": 9}}),
+        ("messages", "output_config", {"output_config": {"effort": "low", "format": {"type": "json_schema"}}}),
+        ("chat", "extra", {"extra": [{"inner": {"max_tokens": 9}}]}),
+    ],
+)
+def test_what_must_stay_is_known_in_every_spelling_and_inside_other_fields(
+    protocol: str, path: str, fields: JsonObject
+) -> None:
+    assert make_sent(protocol, **fields).find_field(path) is None
+
+
+def test_a_field_without_anything_that_must_stay_is_found() -> None:
+    request = make_sent(
+        "messages", output_config={"effort": "low"}, thinking={"type": "enabled", "budget_tokens": 2048}
+    )
+    assert request.find_field("output_config") == ("output_config",)
+    assert request.find_field("thinking") == ("thinking",)
+
+
+def test_a_field_that_was_learnt_stays_where_it_holds_what_must_stay() -> None:
+    found = Found("extra_field", "/generationConfig")
+    assert "generationConfig" not in change(found, make_sent("gemini", generationConfig={"topK": 1}))[0]
+    body, losses = change(found, make_sent("gemini", generationConfig={"maxOutputTokens": 9}))
+    assert (body["generationConfig"], losses) == ({"maxOutputTokens": 9}, [])
+
+
+@pytest.mark.parametrize("keyword", ["type", "properties", "items", "required", "enum", "description"])
+def test_a_keyword_that_says_what_an_argument_is_stays(keyword: str) -> None:
+    schema = {"type": "object", keyword: "x"}
+    request = make_sent("gemini", tools=[{"functionDeclarations": [{"name": "f", "parameters": schema}]}])
+    words = f"Invalid JSON payload received. Unknown name \"{keyword}\" at 'tools[0]': Cannot find field."
+    assert find_rules(Complaint(400, words), request) == ()
+
+
 def test_a_keyword_goes_from_every_schema_but_no_property_of_that_name() -> None:
     schema = {
         "type": "object",

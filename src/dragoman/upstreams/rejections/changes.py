@@ -9,7 +9,7 @@ from dragoman.net.headers import Header
 from dragoman.translate.framing.jsonedit import Change, Path, Put, edit, list_elements
 from dragoman.translate.hub.loss import Ledger, LossKind
 from dragoman.translate.hub.profile import EFFORTS, effort_for_budget
-from dragoman.upstreams.rejections.sent import MESSAGES, Sent, expand, format_path, get_value
+from dragoman.upstreams.rejections.sent import MESSAGES, Sent, expand, format_path, get_value, may_leave_out
 
 Turn = dict[str, object]
 _encode = msgspec.json.encode
@@ -52,9 +52,9 @@ def apply(sent: Sent, edits: Edits, why: str, ledger: Ledger) -> Sent:
 def drop_field(sent: Sent, path: Path) -> Edits:
     """Leave out a field, in every element where the path has a list."""
     found = expand(path, sent.tree)
-    if not found:
-        return NOTHING
-    return Edits(((path, None),), losses=tuple((format_path(at), LossKind.DROPPED) for at in found))
+    free = [at for at in found if may_leave_out(at[-1], get_value(sent.tree, at))]
+    values = ((path, None),) if free and len(free) == len(found) else tuple((at, None) for at in free)
+    return Edits(values, losses=tuple((format_path(at), LossKind.DROPPED) for at in free))
 
 
 def drop_all(*names: str) -> MakeEdits:

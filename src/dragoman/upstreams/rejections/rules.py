@@ -29,6 +29,7 @@ EVEN_500 = REJECTED | {500}
 EVEN_200 = REJECTED | {200}
 _QUOTED = f"(?:{HOLE}|\"{PATH}\"|'{PATH}'|`{PATH}`)"
 _LIST = r"(?:one of )?`\w{1,40}`(?:(?:,|,? or) `\w{1,40}`){0,9}"
+_MEANING = frozenset(("type", "properties", "items", "required", "enum", "description"))  # keywords that always stay
 NO_CHAT_TOOLS = "no_chat_tools"  # a quirk of one model: its tools need the Responses endpoint
 
 
@@ -98,7 +99,9 @@ def _find_named(sent: Sent, found: re.Match[str]) -> Path | None:
 
 def _schema_keyword(sent: Sent, found: re.Match[str]) -> Path | None:
     keyword = found["path"]
-    return (keyword,) if any(keyword in schema for _, schema in sent.find_schemas()) else None
+    return (
+        (keyword,) if keyword not in _MEANING and any(keyword in schema for _, schema in sent.find_schemas()) else None
+    )
 
 
 def _has_role(role: str) -> Guard:

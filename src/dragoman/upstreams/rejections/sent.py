@@ -16,26 +16,34 @@ from dragoman.translate.framing.jsonread import JSON_ERRORS, read_json
 from dragoman.translate.hub.request import escape_key
 from dragoman.translate.passes.adapt_tools import LISTED, NAMED, SINGLE
 
-# Never left out, wherever they stand: what is said, what bounds the reply, what it costs.
-NEVER = frozenset(
+# Never left out, wherever they stand: what is said, what bounds the reply, what it costs. Spelled as by `_fold`.
+_STRUCTURE = frozenset(
     (
-        "model", "messages", "input", "contents", "system", "instructions", "systeminstruction", "prompt", "role",
-        "content", "parts", "text", "type", "id", "name", "source", "data", "url", "image_url", "image", "file",
-        "file_id", "file_data", "inline_data", "inlinedata", "filedata", "input_audio", "audio", "tools", "tool_choice",
-        "toolchoice", "toolconfig", "tool_calls", "tool_call_id", "tool_use_id", "call_id", "function", "functioncall",
-        "functionresponse", "functiondeclarations", "function_declarations", "arguments", "args", "output", "response",
-        "input_schema", "parameters", "parametersjsonschema", "json_schema", "schema", "is_error", "max_tokens",
-        "max_completion_tokens", "max_output_tokens", "maxoutputtokens", "max_tool_calls", "max_uses", "budget_tokens",
-        "stop", "stop_sequences", "stopsequences", "response_format", "responseformat", "output_format", "format",
-        "responseschema", "responsejsonschema", "responsemimetype", "n", "stream", "previous_response_id",
-        "conversation",
+        "role", "content", "parts", "text", "type", "id", "name", "source", "data", "url", "image", "file",
+        "budgettokens", "thinkingbudget", "n", "input", "output", "response", "parameters", "function", "schema", "conversation",
+        "prompt",
     )
 )  # fmt: skip
+# Nor is an object that holds one of these.
+_ESSENTIAL = frozenset(
+    (
+        "model", "messages", "contents", "cachedcontent", "system", "instructions", "systeminstruction", "imageurl",
+        "inputimage", "imagefile", "video", "videourl", "document", "fileid", "fileurl", "filedata", "inputfile",
+        "inlinedata", "inputaudio", "audio", "audiourl", "tools", "toolchoice", "toolconfig", "toolcalls", "toolcallid",
+        "tooluseid", "callid", "mcpservers", "websearchoptions", "functions", "functioncall", "functionresponse",
+        "functiondeclarations", "arguments", "args", "inputschema", "parametersjsonschema", "jsonschema", "iserror",
+        "maxtokens", "maxcompletiontokens", "maxoutputtokens", "maxnewtokens", "numpredict", "maxtoolcalls", "maxuses",
+        "stop", "stopsequences", "stoptokenids", "responseformat", "outputformat", "format", "responseschema",
+        "responsejsonschema", "responsemimetype", "structuredoutputs", "guidedjson", "guidedregex", "guidedchoice",
+        "guidedgrammar", "candidatecount", "stream", "previousresponseid",
+    )
+)  # fmt: skip
+NEVER = _STRUCTURE | _ESSENTIAL
 CHEAPER = {"service_tier": ("flex", "batch")}  # values that leaving the field out would make more expensive
 _FREE = frozenset(
     (
-        "metadata", "input", "arguments", "args", "response", "input_schema", "parameters", "parametersjsonschema",
-        "schema", "logit_bias", "labels", "extra_body", "headers",
+        "metadata", "input", "arguments", "args", "response", "inputschema", "parameters", "parametersjsonschema",
+        "schema", "responseschema", "responsejsonschema", "logitbias", "labels", "extrabody", "headers",
     )
 )  # fmt: skip
 _SCHEMAS: dict[str, tuple[Path, ...]] = {  # where the schemas of functions stand
@@ -107,8 +115,7 @@ class Sent:
             return False
         if _is_free(key, value) and len(path) > 1:
             return False
-        is_cheaper = isinstance(value, str) and value in CHEAPER.get(key, ())
-        return key.lower() not in NEVER and not is_cheaper
+        return may_leave_out(key, value)
 
     def find_schemas(self) -> Iterator[tuple[Path, dict[str, object]]]:
         """Return every schema of the functions, and every schema within one, with its place."""
@@ -130,13 +137,38 @@ def _is_same(key: str, word: str) -> bool:
     return key == word or to_snake(key) == to_snake(word)
 
 
+def may_leave_out(key: Step, value: object) -> bool:
+    """Whether this field with this value is none of what must stay, and holds nothing of it."""
+    if not isinstance(key, str) or _fold(key) in NEVER or (isinstance(value, str) and value in CHEAPER.get(key, ())):
+        return False
+    return _is_free(key, value) or not _holds_essential(value)
+
+
+def _fold(key: str) -> str:
+    return key.replace("_", "").lower()
+
+
+def _holds_essential(value: object) -> bool:
+    """Whether something that must stay would be left out with this value."""
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, dict):
+            if any(isinstance(key, str) and _fold(key) in _ESSENTIAL for key in each):
+                return True
+            todo += each.values()
+        elif isinstance(each, list):
+            todo += each
+    return False
+
+
 def to_snake(word: str) -> str:
     return _CAMEL.sub(lambda found: f"_{found[0]}", word).lower()
 
 
 def _is_free(step: Step, value: object) -> bool:
     """Whether what stands under this key is the client's own map, whose names mean nothing to the protocol."""
-    return isinstance(step, str) and step.lower() in _FREE and isinstance(value, dict)
+    return isinstance(step, str) and _fold(step) in _FREE and isinstance(value, dict)
 
 
 def _inner_schemas(path: Path, value: object) -> Iterator[tuple[Path, dict[str, object]]]:
