@@ -89,12 +89,12 @@ class Sent:
     def find_field(self, text: str) -> Path | None:
         """Return the field that a vendor's path names, with EVERY for each index; None if there is none to leave out.
 
-        A step that names a variant, such as `custom`, and is no key there is skipped.
+        A step that names a variant, such as `custom`, and is no key of more fields there is skipped.
         """
         path: list[Step] = []
         holder: object = self.tree
         words = _STEPS.findall(text)
-        for word in words:
+        for number, word in enumerate(words, 1):
             if path and _is_free(path[-1], holder):
                 return None
             if isinstance(holder, list):
@@ -102,10 +102,14 @@ class Sent:
                     return None
                 path.append(EVERY)
                 holder = holder[int(word)]
-            elif (key := find_key(holder, word)) is not None and isinstance(holder, dict):
+                continue
+            if not isinstance(holder, dict):
+                return None
+            key = find_key(holder, word)
+            if key is not None and (number == len(words) or isinstance(holder[key], dict | list)):
                 path.append(key)
                 holder = holder[key]
-            elif not path or not isinstance(holder, dict) or holder.get("type", "custom") != word:
+            elif not path or word not in (holder.get("type", "custom"), holder.get("role")):
                 return None
         return tuple(path) if path and self._may_leave_out(path, words[-1], holder) else None
 
