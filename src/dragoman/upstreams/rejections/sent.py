@@ -20,8 +20,8 @@ from dragoman.translate.passes.adapt_tools import LISTED, NAMED, SINGLE
 _STRUCTURE = frozenset(
     (
         "role", "content", "parts", "text", "type", "id", "name", "source", "data", "url", "image", "file",
-        "budgettokens", "thinkingbudget", "n", "input", "output", "response", "parameters", "function", "schema", "conversation",
-        "prompt",
+        "budgettokens", "thinkingbudget", "n", "input", "output", "response", "parameters", "function", "schema",
+        "conversation", "prompt",
     )
 )  # fmt: skip
 # Nor is an object that holds one of these.
