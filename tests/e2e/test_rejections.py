@@ -250,6 +250,35 @@ def test_errors_that_quote_a_user_teach_nothing(count: int, tmp_path: Path) -> N
         assert gateway.app.gateway.runtime.learned_quirks.list_known_to("") == {}
 
 
+UNSIGNED = "messages.1.content.0: Invalid `signature` in `thinking` block"
+SIGNED: JsonObject = {"type": "thinking", "thinking": "Hm.", "signature": "c2VhbA=="}
+
+
+@pytest.mark.parametrize(
+    ("words", "block"),
+    [
+        (UNSIGNED, {"type": "text", "text": UNSIGNED}),
+        (f"messages.3: the text '{UNSIGNED}' is too long", SIGNED),
+        (f"Invalid content: {UNSIGNED}", SIGNED),
+        ("The text about thinking, which is bound to a different court, is too long", SIGNED),
+    ],
+)
+def test_only_the_vendors_own_sentence_about_reasoning_that_was_sent_repeats_a_request(
+    words: str, block: JsonObject, tmp_path: Path
+) -> None:
+    turns: list[JsonObject] = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": [block, {"type": "text", "text": "Yes."}]},
+        {"role": "user", "content": "Go on."},
+    ]
+    case = Case("12", "messages", "messages", words, lambda request: True, {"messages": turns})
+    with FakeUpstream(choose=Strict(case).answer) as fake:
+        keys = '["sk-fake-1", "sk-fake-2"]'
+        section = f'[providers.up]\nkind = "anthropic"\nendpoint = "{fake.url}"\napi_key = {keys}\n'
+        with running(section, tmp_path) as gateway:
+            assert (request(gateway, case).status, len(fake.calls)) == (400, 1)
+
+
 @pytest.mark.parametrize("status", [401, 403, 404, 413, 429])
 def test_no_other_status_teaches_anything(status: int, tmp_path: Path) -> None:
     case = Case(

@@ -354,7 +354,7 @@ class SecondChances(Struct, eq=False):
         adjustment = provider.requests.adjust(failure)
         if adjustment is None or (end.error_reply is not None and not _may_rebuild(adjustment, provider)):
             return None
-        if not self._is_first(provider, adjustment.name):
+        if (adjustment.of_reasoning and end.lacks_reasoning) or not self._is_first(provider, adjustment.name):
             return None
         if adjustment.change is not None:
             self.changes += (adjustment.change,)

@@ -3,7 +3,6 @@
 Reasoning is bound to an account, so a session that has moved to another one has some that cannot be read any more.
 """
 
-from collections.abc import Collection
 from functools import partial
 
 from dragoman.net.body_threads import run_off_loop
@@ -56,9 +55,13 @@ class CallReasoning:
             digests = await self._memory.recall(call.tenant, provider, partial(_name_session, call))
             rejected = self._rejected[provider] = set(split_digests(digests)) if digests else set()
         # A strict request is sent in its full form, and gets the refusal.
-        if not rejected or call.strict or not await _has_any(call, rejected):
+        if not rejected or call.strict or rejected.isdisjoint(await _digest_all(call)):
             return None
         return partial(drop_rejected, rejected=rejected)
+
+    async def has_any(self) -> bool:
+        """Return whether the client has sent opaque reasoning."""
+        return bool(await _digest_all(self._call))
 
     def record_answer(self, provider: str) -> None:
         """Remember what was left out of this call, for the provider has answered without it."""
@@ -85,9 +88,9 @@ async def _name_session(call: Call) -> str | None:
     return await run_off_loop(call.size, lambda: name_session(call.headers.get, call.request()))
 
 
-async def _has_any(call: Call, rejected: Collection[bytes]) -> bool:
+async def _digest_all(call: Call) -> list[bytes]:
     try:
         await call.read()
     except RequestError:
-        return False
-    return await run_off_loop(call.size, lambda: any(digest in rejected for digest in digest_reasoning(call.request())))
+        return []
+    return await run_off_loop(call.size, lambda: digest_reasoning(call.request()))

@@ -45,6 +45,7 @@ class NoReply(Struct, frozen=True):
     error_reply: ErrorReply | None = None
     complaint: Complaint | None = None  # what the upstream has said about the request
     repairs: tuple[Found, ...] = ()  # the rules of which that is an instance
+    lacks_reasoning: bool = False  # the request had no opaque reasoning that could have been refused
 
 
 class Interrupted(Struct, frozen=True):

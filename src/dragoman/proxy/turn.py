@@ -27,7 +27,7 @@ from dragoman.proxy.rounds import ToolsCalled, call_unrun_uses
 from dragoman.proxy.step import Ask, NoReply, TurnEnd
 from dragoman.proxy.upstream import connection_failure, count_held, receive, send, stalled_failure
 from dragoman.state.lost_calls import add_notice, digest_conversation
-from dragoman.translate.hub.failure import Failure, RequestError
+from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.ports import Progress
 from dragoman.upstreams.provider import IncomingResponse
 from dragoman.upstreams.rejections.repairs import complain, find_repairs
@@ -62,7 +62,16 @@ class UpstreamTurn:
 
     async def run(self) -> TurnEnd:
         end = await self._run()
-        return await self._find_repairs(end) if type(end) is NoReply and self.prepared is not None else end
+        if type(end) is not NoReply or self.prepared is None:
+            return end
+        return await self._look_for_reasoning(await self._find_repairs(end))
+
+    async def _look_for_reasoning(self, end: NoReply) -> NoReply:
+        """Note where the refusal cannot be about reasoning. What a round of tools added may have some."""
+        reasoning = self._context.reasoning
+        if end.failure.kind is not Kind.BAD_REQUEST or reasoning is None or self._ask.rounds is not None:
+            return end
+        return replace(end, lacks_reasoning=not await reasoning.has_any())
 
     async def _find_repairs(self, end: NoReply) -> NoReply:
         """Add what the refusal says about the request, unless that must be sent in its full form."""

@@ -31,6 +31,7 @@ from dragoman.translate.hub.request import Request
 from dragoman.translate.passes.adapt_turns import allow_unbound
 from dragoman.upstreams.account_state import AccountLimits, Finding, Quota, read_exhausted_until
 from dragoman.upstreams.credentials.pool import CredentialChooser, Pool
+from dragoman.upstreams.rejections.complaint import PATH, make_holes
 
 Pass = Callable[[Request, Ledger], Request]
 
@@ -86,6 +87,7 @@ class Adjustment(Struct, frozen=True):
     name: str
     change: Callable[[Request, Ledger], Request] | None = None
     drops_reasoning: bool = False  # of this request, and the same values of later ones in the session
+    of_reasoning: bool = False  # only a request with opaque reasoning can have been refused for this
 
 
 def make_uuid() -> str:
@@ -268,12 +270,16 @@ class Provider(Struct, frozen=True):
         return self.replies.fix_response(out, await sending)
 
 
-# Anthropic's messages about reasoning that it does not accept: it belongs to other turns, another model or account.
+# Anthropic's sentences about reasoning that it does not accept: it belongs to other turns, another model or account.
 REASONING_REJECTED = re.compile(
-    r"invalid `(signature|data)` in `(redacted_)?thinking`|\bthinking\b.*\b(bound to a different|cannot be modified)",
-    re.I | re.S,
+    rf"(?:{PATH}: )?(?:"
+    r"Invalid `(?:signature|data)` in `(?:redacted_)?thinking` block"
+    r"|`(?:redacted_)?thinking` block is (?P<bound>bound to a different) \w{1,40}"
+    r"|`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified"
+    r"(?:\. These blocks must remain as they were in the original response)?"
+    r")\.?",
+    re.IGNORECASE,
 )
-BOUND = "bound to a different"
 # Some vendors answer 403 to a bad token: that is a rejected credential, not a missing entitlement.
 BAD_TOKEN_CODES = frozenset({"invalid_api_key", "token_expired", "token_invalidated", "invalid_token", "expired_token"})
 BAD_TOKEN = re.compile(
@@ -285,12 +291,12 @@ BAD_TOKEN = re.compile(
 
 def adjust_reasoning(failure: Failure) -> Adjustment | None:
     """Drop opaque reasoning that the upstream cannot read: it is bound to an account, and sometimes to its turns."""
-    rejected = failure.kind is Kind.BAD_REQUEST and REASONING_REJECTED.search(failure.message)
+    rejected = failure.kind is Kind.BAD_REQUEST and REASONING_REJECTED.fullmatch(make_holes(failure.message))
     if not rejected and failure.code != "invalid_encrypted_content":
         return None
-    if rejected and (rejected[3] or "").lower() == BOUND:
-        return Adjustment("reasoning unbound", allow_unbound)
-    return Adjustment("reasoning dropped", drops_reasoning=True)
+    if rejected and rejected["bound"]:
+        return Adjustment("reasoning unbound", allow_unbound, of_reasoning=True)
+    return Adjustment("reasoning dropped", drops_reasoning=True, of_reasoning=True)
 
 
 def is_bad_token(failure: Failure) -> bool:

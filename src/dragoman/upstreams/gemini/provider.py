@@ -31,6 +31,7 @@ from dragoman.upstreams.provider import (
     SendRequest,
     UnsignedRequest,
 )
+from dragoman.upstreams.rejections.complaint import HOLE, PATH, make_holes
 from dragoman.upstreams.section import (
     api_key_reader,
     configured_models,
@@ -53,7 +54,18 @@ VERTEX_MODELS = tuple(
         *("gemini-2.5-pro", "gemini-2.5-flash", "gemini-2.5-flash-lite"),
     )
 )
-_SIGNATURE_REJECTED = re.compile(r"thought[_ ]?signature", re.IGNORECASE)
+# Google's sentences about a signature that is missing, or of another model or account.
+_SIGNATURE_REJECTED = re.compile(
+    r"Function call is missing a thought_signature(?: in functionCall parts)?\."
+    r"(?: This is required for tools to work correctly, and missing thought_signature may lead to degraded model "
+    r"performance\.)?"
+    rf"(?: Additional data, function call (?:{HOLE}|`{PATH}`) ?, position \d+\.?)?"
+    r"(?: Please refer to https://\S{1,200} for more details\.?)?"
+    r"|(?:Unable to submit request because )?"
+    r"(?:(?:Corrupted|Invalid) thought[ _]signature|Thought signature is not valid)"
+    r"\.?(?: Learn more: https://\S{1,200})?",
+    re.IGNORECASE,
+)
 
 
 def make_gemini(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
@@ -130,9 +142,9 @@ def _make_token_auth(
 
 def adjust_signatures(failure: Failure) -> Adjustment | None:
     """Send a request again without signatures that the upstream rejects: they are bound to a model and an account."""
-    if failure.kind is not Kind.BAD_REQUEST or not _SIGNATURE_REJECTED.search(failure.message):
+    if failure.kind is not Kind.BAD_REQUEST or not _SIGNATURE_REJECTED.fullmatch(make_holes(failure.message)):
         return None
-    return Adjustment("signatures dropped", drop_reasoning)
+    return Adjustment("signatures dropped", drop_reasoning, of_reasoning=True)
 
 
 class _Model(Struct, rename="camel"):

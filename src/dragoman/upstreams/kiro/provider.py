@@ -64,8 +64,8 @@ log = logging.getLogger(__name__)
 REQUEST_ID = b"x-amzn-requestid"
 FIRST_TOKEN_LIMIT_S = 15.0  # a healthy Kiro starts sooner; a retry usually helps
 MAX_ATTEMPTS = 3  # as the vendor's own clients state it
-PROFILE_REQUIRED = re.compile(r"profile_?arn is required", re.IGNORECASE)
-TOOL_USE_REJECTED = re.compile(r"invalid tool use format", re.IGNORECASE)
+PROFILE_REQUIRED = re.compile(r"profile_?arn is required(?: for this request)?\.?", re.IGNORECASE)
+TOOL_USE_REJECTED = re.compile(r"invalid tool use format\.?", re.IGNORECASE)
 
 
 def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
@@ -210,11 +210,11 @@ class Kiro:
     def adjust(self, failure: Failure) -> Adjustment | None:
         """Return how to send again a request that was rejected as malformed, where that helps."""
         if failure.code == "THINKING_SIGNATURE_INVALID":
-            return Adjustment("reasoning dropped", drops_reasoning=True)
-        if PROFILE_REQUIRED.search(failure.message):
+            return Adjustment("reasoning dropped", drops_reasoning=True, of_reasoning=True)
+        if PROFILE_REQUIRED.fullmatch(failure.message):
             self._account.profile.require()
             return Adjustment("profile resolved")
-        return Adjustment("replayed") if TOOL_USE_REJECTED.search(failure.message) else None
+        return Adjustment("replayed") if TOOL_USE_REJECTED.fullmatch(failure.message) else None
 
 
 PRODUCT = "dragoman"
