@@ -185,6 +185,14 @@ def test_several_complaints_of_one_error_are_all_found() -> None:
     )
 
 
+def test_a_line_of_a_list_teaches_nothing_in_a_message_that_is_no_list() -> None:
+    line = "Invalid JSON payload received. Unknown name \"newA\" at 'generation_config': Cannot find field."
+    request = make_sent("gemini", generationConfig={"newA": 1})
+    assert find_rules(Complaint(400, make_holes(f"{line}\n\n{line}")), request)
+    for message in (f"The prompt is too long:\n{line}", f"{line}\nwas flagged", f"{line}\n{line}\nwas flagged"):
+        assert find_rules(Complaint(400, make_holes(message)), request) == ()
+
+
 def test_an_effort_is_lowered_to_the_highest_that_is_named_and_never_raised() -> None:
     words = "Unsupported value: '{}' is not supported with the 'm' model. Supported values are: 'low', and 'high'."
     [found] = find_rules(Complaint(400, words.format("xhigh")), make_sent(reasoning_effort="xhigh"))

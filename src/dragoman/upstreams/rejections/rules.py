@@ -455,14 +455,21 @@ _WORD = re.compile(r"\w+")
 
 def find_rules(complaint: Complaint, sent: Sent) -> tuple[Found, ...]:
     """Return the rules that a complaint about this request is an instance of; none if nothing is to be changed."""
-    first, *others = complaint.message.splitlines() or [""]
-    sentences = [(complaint.message, False), (first, True), *((line, True) for line in others)]
+    sentences = [(complaint.message, False), *((line, True) for line in _split_list(complaint.message, sent.protocol))]
     sentences += [(f"extra_forbidden: {extra}", False) for extra in complaint.extras]
     if complaint.param and complaint.code in _PARAMETER_CODES:
         sentences.append((f"Unsupported parameter: {complaint.param}", False))
     found = [_match(text.strip(), complaint, sent, of_list=of_list) for text, of_list in sentences]
     found.append(_match_effort(complaint, sent))
     return tuple(dict.fromkeys(one for one in found if one is not None))
+
+
+def _split_list(message: str, protocol: str) -> list[str]:
+    """Return the sentences of a message that is a vendor's list of them; one that only quotes such a line has none."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    patterns = [words for rule in RULES if rule.is_list and protocol in rule.protocols for words in rule.words]
+    is_list = all(any(words.fullmatch(line) for words in patterns) for line in lines)
+    return lines if is_list else []
 
 
 def _match(text: str, complaint: Complaint, sent: Sent, *, of_list: bool) -> Found | None:
