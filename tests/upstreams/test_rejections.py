@@ -7,6 +7,7 @@ from dragoman.translate.framing.jsonedit import EVERY
 from dragoman.translate.hub.loss import Ledger
 from dragoman.upstreams.rejections.changes import apply
 from dragoman.upstreams.rejections.complaint import HOLE, Complaint, make_holes, read_complaint
+from dragoman.upstreams.rejections.repairs import apply_rules
 from dragoman.upstreams.rejections.rules import BY_ID, RULES, Found, find_rules, make_edits
 from dragoman.upstreams.rejections.sent import Sent, format_path, parse_path
 from wire_json import JsonObject
@@ -200,6 +201,18 @@ def test_an_effort_is_lowered_to_the_highest_that_is_named_and_never_raised() ->
     assert change(found, make_sent(reasoning_effort="max"))[0]["reasoning_effort"] == "high"
     assert change(found, make_sent(reasoning_effort="low"))[0]["reasoning_effort"] == "low"
     assert find_rules(Complaint(400, words.format("minimal")), make_sent(reasoning_effort="minimal")) == ()
+
+
+def test_rules_are_applied_in_the_order_of_the_table_whichever_was_learnt_first() -> None:
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "system", "content": "c"},
+        {"role": "user", "content": "d"},
+    ]
+    rules = [Found("alternating_roles"), Found("leading_system")]
+    changed = apply_rules(make_sent(messages=turns), rules, Ledger())
+    assert changed.turns == [*turns[:2], {"role": "user", "content": "<system>\nc\n</system>\n\nd"}]
 
 
 def test_a_budget_stays_below_the_limit_of_the_reply() -> None:

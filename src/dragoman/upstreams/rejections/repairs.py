@@ -15,7 +15,7 @@ from dragoman.translate.hub.profile import Profile
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.rejections.changes import apply
 from dragoman.upstreams.rejections.complaint import Complaint, make_holes
-from dragoman.upstreams.rejections.rules import NO_CHAT_TOOLS, Found, find_rules, list_quirks, make_edits
+from dragoman.upstreams.rejections.rules import NO_CHAT_TOOLS, POSITIONS, Found, find_rules, list_quirks, make_edits
 from dragoman.upstreams.rejections.sent import Sent
 
 # By protocol: the kinds of providers that are its own vendor. The host does not matter.
@@ -51,8 +51,8 @@ def adapt_profile(profile: Profile, quirks: frozenset[str]) -> Profile:
 
 
 def apply_rules(sent: Sent, rules: Sequence[Found], ledger: Ledger) -> Sent:
-    """Return the request with what these rules change; the ledger gets what that costs."""
-    for found in rules:
+    """Return the request with what these rules change, in the order of the table; the ledger gets what that costs."""
+    for found in sorted(rules, key=lambda found: POSITIONS.get(found.rule, len(POSITIONS))):
         edits = make_edits(found, sent)
         if edits:
             sent = apply(sent, edits, f"this upstream rejects it (rule {found.rule})", ledger)

@@ -443,6 +443,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 BY_ID = {rule.id: rule for rule in RULES}
+POSITIONS = {rule.id: number for number, rule in enumerate(RULES)}  # rules are applied in this order
 _PARAMETER_CODES = frozenset(("unsupported_parameter", "unknown_parameter"))
 _EFFORT_VALUE = re.compile(
     r"""invalid reasoning value: ['"]\w{1,40}['"] \(must be ([^()]{1,300})\)"""
