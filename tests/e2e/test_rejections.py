@@ -20,6 +20,7 @@ from e2e.rejection_cases import (
     EXTRA,
     MID_SYSTEM,
     TOOL,
+    USER,
     Case,
     any_of,
     has,
@@ -250,6 +251,17 @@ def test_errors_that_quote_a_user_teach_nothing(count: int, tmp_path: Path) -> N
         assert gateway.app.gateway.runtime.learned_quirks.list_known_to("") == {}
 
 
+@contextmanager
+def playing_to_a_pool(case: Case, directory: Path) -> Iterator[tuple[Running, FakeUpstream, Strict]]:
+    """Anthropic with two credentials, where a session may have moved away from its reasoning."""
+    server = Strict(case)
+    with FakeUpstream(choose=server.answer) as fake:
+        keys = '["sk-fake-1", "sk-fake-2"]'
+        section = f'[providers.up]\nkind = "anthropic"\nendpoint = "{fake.url}"\napi_key = {keys}\n'
+        with running(section, directory) as gateway:
+            yield gateway, fake, server
+
+
 UNSIGNED = "messages.1.content.0: Invalid `signature` in `thinking` block"
 SIGNED: JsonObject = {"type": "thinking", "thinking": "Hm.", "signature": "c2VhbA=="}
 
@@ -272,11 +284,16 @@ def test_only_the_vendors_own_sentence_about_reasoning_that_was_sent_repeats_a_r
         {"role": "user", "content": "Go on."},
     ]
     case = Case("12", "messages", "messages", words, lambda request: True, {"messages": turns})
-    with FakeUpstream(choose=Strict(case).answer) as fake:
-        keys = '["sk-fake-1", "sk-fake-2"]'
-        section = f'[providers.up]\nkind = "anthropic"\nendpoint = "{fake.url}"\napi_key = {keys}\n'
-        with running(section, tmp_path) as gateway:
-            assert (request(gateway, case).status, len(fake.calls)) == (400, 1)
+    with playing_to_a_pool(case, tmp_path) as (gateway, fake, _):
+        assert (request(gateway, case).status, len(fake.calls)) == (400, 1)
+
+
+def test_a_strict_request_is_not_repeated_without_its_reasoning(tmp_path: Path) -> None:
+    turns: list[JsonObject] = [USER, {"role": "assistant", "content": [SIGNED, {"type": "text", "text": "A"}]}, USER]
+    case = Case("12", "messages", "messages", UNSIGNED, lambda request: True, {"messages": turns})
+    with playing_to_a_pool(case, tmp_path) as (gateway, fake, server):
+        refused = request(gateway, case, x_dragoman_strict="1")
+        assert (refused.status, refused.json, len(fake.calls)) == (400, server.error(), 1)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 413, 429])

@@ -101,6 +101,16 @@ def rejection(*repairs: Found, words: str = "no") -> NoReply:
     return NoReply(Failure(Kind.BAD_REQUEST, words), ErrorReply(400, Headers([]), b"{}"), repairs=repairs)
 
 
+def test_a_call_costs_three_more_requests_at_most_whatever_is_changed() -> None:
+    trial = Trial(first=make_provider("one", requests=RequestRules(adjust=adjust_by_message)))
+    trial.begin()
+    first = rejection(SAMPLING, words="first")
+    trial.expect_ask(trial.after(first))
+    for words in ("temperature", "seed"):
+        trial.expect_ask(trial.after(objection(words)))
+    assert trial.after(objection("again")) == GiveUp(first.failure, first.error_reply)
+
+
 def test_what_is_rejected_is_learnt_once_the_request_without_it_is_answered() -> None:
     trial = Trial()
     assert trial.expect_ask(trial.begin()).repairs == ()

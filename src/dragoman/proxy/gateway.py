@@ -94,7 +94,7 @@ class Gateway:
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
         sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
         limits = RetryLimits(runtime.config.retry, call.continues, _jitter)
-        chances = SecondChances(runtime.learned_quirks, call.tenant)
+        chances = SecondChances(runtime.learned_quirks, call.tenant, not call.strict)
         policy = Policy(routes, runtime.providers, limits, chances, sessions)
         writer, replies = self._open_writer(call, sink, on_guard_trip, make_watch, prompts)
         left_out = CallReasoning(call, reasoning)

@@ -331,10 +331,10 @@ class SecondChances(Struct, eq=False):
 
     _learnt: QuirkMemory
     _tenant: str
-    _adjusts: bool = True  # the request can be built anew
+    _adjusts: bool = True  # the request can be built anew, and its client allows it
     _taken: frozenset[tuple[str, int, str]] = frozenset()
     _repairs: dict[Route, tuple[Found, ...]] = {}  # tried, and not learnt yet
-    _requests: int = 0  # that were sent with repairs
+    _requests: int = 0  # that were sent because of refusals
     first: NoReply | None = None  # the refusal that was answered with a repair
     changes: tuple[Change, ...] = ()
 
@@ -344,9 +344,9 @@ class SecondChances(Struct, eq=False):
         auth = provider.auth
         if auth.renew is not None and auth.renews_after(failure) and self._is_first(provider, "renew"):
             return SecondChance.RENEWED_CREDENTIAL
-        if not self._adjusts:
+        if not self._adjusts or self._requests == MAX_REPAIRS:
             return None
-        if end.repairs and self._requests < MAX_REPAIRS:
+        if end.repairs:
             self._requests += 1
             self.first = self.first or end
             self._repairs = {**self._repairs, route: (*self.list_repairs(route), *end.repairs)}
@@ -356,6 +356,7 @@ class SecondChances(Struct, eq=False):
             return None
         if (adjustment.of_reasoning and end.lacks_reasoning) or not self._is_first(provider, adjustment.name):
             return None
+        self._requests += 1
         if adjustment.change is not None:
             self.changes += (adjustment.change,)
         return SecondChance.WITHOUT_REASONING if adjustment.drops_reasoning else SecondChance.CHANGED_REQUEST
