@@ -194,6 +194,24 @@ def test_a_line_of_a_list_teaches_nothing_in_a_message_that_is_no_list() -> None
         assert find_rules(Complaint(400, make_holes(message)), request) == ()
 
 
+@pytest.mark.parametrize(
+    ("pointer", "path"),
+    [
+        ("#", "/foo"),
+        ("#/messages/0", "/messages/*/foo"),
+        ("#/messages/1", ""),
+        ("#/metadata", ""),
+        ("#/messages/0/content", ""),
+    ],
+)
+def test_an_extraneous_key_is_left_out_where_the_pointer_says(pointer: str, path: str) -> None:
+    message = {"role": "user", "content": "x", "foo": 1}
+    request = make_sent("messages", foo=2, metadata={"foo": 3}, messages=[message, {"role": "user", "content": "y"}])
+    words = f"Malformed input request: {pointer}: extraneous key [foo] is not permitted, please reformat your input"
+    found = find_rules(Complaint(400, make_holes(f"{words} and try again.")), request)
+    assert found == ((Found("extra_field", path),) if path else ())
+
+
 def test_an_effort_is_lowered_to_the_highest_that_is_named_and_never_raised() -> None:
     words = "Unsupported value: '{}' is not supported with the 'm' model. Supported values are: 'low', and 'high'."
     [found] = find_rules(Complaint(400, words.format("xhigh")), make_sent(reasoning_effort="xhigh"))

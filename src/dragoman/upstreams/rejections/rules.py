@@ -377,7 +377,7 @@ RULES: tuple[Rule, ...] = (
         id="extra_field",
         words=_say(
             r"<field>: Extra inputs are not permitted\.?",
-            r"Malformed input request: #/[\w/]{1,256}: extraneous key \[<field>\] is not permitted"
+            r"(?:Malformed input request: )?#(?P<inside>[\w/]{0,256}): extraneous key \[<field>\] is not permitted"
             r"(?:, please reformat your input and try again)?\.?",
         ),
         guard=_find_named,
