@@ -212,13 +212,15 @@ def test_an_extraneous_key_is_left_out_where_the_pointer_says(pointer: str, path
     assert found == ((Found("extra_field", path),) if path else ())
 
 
-def test_an_effort_is_lowered_to_the_highest_that_is_named_and_never_raised() -> None:
+def test_a_refused_effort_is_lowered_to_the_nearest_that_is_named_and_others_stay() -> None:
     words = "Unsupported value: '{}' is not supported with the 'm' model. Supported values are: 'low', and 'high'."
     [found] = find_rules(Complaint(400, words.format("xhigh")), make_sent(reasoning_effort="xhigh"))
-    assert found == Found("effort_high", "/reasoning_effort")
-    assert change(found, make_sent(reasoning_effort="max"))[0]["reasoning_effort"] == "high"
+    assert found == Found("effort_xhigh_as_high", "/reasoning_effort")
+    assert change(found, make_sent(reasoning_effort="xhigh"))[0]["reasoning_effort"] == "high"
+    assert change(found, make_sent(reasoning_effort="max"))[0]["reasoning_effort"] == "max"
     assert change(found, make_sent(reasoning_effort="low"))[0]["reasoning_effort"] == "low"
     assert find_rules(Complaint(400, words.format("minimal")), make_sent(reasoning_effort="minimal")) == ()
+    assert find_rules(Complaint(400, words.format("xhigh")), make_sent(reasoning_effort="max")) == ()
 
 
 def test_rules_are_applied_in_the_order_of_the_table_whichever_was_learnt_first() -> None:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from dragoman.net.headers import Header
 from dragoman.translate.framing.jsonedit import Change, Path, Put, edit, list_elements
 from dragoman.translate.hub.loss import Ledger, LossKind
-from dragoman.translate.hub.profile import EFFORTS, effort_for_budget
+from dragoman.translate.hub.profile import effort_for_budget
 from dragoman.upstreams.rejections.sent import MESSAGES, Sent, expand, format_path, get_value, may_leave_out
 
 Turn = dict[str, object]
@@ -153,17 +153,22 @@ def stop_thinking(sent: Sent, path: Path) -> Edits:
     return Edits(off, losses=((pointer, LossKind.APPROXIMATED),))
 
 
-def cap_effort(highest: str) -> MakeEdits:
-    """Return a change that sends a higher effort as this one."""
+def find_effort(sent: Sent) -> tuple[Path, object]:
+    """Return where the effort stands, and which it is."""
+    at = ("reasoning_effort",) if "reasoning_effort" in sent.tree else ("reasoning", "effort")
+    return at, get_value(sent.tree, at)
 
-    def cap(sent: Sent, path: Path) -> Edits:
-        for at in (("reasoning_effort",), ("reasoning", "effort")):
-            effort = get_value(sent.tree, at)
-            if effort in EFFORTS and EFFORTS.index(str(effort)) > EFFORTS.index(highest):
-                return Edits(((at, _encode(highest)),), losses=((format_path(at), LossKind.APPROXIMATED),))
-        return NOTHING
 
-    return cap
+def replace_effort(refused: str, named: str) -> MakeEdits:
+    """Return a change that sends one effort as another; those that were not refused stay."""
+
+    def put(sent: Sent, path: Path) -> Edits:
+        at, effort = find_effort(sent)
+        if effort != refused:
+            return NOTHING
+        return Edits(((at, _encode(named)),), losses=((format_path(at), LossKind.APPROXIMATED),))
+
+    return put
 
 
 def send_no_effort(sent: Sent, path: Path) -> Edits:

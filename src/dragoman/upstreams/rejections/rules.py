@@ -7,6 +7,7 @@ change how a request is built; those with edits change its bytes, so that they s
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
+from itertools import combinations
 
 from msgspec import Struct
 
@@ -432,13 +433,13 @@ RULES: tuple[Rule, ...] = (
     ),
     *(
         Rule(
-            id=f"effort_{effort}",
+            id=f"effort_{refused}_as_{named}",
             protocols=OPENAI,
             guard=lambda sent, found: None,
-            edit=changes.cap_effort(effort),
+            edit=changes.replace_effort(refused, named),
             source="ollama PR17331",
         )
-        for effort in EFFORTS
+        for refused, named in combinations(reversed(EFFORTS), 2)
     ),
 )
 
@@ -446,8 +447,8 @@ BY_ID = {rule.id: rule for rule in RULES}
 POSITIONS = {rule.id: number for number, rule in enumerate(RULES)}  # rules are applied in this order
 _PARAMETER_CODES = frozenset(("unsupported_parameter", "unknown_parameter"))
 _EFFORT_VALUE = re.compile(
-    r"""invalid reasoning value: ['"]\w{1,40}['"] \(must be ([^()]{1,300})\)"""
-    r"""|Unsupported value: '\w{1,40}' is not supported with the \S{1,256} model\. """
+    r"""invalid reasoning value: ['"](\w{1,40})['"] \(must be ([^()]{1,300})\)"""
+    r"""|Unsupported value: '(\w{1,40})' is not supported with the \S{1,256} model\. """
     r"""Supported values are: ((?:'\w{1,40}'(?:,? and |, )?){1,9})\.?""",
     re.IGNORECASE,
 )
@@ -487,13 +488,16 @@ def _match(text: str, complaint: Complaint, sent: Sent, *, of_list: bool) -> Fou
 
 
 def _match_effort(complaint: Complaint, sent: Sent) -> Found | None:
-    """Return the rule for the highest effort that the server takes, where it lists those."""
+    """Return the rule for the nearest lower effort that the server takes, where it lists those."""
     fit = _EFFORT_VALUE.fullmatch(complaint.message) if sent.protocol in OPENAI else None
     if fit is None or complaint.status not in REJECTED:
         return None
-    taken = [effort for effort in EFFORTS if effort in _WORD.findall(fit[1] or fit[2])]
-    capped = (effort for effort in reversed(taken) if changes.cap_effort(effort)(sent, ()))
-    return next((Found(f"effort_{effort}", "/reasoning_effort") for effort in capped), None)
+    refused, taken = fit[1] or fit[3], _WORD.findall(fit[2] or fit[4])
+    at, effort = changes.find_effort(sent)
+    if effort != refused or refused not in EFFORTS:
+        return None
+    lower = [named for named in EFFORTS[: EFFORTS.index(refused)] if named in taken]
+    return Found(f"effort_{refused}_as_{lower[-1]}", format_path(at)) if lower else None
 
 
 def make_edits(found: Found, sent: Sent) -> Edits:
