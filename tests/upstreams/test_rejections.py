@@ -8,7 +8,7 @@ from dragoman.translate.hub.loss import Ledger
 from dragoman.upstreams.rejections.changes import apply
 from dragoman.upstreams.rejections.complaint import HOLE, Complaint, make_holes, read_complaint
 from dragoman.upstreams.rejections.repairs import apply_rules
-from dragoman.upstreams.rejections.rules import BY_ID, RULES, Found, find_rules, make_edits
+from dragoman.upstreams.rejections.rules import BY_ID, RULES, Found, RuleScope, find_rules, make_edits
 from dragoman.upstreams.rejections.sent import Sent, format_path, parse_path
 from wire_json import JsonObject
 
@@ -45,7 +45,7 @@ def test_quoted_text_that_is_no_path_becomes_a_hole(text: str, expected: str) ->
     [
         (b'{"error":{"message":"m","code":"c","param":"p"}}', Complaint(400, "m", "c", "p")),
         (b'{"error":"m"}', Complaint(400, "m")),
-        (b'{"detail":"m"}', Complaint(400, "m")),
+        (b'{"detail":"m"}', Complaint(400, "m", in_detail=True)),
         (b'[{"error":{"message":"m","code":400}}]', Complaint(400, "m", "400")),
         (b'{"object":"error","message":"m","type":"t"}', Complaint(400, "m", "t")),
         (
@@ -255,6 +255,28 @@ def test_the_mark_of_the_whole_request_moves_to_its_last_block() -> None:
     blocks = [{"type": "text", "text": "x", "cache_control": mark}] * 4 + [{"type": "text", "text": "y"}]
     full = make_sent("messages", cache_control=mark, messages=[{"role": "user", "content": blocks}])
     assert change(found, full)[0]["messages"][0]["content"][-1] == {"type": "text", "text": "y"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body", "scope"),
+    [
+        ("responses", {"detail": "Unsupported parameter: safety_identifier"}, RuleScope.PROVIDER),
+        ("responses", {"error": {"message": "Unsupported parameter: safety_identifier"}}, RuleScope.MODEL),
+        (
+            "messages",
+            {"error": {"message": "messages[1].role: unknown variant `system`, expected `user` or `assistant`"}},
+            RuleScope.PROVIDER,
+        ),
+        ("messages", {"error": {"message": "System message must be at the beginning."}}, RuleScope.MODEL),
+    ],
+)
+def test_what_a_whole_server_rejects_is_learnt_for_all_its_models(
+    protocol: str, body: JsonObject, scope: RuleScope
+) -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]
+    request = make_sent(protocol, safety_identifier="x", messages=turns)
+    [found] = find_rules(read_complaint(400, msgspec.json.encode(body)), request)
+    assert BY_ID[found.rule].scope is scope
 
 
 def test_rules_have_names_of_their_own_and_a_source() -> None:

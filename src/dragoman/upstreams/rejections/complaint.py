@@ -28,6 +28,7 @@ class Complaint(Struct, frozen=True):
     code: str = ""
     param: str = ""  # the path of a field, where the vendor names it apart from the message
     extras: tuple[str, ...] = ()  # paths of fields that a FastAPI server forbids
+    in_detail: bool = False  # the message is all there is, as `detail`
 
 
 def read_complaint(status: int, body: bytes) -> Complaint:
@@ -47,6 +48,7 @@ def read_complaint(status: int, body: bytes) -> Complaint:
         str(code) if isinstance(code, str | int) else "",
         param if isinstance(param, str) and _BARE.fullmatch(param) else "",
         tuple(_find_extras(error.get("detail") or found.get("detail"))),
+        isinstance(found.get("detail"), str) and not {"error", "message"} & found.keys(),
     )
 
 

@@ -58,6 +58,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     statuses: frozenset[int] = REJECTED
     words: tuple[re.Pattern[str], ...] = ()  # each is a whole message
     is_list: bool = False  # the vendor writes several sentences, one in each line
+    in_detail: bool = False  # only where it is the `detail` of the error
     guard: Guard
     edit: MakeEdits | None = None
     quirk: str = ""
@@ -150,13 +151,20 @@ RULES: tuple[Rule, ...] = (
         id="leading_system",
         protocols=CONVERSATIONS,
         statuses=EVEN_500,
-        words=_say(
-            r"system message must be at the beginning\.?",
-            _VARIANT.format("system"),
-        ),
+        words=_say(r"system message must be at the beginning\.?"),
         guard=_later_system,
         edit=changes.tag_later_system,
-        source="vllm#41114, claude-code#77698, ollama#17774, Qwen#2244",
+        source="vllm#41114, ollama#17774, Qwen#2244",
+    ),
+    Rule(
+        id="no_system_role",
+        protocols=CONVERSATIONS,
+        statuses=EVEN_500,
+        words=_say(_VARIANT.format("system")),
+        guard=_later_system,
+        edit=changes.tag_later_system,
+        scope=RuleScope.PROVIDER,
+        source="claude-code#77698",
     ),
     Rule(
         id="no_betas",
@@ -407,6 +415,15 @@ RULES: tuple[Rule, ...] = (
         source="octopus#252",
     ),
     Rule(
+        id="unsupported_detail",
+        in_detail=True,
+        words=_say(r"Unsupported parameter: ['\"`]?<field>['\"`]?\.?"),
+        guard=_find_named,
+        edit=changes.drop_field,
+        scope=RuleScope.PROVIDER,
+        source="OmniRoute#2770",
+    ),
+    Rule(
         id="unsupported_parameter",
         words=_say(
             r"Un(?:supported|known|recognized) parameter: ['\"`]?<field>['\"`]?"
@@ -418,7 +435,7 @@ RULES: tuple[Rule, ...] = (
         ),
         guard=_find_named,
         edit=changes.drop_field,
-        source="model-hotel PR879, OmniRoute#6625, #2770, LinguaGacha#771",
+        source="model-hotel PR879, OmniRoute#6625, LinguaGacha#771",
     ),
     Rule(
         id="unsupported_property",
@@ -478,6 +495,8 @@ def _match(text: str, complaint: Complaint, sent: Sent, *, of_list: bool) -> Fou
     """Return the first rule that has this sentence among its words."""
     for rule in RULES:
         if rule.is_list is not of_list or sent.protocol not in rule.protocols or complaint.status not in rule.statuses:
+            continue
+        if rule.in_detail and not complaint.in_detail:
             continue
         for words in rule.words:
             fit = words.fullmatch(text)
