@@ -194,6 +194,13 @@ def test_a_misread_tool_use_is_replayed_once(rig: KiroRig, client: str) -> None:
     assert rig.fake.counts[CHAT] == 2
 
 
+@pytest.mark.parametrize("words", ["Invalid tool use format.", "profileArn is required for this request."])
+def test_an_error_that_only_quotes_such_words_repeats_nothing(rig: KiroRig, words: str) -> None:
+    rig.fake.script(CHAT, *[refusal(400, f"The text '{words}' is too short.")] * 9)
+    expect_refusal(rig.ask("chat"), 400)
+    assert rig.fake.counts[CHAT] == 1
+
+
 def test_twenty_requests_that_are_refused_at_once_make_one_refresh(rig: KiroRig) -> None:
     rig.play(HELLO)
     rig.fake.access.clear()
