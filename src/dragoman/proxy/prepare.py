@@ -238,7 +238,8 @@ async def prepare(
     request, cache = await _plan_cache(call, request, route, provider, protocol, prompts, ledger)
     target = _make_target(route, provider, fitting, options, cache)
     request, tools, message = await _translate(call, target, provider, fitting, protocol, changes, ledger, request)
-    unsigned, out, secrets = await _address(message, call, provider, protocol, number)
+    session = None if cache is None else cache.session_key
+    unsigned, out, secrets = await _address(message, call, provider, protocol, number, session)
     return Translated(
         route=route,
         provider=provider,
@@ -433,7 +434,7 @@ async def _translate(
 
 
 async def _address(
-    message: _Message, call: Call, provider: Provider, protocol: Protocol, number: int
+    message: _Message, call: Call, provider: Provider, protocol: Protocol, number: int, session: str | None = None
 ) -> tuple[UnsignedRequest, OutgoingRequest, Secrets]:
     """Add address, the provider's own headers and the credential; return what is sent, and the secrets in it."""
     endpoint, auth, name, others = provider.endpoint, provider.auth, protocol.name, message.headers
@@ -444,7 +445,8 @@ async def _address(
         address = await endpoint.find_address(path)
         url, own = address.url, (*address.headers, IDENTITY, *endpoint.headers)
     if provider.requests.headers is not None:
-        own += provider.requests.headers(message.request, call.headers, Attempt(call.uuid, number, call.tenant))
+        attempt = Attempt(call.uuid, number, call.tenant, session, others)
+        own += provider.requests.headers(message.request, call.headers, attempt)
     if message.query:
         url = f"{url}?{message.query}"
     unsigned = UnsignedRequest(name, "POST", url, own, others, message.body)

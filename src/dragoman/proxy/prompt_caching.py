@@ -42,6 +42,11 @@ class PlannedCache:
         self._id = id
         self._started_at = started_at
 
+    @property
+    def session_key(self) -> str:
+        """The id of the session for upstreams, whether or not it is sent as a key."""
+        return derive_key(self._id.tenant, self._id.session)
+
     def record(self) -> None:
         """Remember what was sent, once its reply has begun."""
         for sent in self._sent:

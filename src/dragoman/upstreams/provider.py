@@ -100,6 +100,8 @@ class Attempt(Struct, frozen=True):
     id: str  # a UUID, the same for every attempt of one call
     number: int = 1
     tenant: str = ""  # of the client's key; ids derived from a request's content must differ between tenants
+    session: str | None = None  # the key of the session, where one was derived
+    forwarded: tuple[Header, ...] = ()  # what is passed on of the client's headers
 
 
 # Parses the request only when called; then the client's headers, and which attempt this is.
