@@ -277,9 +277,9 @@ async def _plan_cache(
         return request, None
     if choose_mode(request, provider.requests) is CacheMode.OFF:
         return remove_cache_settings(request, ledger), None
-    if prompts is None or protocol.upstream is None:
+    if prompts is None:
         return request, None
-    return request, await plan_cache(call, request, route, provider, protocol.upstream, prompts)
+    return request, await plan_cache(call, request, route, provider, protocol, prompts)
 
 
 def _make_target(
@@ -416,7 +416,7 @@ async def _translate(
             request = await _with_media(request, upstream, fitting.fetcher)
         request = await run_off_loop(size, partial(_apply_changes, request, rules.passes, ledger))
         body = await run_off_loop(size, partial(upstream.build, request, target, ledger))
-    headers = _headers_for(request, upstream)
+    headers = (*_headers_for(request, upstream), *_put_key_in_header(target.cache, provider, protocol))
     location = upstream.locate(target.model, request.stream or upstream.always_streams)
     query, is_lasting = location.query, True
     if request.protocol == protocol.name == call.protocol.name:  # headers such as betas belong to the body
@@ -431,6 +431,11 @@ async def _translate(
     if call.strict and len(ledger):
         raise RequestError(strict_refusal(ledger))
     return request, tools, _Message(body, headers, location.path, query, lambda: request, is_lasting)
+
+
+def _put_key_in_header(plan: CachePlan, provider: Provider, protocol: Protocol) -> tuple[Header, ...]:
+    name = provider.requests.cache_key_headers.get(protocol.name)
+    return () if name is None or plan.key is None else ((name, plan.key.encode()),)
 
 
 async def _address(

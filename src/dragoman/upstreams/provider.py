@@ -205,6 +205,7 @@ class RequestRules(Struct, frozen=True):
     default_thinking: str | int | None = None  # effort or budget that is requested where a client requests none
     cache: CacheMode = CacheMode.AUTO  # of translated requests
     cache_keys: bool = False  # it knows `prompt_cache_key`
+    cache_key_headers: Mapping[str, bytes] = {}  # protocol -> the header that has the key instead of the body
     cache_breakpoints: bool = False  # it takes explicit breakpoints, of models that have them
     cache_ttl: str | None = None  # 5m or 1h; None: as the pauses of the session ask for
 
