@@ -147,7 +147,9 @@ def test_compatible_servers_get_neither(keyed: Rig, upstream: str) -> None:
 def test_xai_gets_the_key_of_chat_in_a_header(tmp_path: Path, protocol: str, in_header: bool) -> None:
     body = {"model": "grok/grok-5", "max_tokens": 99, "messages": [say("user", "hi")]}
     with FakeUpstream(choose=lambda request: write_reply(protocol, "Yes.", stream=False)) as fake:
-        section = f'[providers.grok]\nkind = "xai"\nprotocol = "{protocol}"\nendpoint = "{fake.url}"\napi_key = "fake"\n'
+        section = (
+            f'[providers.grok]\nkind = "xai"\nprotocol = "{protocol}"\nendpoint = "{fake.url}"\napi_key = "fake"\n'
+        )
         with running(ONCE + section, tmp_path) as gateway:
             assert send(gateway, "POST", PATHS["messages"], body, headers={**STRICT, **NAMED}).status == 200
         sent = fake.calls[-1]

@@ -10,6 +10,7 @@ from dragoman.translate.hub.request import Request, Text
 from dragoman.translate.passes.adapt_turns import INSTRUCTION_ROLES
 
 MAX_EXPLICIT = 3  # of the four that a request may write, the implicit one takes one
+OPENAI_CLIENTS = frozenset(("chat", "responses"))
 RETENTION = "prompt_cache_retention"
 FIELD = "prompt_cache_breakpoint"
 _Part = dict[str, object]
@@ -36,6 +37,9 @@ def keep_one_lifetime(body: dict[str, object], ledger: Ledger) -> None:
 
 
 def _marks_instructions(request: Request) -> bool:
+    """Whether a client of another vendor marked them; a part that OpenAI's own clients mark has its breakpoint."""
+    if request.protocol in OPENAI_CLIENTS:
+        return False
     leading = takewhile(lambda turn: turn.role in INSTRUCTION_ROLES, request.turns)
     return any(isinstance(part, Text) and part.cache is not None for turn in leading for part in turn.parts)
 

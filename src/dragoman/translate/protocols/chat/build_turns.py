@@ -215,7 +215,7 @@ class _Writer:
                 media += self._write(part)
             else:
                 texts += self._write(part)
-        content = self._join_content(texts, result.content)
+        content = texts if texts and self._has_lists else self._join_content(texts, result.content)
         message: _Wire = {"role": "tool", "tool_call_id": result.call_id, "content": content}
         if result.is_error:
             self._mark_error(result, message)
