@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from asking import PATHS, send
@@ -14,7 +15,11 @@ from wire_json import JsonObject
 
 CACHING = {**MODELS[1], "modelId": "claude-caching", "promptCaching": {"supportsPromptCaching": True}}
 REPLY = make_framed(words("Yes."), tail())
-REFUSAL = b'{"__type":"ValidationException","message":"Unexpected member cachePoint in userInputMessage"}'
+REFUSALS = [
+    "Unexpected member cachePoint in userInputMessage",
+    "Malformed input request: #/conversationState/history/0/userInputMessage: extraneous key [cachePoint] is not "
+    "permitted, please reformat your input and try again.",
+]
 
 
 @pytest.fixture
@@ -27,11 +32,17 @@ def kiro(tmp_path: Path) -> Iterator[tuple[FakeKiro, Running]]:
             yield fake, gateway
 
 
-def ask(gateway: Running, *texts: str, model: str = "claude-caching", session: str = "s") -> None:
+def ask(
+    gateway: Running,
+    *texts: str,
+    model: str = "claude-caching",
+    session: str = "s",
+    headers: dict[str, str] | None = None,
+) -> None:
     roles = ("user", "assistant")
     messages = [{"role": roles[place % 2], "content": text} for place, text in enumerate(texts)]
     body = {"model": f"kiro/{model}", "messages": [{"role": "system", "content": "Be brief."}, *messages]}
-    reply = send(gateway, "POST", PATHS["chat"], body, headers={"session-id": session})
+    reply = send(gateway, "POST", PATHS["chat"], body, headers={"session-id": session, **(headers or {})})
     assert reply.status == 200, reply.body
 
 
@@ -65,9 +76,14 @@ def test_other_models_are_not_marked(kiro: tuple[FakeKiro, Running]) -> None:
     assert "cachePoint" not in str(list_states(fake))
 
 
-def test_a_refused_cache_point_is_left_out_from_then_on(kiro: tuple[FakeKiro, Running]) -> None:
+@pytest.mark.parametrize("headers", [{}, {"x-dragoman-strict": "1"}], ids=["any", "strict"])
+@pytest.mark.parametrize("message", REFUSALS, ids=["short", "long"])
+def test_a_refused_cache_point_is_left_out_from_then_on(
+    kiro: tuple[FakeKiro, Running], message: str, headers: dict[str, str]
+) -> None:
     fake, gateway = kiro
-    fake.replies = [Answer(REFUSAL, status=400, content_type="application/json"), REPLY]
-    ask(gateway, "one")
-    ask(gateway, "one")
+    refusal = msgspec.json.encode({"__type": "ValidationException", "message": message})
+    fake.replies = [Answer(refusal, status=400, content_type="application/json"), REPLY]
+    ask(gateway, "one", headers=headers)
+    ask(gateway, "one", headers=headers)
     assert ["cachePoint" in str(state) for state in list_states(fake)] == [True, False, False]
