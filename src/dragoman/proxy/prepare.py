@@ -146,6 +146,7 @@ class Translated(Outbound, frozen=True, kw_only=True):
 
     why: Why
     request: Request
+    target: Target  # that it was built for
     tools: ToolMap
     ledger: Ledger
     losses: int  # number of request losses; they precede reply losses in the ledger
@@ -252,6 +253,7 @@ async def prepare(
         owner=call.is_owner,
         why=why,
         request=request,
+        target=target,
         tools=tools,
         ledger=ledger,
         losses=len(ledger),

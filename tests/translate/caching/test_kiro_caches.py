@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from asking import PATHS, send
-from fakes.kiro import MODELS, FakeKiro, make_framed, tail, words
+from fakes.kiro import MODELS, FakeKiro, make_framed, tail, tool, words
 from fakes.upstream import Answer
 from gateway import Running, running
 from rig import ONCE
@@ -87,3 +87,21 @@ def test_a_refused_cache_point_is_left_out_from_then_on(
     ask(gateway, "one", headers=headers)
     ask(gateway, "one", headers=headers)
     assert ["cachePoint" in str(state) for state in list_states(fake)] == [True, False, False]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_the_rest_of_a_cut_call_is_requested_in_the_same_conversation(
+    kiro: tuple[FakeKiro, Running], refuses: bool
+) -> None:
+    fake, gateway = kiro
+    refusal = msgspec.json.encode({"__type": "ValidationException", "message": REFUSALS[0]})
+    refused = [Answer(refusal, status=400, content_type="application/json")] if refuses else []
+    cut, rest = make_framed(tool("t", "f", input='{"city":"Zu')), make_framed(words('rich"}'), tail())
+    fake.replies = [*refused, cut, rest]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    body = {"model": "kiro/claude-caching", "messages": [{"role": "user", "content": "hi"}], "tools": tools}
+    reply = send(gateway, "POST", PATHS["chat"], body, headers={"session-id": "s"})
+    assert b"Zurich" in reply.body
+    *_, asked, repair = list_states(fake)
+    assert asked["conversationId"] == repair["conversationId"]
+    assert ["cachePoint" in str(state) for state in (asked, repair)] == [not refuses] * 2
