@@ -6,6 +6,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from dragoman.net.body_threads import run_off_loop
+from dragoman.net.headers import Header
 from dragoman.proxy.call import Call
 from dragoman.proxy.ports import PromptMemory
 from dragoman.translate.caching.memory import SessionId, SessionMemories
@@ -75,6 +76,12 @@ async def plan_cache(
         key=derive_key(call.tenant, session) if rules.cache_keys and has_session else None,
     )
     return PlannedCache(memory, id, plan, started_at)
+
+
+def put_key_in_header(plan: CachePlan, rules: RequestRules, protocol: Protocol) -> tuple[Header, ...]:
+    """Return the header that has the session's key, where the upstream does not read it in the body."""
+    name = rules.cache_key_headers.get(protocol.name)
+    return () if name is None or plan.key is None else ((name, plan.key.encode()),)
 
 
 def choose_mode(request: Request, rules: RequestRules) -> CacheMode:

@@ -10,19 +10,21 @@ from dragoman.translate.hub.request import Request, Text
 from dragoman.translate.passes.adapt_turns import INSTRUCTION_ROLES
 
 MAX_EXPLICIT = 3  # of the four that a request may write, the implicit one takes one
-OPENAI_CLIENTS = frozenset(("chat", "responses"))
 RETENTION = "prompt_cache_retention"
 FIELD = "prompt_cache_breakpoint"
 _Part = dict[str, object]
 
 
-def mark_parts(request: Request, head: _Part | None, marked: Sequence[_Part], plan: CachePlan) -> None:
+def mark_parts(
+    request: Request, head: _Part | None, marked: Sequence[_Part], plan: CachePlan, *, same_vendor: bool
+) -> None:
     """Set breakpoints on the parts that the client marked, of many on the latest, and on the end of the instructions.
 
-    The latter is `head`: a history that is rewritten leaves all other breakpoints behind.
+    The latter is `head`: a history that is rewritten leaves all other breakpoints behind. `same_vendor`: the client's
+    protocol is OpenAI's too, and what it marked in the instructions is among `marked`.
     """
     chosen = list(marked[-MAX_EXPLICIT:])
-    needs_head = plan.mode is CacheMode.AUTO or _marks_instructions(request)
+    needs_head = plan.mode is CacheMode.AUTO or (not same_vendor and _marks_instructions(request))
     if head is not None and needs_head and len(chosen) < MAX_EXPLICIT:
         chosen.append(head)
     for part in chosen:
@@ -37,9 +39,6 @@ def keep_one_lifetime(body: dict[str, object], ledger: Ledger) -> None:
 
 
 def _marks_instructions(request: Request) -> bool:
-    """Whether a client of another vendor marked them; a part that OpenAI's own clients mark has its breakpoint."""
-    if request.protocol in OPENAI_CLIENTS:
-        return False
     leading = takewhile(lambda turn: turn.role in INSTRUCTION_ROLES, request.turns)
     return any(isinstance(part, Text) and part.cache is not None for turn in leading for part in turn.parts)
 

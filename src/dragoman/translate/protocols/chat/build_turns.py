@@ -109,7 +109,9 @@ class _Writer:
                 for turn in run:
                     self._write_turn(turn)
         if self._has_lists:
-            mark_parts(self._request, self._find_head(), self._parts.marked, self._target.cache)
+            same_vendor = self._request.protocol in OPENAI_PROTOCOLS
+            head, marked = self._find_head(), self._parts.marked
+            mark_parts(self._request, head, marked, self._target.cache, same_vendor=same_vendor)
         return self._messages
 
     def _find_head(self) -> _Wire | None:
