@@ -78,12 +78,16 @@ def make_section(protocol: str, url: str, keys: list[str]) -> str:
 
 @contextmanager
 def run_pool(
-    directory: Path, protocol: str = "chat", keys: list[str] | None = None, more: str = ""
+    directory: Path,
+    protocol: str = "chat",
+    keys: list[str] | None = None,
+    more: str = "",
+    stored: tuple[str, ...] = (),  # names of client keys in a store
 ) -> Iterator[PoolRig]:
     keyed = Keyed(protocol)
     with FakeUpstream(choose=keyed) as upstream:
         toml = QUICK + make_section(protocol, upstream.url, keys or keys_of(2)) + more
-        with running(toml, directory) as gateway:
+        with running(toml, directory, stored=stored) as gateway:
             gateway.settle()
             sdk = Sdk(gateway.url, KEY)
             try:

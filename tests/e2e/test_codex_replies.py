@@ -9,6 +9,7 @@ import msgspec
 import openai
 import pytest
 
+from asking import PATHS, send
 from e2e.account_rig import AccountRig, run_codex
 from fakes.codex import (
     ACCOUNT,
@@ -187,6 +188,18 @@ def test_a_request_identifies_the_client_and_keeps_its_session(rig: Rig) -> None
     assert first["accept"] == "text/event-stream"
     assert first["session-id"] == second["session-id"]
     assert "version" not in first
+
+
+def test_a_translated_request_has_the_key_of_its_session_as_session_id(rig: Rig) -> None:
+    """Whether the client names its session in a header, which is not passed on, or in a field that is left out."""
+    turn = {"model": MODEL, "max_tokens": 99, "messages": [{"role": "user", "content": "hi"}]}
+    named = {**turn, "metadata": {"user_id": "user_1_account__session_abc"}}
+    for body, headers in ((turn, {"session-id": "s-1"}), (turn, {"session_id": "s-2"}), (named, {})):
+        assert send(rig.gateway, "POST", PATHS["messages"], body, headers=headers).status == 200
+    sent = rig.fake.at(RESPONSES)
+    ids = [request.headers["session-id"] for request in sent]
+    assert ids == [request.json["prompt_cache_key"] for request in sent]
+    assert len(set(ids)) == 3
 
 
 @clients

@@ -103,6 +103,20 @@ def test_a_response_is_continued_by_the_credential_that_created_it(tmp_path: Pat
             assert rig.keyed.take_used() == [home]
 
 
+def test_a_response_that_the_gateway_keeps_is_continued_where_its_conversation_began(tmp_path: Path) -> None:
+    with run_pool(tmp_path, "messages", keys_of(5), stored=("alice",)) as rig:
+        for number in range(5):
+            answer = ask(rig.gateway, "responses", "up/claude-sonnet-4-5", f"conversation {number}")
+            assert answer.status == 200, answer.body
+            id = answer.json["id"]
+            (home,) = rig.keyed.take_used()
+            for _ in range(2):
+                answer = ask(rig.gateway, "responses", "up/claude-sonnet-4-5", "Go on", previous_response_id=id)
+                assert answer.status == 200, answer.body
+                id = answer.json["id"]
+            assert rig.keyed.take_used() == [home] * 2
+
+
 def test_a_limited_key_is_left_at_once_and_used_again_later(rig: PoolRig) -> None:
     opening = find_opening(rig, ONE)
     rig.keyed.refusals[ONE] = write_error(429, "Slow down.", "rate_limit_exceeded", retry_after="200")

@@ -39,7 +39,6 @@ from dragoman.translate.hub.events import (
 )
 from dragoman.translate.hub.failure import RequestError
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import Function, Json, Request, Role, Text, Turn
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.stages.hold_end import HoldTruncatedCall
@@ -159,7 +158,9 @@ def call_events(block: int, call: TruncatedCall, arguments: str) -> tuple[Event,
 async def _collect_reply(prepared: Translated, request: Request) -> tuple[Reply, Usage | None]:
     """Return the upstream's whole reply to another request and what it used; an empty one and None if it refuses."""
     provider, model = prepared.provider, prepared.route.model
-    body = prepared.upstream.build(request, Target(model, provider.issuer, options=prepared.options), Ledger())
+    target = prepared.target
+    unrecorded = replace(target, cache=replace(target.cache, take=lambda sent: None))  # no later request extends it
+    body = prepared.upstream.build(request, unrecorded, Ledger())
     unsigned = _describe_anew(prepared, request, body)
     answer = await provider.send(unsigned.add_credentials(await authorize(provider, unsigned)), TIMEOUT_S)
     raw = await read_and_close(answer, MAX_BYTES, TIMEOUT_S)

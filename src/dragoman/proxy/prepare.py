@@ -16,7 +16,7 @@ from dragoman.net.headers import CREDENTIAL_FIELDS, JSON, Header, Headers, Lasti
 from dragoman.proxy.call import Call
 from dragoman.proxy.offered_tools import EarlierRounds, choose_plan, find_server_tools, offer_tools
 from dragoman.proxy.ports import MediaFetcher, PromptMemory
-from dragoman.proxy.prompt_caching import PlannedCache, choose_mode, plan_cache
+from dragoman.proxy.prompt_caching import PlannedCache, choose_mode, plan_cache, put_key_in_header
 from dragoman.proxy.response_headers import format_loss_count, format_loss_headers
 from dragoman.proxy.why import RELAYED, Obstacles, Why, explain_translation, other_protocols, same_protocol
 from dragoman.server_tools.backends import ToolPlan
@@ -146,6 +146,7 @@ class Translated(Outbound, frozen=True, kw_only=True):
 
     why: Why
     request: Request
+    target: Target  # that it was built for
     tools: ToolMap
     ledger: Ledger
     losses: int  # number of request losses; they precede reply losses in the ledger
@@ -228,7 +229,6 @@ async def prepare(
     is_altered = changes or own_tools or call.is_from_other_protocol or call.continues or provider.replies.stages
     if passing is not None and choice.unchanged and not is_altered:
         return await _pass_unchanged(call, route, provider, fitting.rules, protocol, passing, options, number)
-    why = _explain(call, provider, speaks, choice, own_tools, is_changed=bool(changes))
     if call.size > LARGE_BYTES:
         await call.read()
     ledger = call.ledger()
@@ -238,7 +238,7 @@ async def prepare(
     request, cache = await _plan_cache(call, request, route, provider, protocol, prompts, ledger)
     target = _make_target(route, provider, fitting, options, cache)
     request, tools, message = await _translate(call, target, provider, fitting, protocol, changes, ledger, request)
-    unsigned, out, secrets = await _address(message, call, provider, protocol, number)
+    unsigned, out, secrets = await _address(message, call, provider, protocol, number, cache)
     return Translated(
         route=route,
         provider=provider,
@@ -249,8 +249,9 @@ async def prepare(
         options=options,
         secrets=secrets,
         owner=call.is_owner,
-        why=why,
+        why=_explain(call, provider, speaks, choice, own_tools, is_changed=bool(changes)),
         request=request,
+        target=target,
         tools=tools,
         ledger=ledger,
         losses=len(ledger),
@@ -276,9 +277,9 @@ async def _plan_cache(
         return request, None
     if choose_mode(request, provider.requests) is CacheMode.OFF:
         return remove_cache_settings(request, ledger), None
-    if prompts is None or protocol.upstream is None:
+    if prompts is None:
         return request, None
-    return request, await plan_cache(call, request, route, provider, protocol.upstream, prompts)
+    return request, await plan_cache(call, request, route, provider, protocol, prompts)
 
 
 def _make_target(
@@ -415,7 +416,7 @@ async def _translate(
             request = await _with_media(request, upstream, fitting.fetcher)
         request = await run_off_loop(size, partial(_apply_changes, request, rules.passes, ledger))
         body = await run_off_loop(size, partial(upstream.build, request, target, ledger))
-    headers = _headers_for(request, upstream)
+    headers = (*_headers_for(request, upstream), *put_key_in_header(target.cache, rules, protocol))
     location = upstream.locate(target.model, request.stream or upstream.always_streams)
     query, is_lasting = location.query, True
     if request.protocol == protocol.name == call.protocol.name:  # headers such as betas belong to the body
@@ -433,7 +434,12 @@ async def _translate(
 
 
 async def _address(
-    message: _Message, call: Call, provider: Provider, protocol: Protocol, number: int
+    message: _Message,
+    call: Call,
+    provider: Provider,
+    protocol: Protocol,
+    number: int,
+    cache: PlannedCache | None = None,
 ) -> tuple[UnsignedRequest, OutgoingRequest, Secrets]:
     """Add address, the provider's own headers and the credential; return what is sent, and the secrets in it."""
     endpoint, auth, name, others = provider.endpoint, provider.auth, protocol.name, message.headers
@@ -444,7 +450,9 @@ async def _address(
         address = await endpoint.find_address(path)
         url, own = address.url, (*address.headers, IDENTITY, *endpoint.headers)
     if provider.requests.headers is not None:
-        own += provider.requests.headers(message.request, call.headers, Attempt(call.uuid, number, call.tenant))
+        session = None if cache is None else cache.session_key
+        attempt = Attempt(call.uuid, number, call.tenant, session, others)
+        own += provider.requests.headers(message.request, call.headers, attempt)
     if message.query:
         url = f"{url}?{message.query}"
     unsigned = UnsignedRequest(name, "POST", url, own, others, message.body)

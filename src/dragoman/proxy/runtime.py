@@ -16,7 +16,7 @@ from dragoman.translate.profiles.model_table import find_profile
 from dragoman.upstreams.learned_quirks import QuirkMemory
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.rejections.repairs import adapt_profile
-from dragoman.upstreams.rejections.rules import Found, list_quirks
+from dragoman.upstreams.rejections.rules import Found, list_free, list_quirks
 from dragoman.upstreams.routing import (
     KnownModels,
     Route,
@@ -87,8 +87,10 @@ def describe_unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str,
 def target_settings(
     runtime: Runtime, route: Route, tenant: str, repairs: tuple[Found, ...] = (), *, strict: bool = False
 ) -> TargetSettings:
-    """Return what a request is fitted to. `repairs` are not learnt yet; a strict request is sent in its full form."""
-    rules = () if strict else (*runtime.learned_quirks.find(tenant, route.provider, route.model), *repairs)
+    """Return what a request is fitted to. `repairs` are not learnt yet; a strict request loses nothing by them."""
+    rules = (*runtime.learned_quirks.find(tenant, route.provider, route.model), *repairs)
+    if strict:
+        rules = list_free(rules)
     catalogue = runtime.catalogues.get(route.provider)
     max_output = None if catalogue is None else catalogue.max_output(route.model)
     key = (route, rules, max_output)

@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(_SessionFields)
 def find_session(call: Call, known: Callable[[str], bool]) -> str | None:
     """Return a name for the conversation; None if there is none. `known`: whether a name has been used before."""
     body = _read_session_fields(call.body)
-    earlier = response_name(body.previous_response_id)
+    earlier = None if _is_rebuilt_here(call) else response_name(body.previous_response_id)
     if earlier is not None and known(earlier):
         return earlier
     user_id = body.metadata.get("user_id") if isinstance(body.metadata, dict) else None
@@ -35,6 +35,11 @@ def find_session(call: Call, known: Callable[[str], bool]) -> str | None:
         return digest_beginning(call.request())
     except RequestError:  # a body that only its own protocol can read
         return None
+
+
+def _is_rebuilt_here(call: Call) -> bool:
+    """Whether the gateway keeps the earlier response: any credential can continue it, and it has a new id each turn."""
+    return call.state is not None and call.state.is_rebuilt and not call.state.pinned
 
 
 def tenant_session(tenant: str, name: str | None) -> str | None:

@@ -31,6 +31,7 @@ from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.ports import Progress
 from dragoman.upstreams.provider import IncomingResponse
 from dragoman.upstreams.rejections.repairs import complain, find_repairs
+from dragoman.upstreams.rejections.rules import list_free
 from dragoman.upstreams.rejections.sent import Sent
 
 
@@ -74,9 +75,9 @@ class UpstreamTurn:
         return replace(end, lacks_reasoning=not await reasoning.has_any())
 
     async def _find_repairs(self, end: NoReply) -> NoReply:
-        """Add what the refusal says about the request, unless that must be sent in its full form."""
-        prepared, call = self.prepared, self._context.call
-        if prepared is None or call.strict:
+        """Add what the refusal says about the request, for a strict one only what costs its client nothing."""
+        prepared = self.prepared
+        if prepared is None:
             return end
         complaint = end.complaint or (complain(end.failure) if self._answer is not None else None)
         if complaint is None:
@@ -92,7 +93,8 @@ class UpstreamTurn:
             self._replies.rules,
             passed=prepared.why.passes,
         )
-        return replace(end, repairs=await run_off_loop(len(unsigned.body), find))
+        repairs = await run_off_loop(len(unsigned.body), find)
+        return replace(end, repairs=list_free(repairs) if self._context.call.strict else repairs)
 
     async def _run(self) -> TurnEnd:
         ask = self._ask

@@ -102,6 +102,8 @@ class Attempt(Struct, frozen=True):
     id: str  # a UUID, the same for every attempt of one call
     number: int = 1
     tenant: str = ""  # of the client's key; ids derived from a request's content must differ between tenants
+    session: str | None = None  # the key of the session, where one was derived
+    forwarded: tuple[Header, ...] = ()  # what is passed on of the client's headers
 
 
 # Parses the request only when called; then the client's headers, and which attempt this is.
@@ -205,6 +207,7 @@ class RequestRules(Struct, frozen=True):
     default_thinking: str | int | None = None  # effort or budget that is requested where a client requests none
     cache: CacheMode = CacheMode.AUTO  # of translated requests
     cache_keys: bool = False  # it knows `prompt_cache_key`
+    cache_key_headers: Mapping[str, bytes] = {}  # protocol -> the header that has the key instead of the body
     cache_breakpoints: bool = False  # it takes explicit breakpoints, of models that have them
     cache_ttl: str | None = None  # 5m or 1h; None: as the pauses of the session ask for
 

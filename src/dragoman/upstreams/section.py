@@ -27,6 +27,7 @@ from dragoman.upstreams.provider import Catalogue, Endpoint, FirstTokenWait, Mod
 
 # Vendors, by kind or preset, whose prompt caches take a session's key, or explicit breakpoints.
 KEYED_VENDORS = frozenset(("openai", "azure-openai", "codex", "kiro", "openrouter", "xai"))
+KEY_HEADERS: Mapping[str, Mapping[str, bytes]] = {"xai": {"chat": b"x-grok-conv-id"}}  # by vendor and protocol
 BREAKPOINT_VENDORS = frozenset(("openai", "azure-openai"))
 USER_AGENT = f"dragoman/{__version__}"
 
@@ -63,6 +64,7 @@ def make_member(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
             default_thinking=config.default_thinking,
             cache=CacheMode(config.cache),
             cache_keys=vendor in KEYED_VENDORS,
+            cache_key_headers=KEY_HEADERS.get(vendor, {}),
             cache_breakpoints=vendor in BREAKPOINT_VENDORS,
             cache_ttl=None if config.cache_ttl == "auto" else config.cache_ttl,
         ),

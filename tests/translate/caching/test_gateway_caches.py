@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from asking import EXPLAIN, PATHS
-from gateway import KEY
+from asking import EXPLAIN, PATHS, send
+from fakes.upstream import FakeUpstream
+from gateway import KEY, running
 from rig import ONCE, Rig, run_rig
-from scripting import write_error
+from scripting import write_error, write_reply
 from translate.caching.agent import prose
 from wire_json import Json, JsonObject
 
@@ -140,6 +141,20 @@ def test_earlier_and_unknown_models_get_a_key_but_no_breakpoint(keyed: Rig) -> N
 @pytest.mark.parametrize("upstream", ["responses", "chat"])
 def test_compatible_servers_get_neither(keyed: Rig, upstream: str) -> None:
     assert "cache" not in str(ask_openai(keyed, "gpt-5.6", upstream)).replace("cached", "")
+
+
+@pytest.mark.parametrize(("protocol", "in_header"), [("chat", True), ("responses", False)])
+def test_xai_gets_the_key_of_chat_in_a_header(tmp_path: Path, protocol: str, in_header: bool) -> None:
+    body = {"model": "grok/grok-5", "max_tokens": 99, "messages": [say("user", "hi")]}
+    with FakeUpstream(choose=lambda request: write_reply(protocol, "Yes.", stream=False)) as fake:
+        section = (
+            f'[providers.grok]\nkind = "xai"\nprotocol = "{protocol}"\nendpoint = "{fake.url}"\napi_key = "fake"\n'
+        )
+        with running(ONCE + section, tmp_path) as gateway:
+            assert send(gateway, "POST", PATHS["messages"], body, headers={**STRICT, **NAMED}).status == 200
+        sent = fake.calls[-1]
+        assert (len(sent.headers.get("x-grok-conv-id", "")) == 36) is in_header
+        assert ("prompt_cache_key" in sent.json) is not in_header
 
 
 def test_two_client_keys_never_have_the_same_key(keyed: Rig) -> None:

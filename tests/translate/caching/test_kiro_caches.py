@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from asking import PATHS, send
-from fakes.kiro import MODELS, FakeKiro, make_framed, tail, words
+from fakes.kiro import MODELS, FakeKiro, make_framed, tail, tool, words
 from fakes.upstream import Answer
 from gateway import Running, running
 from rig import ONCE
@@ -14,7 +15,11 @@ from wire_json import JsonObject
 
 CACHING = {**MODELS[1], "modelId": "claude-caching", "promptCaching": {"supportsPromptCaching": True}}
 REPLY = make_framed(words("Yes."), tail())
-REFUSAL = b'{"__type":"ValidationException","message":"Unexpected member cachePoint in userInputMessage"}'
+REFUSALS = [
+    "Unexpected member cachePoint in userInputMessage",
+    "Malformed input request: #/conversationState/history/0/userInputMessage: extraneous key [cachePoint] is not "
+    "permitted, please reformat your input and try again.",
+]
 
 
 @pytest.fixture
@@ -27,11 +32,17 @@ def kiro(tmp_path: Path) -> Iterator[tuple[FakeKiro, Running]]:
             yield fake, gateway
 
 
-def ask(gateway: Running, *texts: str, model: str = "claude-caching", session: str = "s") -> None:
+def ask(
+    gateway: Running,
+    *texts: str,
+    model: str = "claude-caching",
+    session: str = "s",
+    headers: dict[str, str] | None = None,
+) -> None:
     roles = ("user", "assistant")
     messages = [{"role": roles[place % 2], "content": text} for place, text in enumerate(texts)]
     body = {"model": f"kiro/{model}", "messages": [{"role": "system", "content": "Be brief."}, *messages]}
-    reply = send(gateway, "POST", PATHS["chat"], body, headers={"session-id": session})
+    reply = send(gateway, "POST", PATHS["chat"], body, headers={"session-id": session, **(headers or {})})
     assert reply.status == 200, reply.body
 
 
@@ -65,9 +76,32 @@ def test_other_models_are_not_marked(kiro: tuple[FakeKiro, Running]) -> None:
     assert "cachePoint" not in str(list_states(fake))
 
 
-def test_a_refused_cache_point_is_left_out_from_then_on(kiro: tuple[FakeKiro, Running]) -> None:
+@pytest.mark.parametrize("headers", [{}, {"x-dragoman-strict": "1"}], ids=["any", "strict"])
+@pytest.mark.parametrize("message", REFUSALS, ids=["short", "long"])
+def test_a_refused_cache_point_is_left_out_from_then_on(
+    kiro: tuple[FakeKiro, Running], message: str, headers: dict[str, str]
+) -> None:
     fake, gateway = kiro
-    fake.replies = [Answer(REFUSAL, status=400, content_type="application/json"), REPLY]
-    ask(gateway, "one")
-    ask(gateway, "one")
+    refusal = msgspec.json.encode({"__type": "ValidationException", "message": message})
+    fake.replies = [Answer(refusal, status=400, content_type="application/json"), REPLY]
+    ask(gateway, "one", headers=headers)
+    ask(gateway, "one", headers=headers)
     assert ["cachePoint" in str(state) for state in list_states(fake)] == [True, False, False]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_the_rest_of_a_cut_call_is_requested_in_the_same_conversation(
+    kiro: tuple[FakeKiro, Running], refuses: bool
+) -> None:
+    fake, gateway = kiro
+    refusal = msgspec.json.encode({"__type": "ValidationException", "message": REFUSALS[0]})
+    refused = [Answer(refusal, status=400, content_type="application/json")] if refuses else []
+    cut, rest = make_framed(tool("t", "f", input='{"city":"Zu')), make_framed(words('rich"}'), tail())
+    fake.replies = [*refused, cut, rest]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    body = {"model": "kiro/claude-caching", "messages": [{"role": "user", "content": "hi"}], "tools": tools}
+    reply = send(gateway, "POST", PATHS["chat"], body, headers={"session-id": "s"})
+    assert b"Zurich" in reply.body
+    *_, first, repair = list_states(fake)
+    assert first["conversationId"] == repair["conversationId"]
+    assert ["cachePoint" in str(state) for state in (first, repair)] == [not refuses] * 2

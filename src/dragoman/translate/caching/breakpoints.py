@@ -15,13 +15,16 @@ FIELD = "prompt_cache_breakpoint"
 _Part = dict[str, object]
 
 
-def mark_parts(request: Request, head: _Part | None, marked: Sequence[_Part], plan: CachePlan) -> None:
+def mark_parts(
+    request: Request, head: _Part | None, marked: Sequence[_Part], plan: CachePlan, *, same_vendor: bool
+) -> None:
     """Set breakpoints on the parts that the client marked, of many on the latest, and on the end of the instructions.
 
-    The latter is `head`: a history that is rewritten leaves all other breakpoints behind.
+    The latter is `head`: a history that is rewritten leaves all other breakpoints behind. `same_vendor`: the client's
+    protocol is OpenAI's too, and what it marked in the instructions is among `marked`.
     """
     chosen = list(marked[-MAX_EXPLICIT:])
-    needs_head = plan.mode is CacheMode.AUTO or _marks_instructions(request)
+    needs_head = plan.mode is CacheMode.AUTO or (not same_vendor and _marks_instructions(request))
     if head is not None and needs_head and len(chosen) < MAX_EXPLICIT:
         chosen.append(head)
     for part in chosen:

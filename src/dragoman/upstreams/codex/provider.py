@@ -113,6 +113,7 @@ FORWARDED = frozenset(
     b"session-id session_id thread-id conversation_id x-client-request-id x-codex-turn-state "
     b"x-openai-internal-codex-responses-lite".split()
 )
+SESSION_IDS = frozenset((b"session-id", b"session_id"))
 ACCEPT_STREAM = (b"accept", b"text/event-stream")  # it only streams
 MODEL_GATE = re.compile(r"not supported when using codex|requires a newer version of codex|model not found", re.I)
 
@@ -208,11 +209,12 @@ class Codex:
         return authorization_headers(await self._account.refresher.get())
 
     def session_headers(self, request: Callable[[], Request], headers: Headers, attempt: Attempt) -> tuple[Header, ...]:
-        """Return the conversation's id, the same in every turn; nothing where the client sent its own."""
-        if b"session-id" in headers or b"session_id" in headers:
+        """Return the conversation's id, the same in every turn; nothing where the client's own is passed on."""
+        if any(name in SESSION_IDS for name, _ in attempt.forwarded):
             return ()
+        session = attempt.session
         try:
-            session = derive_key(attempt.tenant, name_session(headers.get, request()))
+            session = session or derive_key(attempt.tenant, name_session(headers.get, request()))
         except RequestError:  # the context can only be read by this backend
             session = str(uuid4())
         return ((b"session-id", session.encode()),)

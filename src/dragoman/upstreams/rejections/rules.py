@@ -62,6 +62,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     guard: Guard
     edit: MakeEdits | None = None
     quirk: str = ""
+    is_free: bool = False  # it costs the client nothing, so that strict requests follow it too
     scope: RuleScope = RuleScope.MODEL
     source: str  # where the words were seen
 
@@ -374,11 +375,13 @@ RULES: tuple[Rule, ...] = (
         protocols=KIRO,
         words=_say(
             r"(?:Unexpected|Unknown|Unsupported) (?:member|field|property|key):? cachePoint(?: in \w{1,80})?\.?",
-            r"(?:[\w./#-]{1,256}: )?extraneous key \[cachePoint\] is not permitted\.?",
+            r"(?:Malformed input request: )?(?:[\w./#-]{1,256}: )?extraneous key \[cachePoint\] is not permitted"
+            r"(?:, please reformat your input and try again)?\.?",
             r"cachePoint is not (?:supported|allowed|permitted)(?: (?:by|for|with) this model)?\.?",
         ),
         guard=_has_cache_point,
         quirk="no_cache_points",
+        is_free=True,
         source="AWS's words for a member that it does not know",
     ),
     # For fields that are not known yet: the field that the error names is left out.
@@ -525,6 +528,11 @@ def make_edits(found: Found, sent: Sent) -> Edits:
     if rule is None or rule.edit is None or sent.protocol not in rule.protocols:
         return changes.NOTHING
     return rule.edit(sent, parse_path(found.path))
+
+
+def list_free(found: Iterable[Found]) -> tuple[Found, ...]:
+    """Return those that cost a client nothing."""
+    return tuple(each for each in found if (rule := BY_ID.get(each.rule)) is not None and rule.is_free)
 
 
 def list_quirks(found: Iterable[Found]) -> frozenset[str]:

@@ -261,6 +261,12 @@ def test_counts_of_thoughts_stand_apart() -> None:
     }
 
 
+def test_what_was_written_to_a_cache_is_no_loss() -> None:
+    ledger = Ledger()
+    whole([START, UsageReported(Usage(100, 30, cache_write=60)), END], ledger)
+    assert len(ledger) == 0
+
+
 def test_a_call_that_was_cut_off_is_left_out() -> None:
     events: list[Event] = [START, *text(0, "t"), *call(1, "f", '{"a":'), Ended(Stop.LENGTH)]
     ledger = Ledger()

@@ -109,7 +109,9 @@ class _Writer:
                 for turn in run:
                     self._write_turn(turn)
         if self._has_lists:
-            mark_parts(self._request, self._find_head(), self._parts.marked, self._target.cache)
+            same_vendor = self._request.protocol in OPENAI_PROTOCOLS
+            head, marked = self._find_head(), self._parts.marked
+            mark_parts(self._request, head, marked, self._target.cache, same_vendor=same_vendor)
         return self._messages
 
     def _find_head(self) -> _Wire | None:
@@ -215,7 +217,7 @@ class _Writer:
                 media += self._write(part)
             else:
                 texts += self._write(part)
-        content = self._join_content(texts, result.content)
+        content = texts if texts and self._has_lists else self._join_content(texts, result.content)
         message: _Wire = {"role": "tool", "tool_call_id": result.call_id, "content": content}
         if result.is_error:
             self._mark_error(result, message)

@@ -364,8 +364,6 @@ def _record_end(ended: Ended, usage: Usage | None, ledger: Ledger) -> None:
         ledger.record_approximated("/stop_reason", "Gemini has no pause; sent as a natural end")
     elif ended.stop is Stop.CONTEXT_FULL:
         ledger.record_approximated("/stop_reason", "Gemini does not distinguish a full context from the token limit")
-    if usage is not None and usage.cache_write:
-        ledger.record_dropped("/usage/cache_write_tokens", "Gemini does not count tokens that are written to a cache")
     if usage is not None and usage.service_tier not in (None, "default", "auto"):
         ledger.record_dropped("/service_tier", "Gemini's replies do not name a tier")
 

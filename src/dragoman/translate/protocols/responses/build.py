@@ -93,7 +93,8 @@ class _BodyBuilder:
         _set_if_given(wire, "instructions", instructions)
         wire["input"] = items = writer.items(turns)
         if not self._same_protocol and self._target.cache.breakpoints:
-            mark_parts(self._request, writer.find_head(items), writer.marked, self._target.cache)
+            head, plan, same_vendor = writer.find_head(items), self._target.cache, not self._from_other_vendor
+            mark_parts(self._request, head, writer.marked, plan, same_vendor=same_vendor)
 
     def _add_sampling(self, wire: Wire, reasoning: Wire) -> None:
         profile = self._target.profile

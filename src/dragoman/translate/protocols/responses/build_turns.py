@@ -141,7 +141,9 @@ class InputBuilder:
                 result.error_pointer, "Responses has no error flag; the text begins with [tool error]"
             )
         content = [part for part in result.content if self._same_protocol or not isinstance(part, Foreign)]
-        if all(isinstance(part, Text) for part in content):
+        # Where a part may get a breakpoint, the output is always a list: its form must not depend on that.
+        has_lists = self._target.cache.breakpoints and not self._same_protocol
+        if not has_lists and all(isinstance(part, Text) for part in content):
             texts = [part.text for part in content if isinstance(part, Text)]
             if len(texts) < 2:
                 return mark + "".join(texts)
