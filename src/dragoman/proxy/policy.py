@@ -344,14 +344,14 @@ class SecondChances(Struct, eq=False):
         auth = provider.auth
         if auth.renew is not None and auth.renews_after(failure) and self._is_first(provider, "renew"):
             return SecondChance.RENEWED_CREDENTIAL
-        if not self._adjusts or self._requests == MAX_REPAIRS:
+        if self._requests == MAX_REPAIRS:
             return None
-        if end.repairs:
+        if end.repairs:  # of a strict request: what costs its client nothing
             self._requests += 1
             self.first = self.first or end
             self._repairs = {**self._repairs, route: (*self.list_repairs(route), *end.repairs)}
             return SecondChance.CHANGED_REQUEST
-        adjustment = provider.requests.adjust(failure)
+        adjustment = provider.requests.adjust(failure) if self._adjusts else None
         if adjustment is None or (end.error_reply is not None and not _may_rebuild(adjustment, provider)):
             return None
         if (adjustment.of_reasoning and end.lacks_reasoning) or not self._is_first(provider, adjustment.name):
