@@ -7,6 +7,7 @@ change how a request is built; those with edits change its bytes, so that they s
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import cache
 from itertools import combinations
 
 from msgspec import Struct
@@ -56,7 +57,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     id: str
     protocols: frozenset[str] = ANY
     statuses: frozenset[int] = REJECTED
-    words: tuple[re.Pattern[str], ...] = ()  # each is a whole message
+    words: tuple[str, ...] = ()  # patterns, each of a whole message
     is_list: bool = False  # the vendor writes several sentences, one in each line
     in_detail: bool = False  # only where it is the `detail` of the error
     guard: Guard
@@ -67,12 +68,18 @@ class Rule(Struct, frozen=True, kw_only=True):
     source: str  # where the words were seen
 
 
-def _say(*sentences: str) -> tuple[re.Pattern[str], ...]:
-    """Compile sentences: <field> is a name or path, <text> something quoted, <list> several such."""
+def _say(*sentences: str) -> tuple[str, ...]:
+    """Return the patterns of sentences: <field> is a name or path, <text> something quoted, <list> several such."""
     marks = {"<field>": f"(?P<path>{PATH})", "<text>": _QUOTED, "<list>": _LIST}
     for mark, pattern in marks.items():
         sentences = tuple(sentence.replace(mark, pattern) for sentence in sentences)
-    return tuple(re.compile(sentence, re.IGNORECASE) for sentence in sentences)
+    return sentences
+
+
+@cache
+def _compile(words: str) -> re.Pattern[str]:
+    """Compile a pattern when a rejection comes: all of them would take memory and time at the start."""
+    return re.compile(words, re.IGNORECASE)
 
 
 def _whole(*names: str) -> Guard:
@@ -489,7 +496,9 @@ def find_rules(complaint: Complaint, sent: Sent) -> tuple[Found, ...]:
 def _split_list(message: str, protocol: str) -> list[str]:
     """Return the sentences of a message that is a vendor's list of them; one that only quotes such a line has none."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    patterns = [words for rule in RULES if rule.is_list and protocol in rule.protocols for words in rule.words]
+    patterns = [
+        words for rule in RULES if rule.is_list and protocol in rule.protocols for words in map(_compile, rule.words)
+    ]
     is_list = all(any(words.fullmatch(line) for words in patterns) for line in lines)
     return lines if is_list else []
 
@@ -501,7 +510,7 @@ def _match(text: str, complaint: Complaint, sent: Sent, *, of_list: bool) -> Fou
             continue
         if rule.in_detail and not complaint.in_detail:
             continue
-        for words in rule.words:
+        for words in map(_compile, rule.words):
             fit = words.fullmatch(text)
             path = None if fit is None else rule.guard(sent, fit)
             if path is not None:
