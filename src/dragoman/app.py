@@ -26,8 +26,11 @@ from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.operate.configuration.effective import ConfigReader
 from dragoman.operate.configuration.settled_file import read_settled
+from dragoman.operate.limit_webhook import LimitWebhook
 from dragoman.operate.metrics.registry import SharedCounters, make_registry
 from dragoman.operate.prices import Pricing
+from dragoman.operate.request_log import RequestLog
+from dragoman.operate.usage.cache_watch import CacheWatch
 from dragoman.operate.usage.usage_writer import UsageWriter, remove_old_usage_forever
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.outcome import Outcome, OutcomeObserver
@@ -35,10 +38,11 @@ from dragoman.proxy.runtime import Runtime
 from dragoman.server.api.operations import AdminAudit, EveryWorker
 from dragoman.server.api.table import AdminApi
 from dragoman.server.background import BackgroundApi
-from dragoman.server.console.feed import ShownGateway
+from dragoman.server.console.feed import ReplicaView, ShownGateway
 from dragoman.server.console.site import Console, make_console
 from dragoman.server.handler import RequestHandler, ServedApis
-from dragoman.server.metrics import make_metrics_reader, provider_address, read_reloads
+from dragoman.server.metrics import make_metrics_reader, provider_address, read_limits, read_reloads, read_shared_state
+from dragoman.server.process_group import ProcessGroup, name_process
 from dragoman.server.rejections import HostCheck, render_transport_error
 from dragoman.server.responses import ResponsesApi
 from dragoman.server.worker_group import GroupMember, WorkerGroup
@@ -46,10 +50,22 @@ from dragoman.server_tools.backends import CurrentBackends, Network, ToolPlan, U
 from dragoman.server_tools.guarded_fetch import GuardedFetcher, LinkedMediaFetcher
 from dragoman.state.background import BackgroundRuns
 from dragoman.state.lost_calls import LostCalls
+from dragoman.state.run_index import MAX_BYTES, MAX_OWNER_BYTES, MAX_RUN_BYTES
 from dragoman.state.service import ResponseService, remove_old_responses_forever
 from dragoman.store import Store, StoreError
+from dragoman.store.shared import make_shared
+from dragoman.store.shared_runs import RunBounds
+from dragoman.store.store import POSTGRESQL
 from dragoman.tenancy.keys import Keyring
+from dragoman.tenancy.limit_watch import LimitWatch
+from dragoman.tenancy.limiter import Limiter
+from dragoman.tenancy.memory_meter import MemoryMeter
+from dragoman.tenancy.opened_meter import RunningMeter, make_meter, pair_with_shared
+from dragoman.tenancy.shared_meter import ALONE, MeterPlace
 from dragoman.translate.protocols import PROTOCOLS
+from dragoman.upstreams.credentials.cooldown_exchange import make_exchange
+from dragoman.upstreams.credentials.shared_cooldowns import CooldownBoard
+from dragoman.upstreams.credentials.stored import make_stored_credentials
 from dragoman.upstreams.kept_rules import KeptRules
 from dragoman.upstreams.models import CachedCatalogue
 from dragoman.upstreams.provider import Provider
@@ -61,6 +77,7 @@ RELOAD_POLL_S = 1.0
 KEY_POLL_S = 0.5  # how soon a key or rule that another process creates or removes takes effect
 QUIET_S = 0.5  # without a connection, after which a stopping gateway closes its listening socket
 STOP_POLL_S = 0.02
+RENEWAL_S = 35.0  # for renewals of credentials that are under way: none is cut off
 LAST_EVENTS_S = 2.0  # for clients that follow background responses which end with the time to drain
 ACCEPT_WHILE_STOPPING_S = 5.0  # so that a load balancer sees /ready turn before connections are refused
 
@@ -108,45 +125,115 @@ class App:
         observers: Sequence[OutcomeObserver] = (),
         shared_counters: SharedCounters | None = None,
         member: GroupMember | None = None,
+        request_log: RequestLog | None = None,
     ) -> None:
         if keyring.is_empty and not is_loopback(config.server.host):
             problem = "an address that others can reach needs a valid client key; `dragoman keys create` makes one"
             raise ConfigError([Problem("configuration", None, "server.host", problem)])
         self._environ = environ
         self.keyring = keyring
+        keyring.policies.adopt(config.limits, config.teams)
         self._store = store
+        self.shared = make_shared(config.store, environ)  # what it is asked, other gateways may have answered to
         self._client = HttpClient()
         self._metrics = make_registry(environ, shared_counters)
         self._tools = CurrentBackends()
         self._rules = KeptRules(store)
+        self._cooldowns = CooldownBoard()
+        self._exchange = make_exchange(self._cooldowns, self.shared, store)
+        self._stored = None if store is None else make_stored_credentials(store, config.store.url, environ)
         self._is_replaced = False
         self._console: Console | None = None
         self.reloads = {"good": 0, "bad": 0}
-        observers = [*self._metrics.observers, *observers]
-        self.usage = None if store is None else UsageWriter(store, _pricing(config))
+        self._pricing = _make_pricing(config)
+        self._request_log = request_log
+        self.usage = None if store is None else UsageWriter(store, self._pricing)
+        observers = [*self._metrics.observers, *observers, CacheWatch().observe]
+        if request_log is not None:
+            request_log.pricing = self._pricing
+            observers.append(request_log.observe)
         if self.usage is not None:
             observers.append(self.usage.observe)
         self.gateway = Gateway(self._build_runtime(config, None), LostCalls(store), observers)
+        self.windows = self._make_window_meter(member)
+        self.meter = self._pair_with_shared(self.windows)
+        self._limit_watch = LimitWatch(self.meter, store)
+        limiter = self.gateway.limiter = self._make_limiter(self.meter)
         server = config.server
         self._budget = ByteBudget(server.max_buffered_bytes)
         self._host = server.host
         host_check = HostCheck(server.host, server.allowed_hosts)
         self.settings: AppSettings | None = None  # set when it is run
         self._workers = EveryWorker(self.gateway, keyring, self)
+        self._workers.meter = self.meter
         api = AdminApi(self._workers, environ, self.usage)
-        self._responses: ResponsesApi | None = None
-        if store is not None:
-            service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
-            runs = BackgroundRuns(service, store.runs, lambda: self.gateway.runtime.config.responses)
-            background = BackgroundApi(self.gateway, runs, keyring, self._budget)
-            self._responses = ResponsesApi(self.gateway, service, background, keyring)
+        self._responses = None if store is None else self._make_responses(store)
         apis = ServedApis(self._metrics.scrape, api, self._responses)
         self.site = RequestHandler(self.gateway, keyring, host_check, apis)
+        self._share_runs()
         self.group = None if member is None else self._join_group(member)
+        self.processes = self._join_processes(member)
         self._set_console(config)
         self.server = Server(self.site, limits_for(server), render_transport_error, self._budget)
+        self._report_state(limiter)
+
+    def _make_responses(self, store: Store) -> ResponsesApi:
+        service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
+        runs = BackgroundRuns(service, store.runs, lambda: self.gateway.runtime.config.responses)
+        background = BackgroundApi(self.gateway, runs, self.keyring, self._budget)
+        return ResponsesApi(self.gateway, service, background, self.keyring)
+
+    def _report_state(self, limiter: Limiter) -> None:
+        """Let metrics and `/ready` read the state of this gateway."""
         self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage))
         self._metrics.add_source(partial(read_reloads, self.reloads))
+        self._metrics.add_source(partial(read_limits, limiter, self._limit_watch, self.meter))
+        self._metrics.add_source(partial(read_shared_state, self._find_shared_state))
+        self.site.public_pages.find_shared_state = self._find_shared_state
+        if self._store is not None:
+            clock = self._store.clock
+            self.site.public_pages.find_problem = lambda: clock.problem
+
+    def _find_shared_state(self) -> dict[str, bool]:
+        """Return whether each part of what gateways share answers now."""
+        parts = {} if self.shared is None else {"shared": not self.shared.is_out}
+        if self._store is not None and self._store.is_server:
+            parts["store"] = not self.meter.is_out
+        return parts
+
+    def _pair_with_shared(self, windows: RunningMeter) -> RunningMeter:
+        if self.shared is None or self._store is None:
+            return windows
+        return pair_with_shared(self.shared, windows)
+
+    def _make_window_meter(self, member: GroupMember | None) -> RunningMeter:
+        policies, store = self.keyring.policies, self._store
+        if store is None:  # of which no other process knows either
+            return MemoryMeter(None, lambda: policies.time_zone)
+        place = ALONE if member is None else MeterPlace(member.number, member.count, member.directory)
+        return make_meter(store, lambda: policies.time_zone, place)
+
+    def _make_limiter(self, meter: RunningMeter) -> Limiter:
+        now = time.time if self._store is None else self._store.clock.now
+        limiter, usage = Limiter(meter, self.keyring.policies, now), self.usage
+        self._limit_watch.notify = LimitWebhook(self._client, lambda: self.gateway.runtime.config.limits.webhook)
+        limiter.on_settled = self._limit_watch
+        if usage is None:
+            return limiter
+        limiter.count_pending = lambda: usage.pending
+        usage.on_written = limiter.record_written
+        self.gateway.charges = usage
+        return limiter
+
+    def _share_runs(self) -> None:
+        """Let all replicas that share state find each other's runs."""
+        parked = self.site.parked_runs
+        if self.shared is None:
+            parked.has_unknown_replicas = self._store is not None and self._store.name.startswith(POSTGRESQL)
+            return
+        from dragoman.store.valkey_runs import ValkeyRuns
+
+        parked.share(ValkeyRuns(self.shared, RunBounds(MAX_RUN_BYTES, MAX_OWNER_BYTES, MAX_BYTES)))
 
     def _join_group(self, member: GroupMember) -> WorkerGroup:
         group = WorkerGroup(member, self.site, render_transport_error, self._budget)
@@ -154,22 +241,46 @@ class App:
         self._workers.join_group(group)
         return group
 
+    def _join_processes(self, member: GroupMember | None) -> ProcessGroup | None:
+        """Join the processes of all replicas; None if there can be no other that is known."""
+        if member is None and self.shared is None:
+            return None
+        own, replicas = name_process(member), None
+        if self.shared is not None:
+            from dragoman.server.valkey_group import ValkeyGroup  # its driver is installed
+
+            replicas = ValkeyGroup(own, self.shared.address)
+        processes = ProcessGroup(own, self.group, replicas)
+        self.gateway.join_group(processes)
+        return processes
+
+    def _find_replica(self) -> str | None:
+        """Return what people call this replica; None if it is the only one."""
+        return None if self.shared is None else f"{socket.gethostname()}:{self.server.port}"
+
     async def start(self, sock: socket.socket | None = None) -> None:
         config = self.gateway.runtime.config
         if self.group is not None:
             self.group.start()
+        if self.shared is not None:
+            self.shared.start()
         with suppress(StoreError):
             await self._rules.load()
         await self.server.start(config.server.host, config.server.port, sock=sock)
+        self.keyring.on_ended = self.gateway.running.cancel_of_keys
         self._watching = [
             spawn(self.keyring.watch(KEY_POLL_S), name="key watch"),
             spawn(self._rules.watch(KEY_POLL_S), name="rule watch"),
+            spawn(self._start_meter_with_limits(), name="meter start"),
         ]
+        if self._store is not None and self._store.is_server:
+            self._watching.append(spawn(self._store.clock.watch(), name="store clock"))
         if self._store is not None:
             old_usage = remove_old_usage_forever(self._store, lambda: self.gateway.runtime.config.store.usage_days)
             self._watching.append(spawn(old_usage, name="old usage"))
             old = remove_old_responses_forever(self._store, lambda: self.gateway.runtime.config.responses)
             self._watching.append(spawn(old, name="old responses"))
+        self.site.parked_runs.start()
         self.site.start_background()
         self._metrics.start(partial(provider_address, self.gateway))
         if self.usage is not None:
@@ -177,6 +288,18 @@ class App:
         spawn(asyncio.to_thread(self.gateway.captures.remove_old, config.debug), name="old captures")
         for catalogue in self.gateway.runtime.catalogues.values():
             catalogue.list_known()
+        if self._exchange is not None:
+            self._exchange.start()
+        if self.processes is not None:
+            self.processes.start()
+
+    async def _start_meter_with_limits(self) -> None:
+        """Start the meter once there is a limit: other workers may ask this one, though it has no such request."""
+        while True:
+            if self.keyring.policies.has_limits:
+                self.meter.start()
+                return
+            await asyncio.sleep(KEY_POLL_S)
 
     async def stop(self, accept_s: float = 0.0, listen: Listening | None = None) -> None:
         """Stop accepting, let streams in flight end, then end those that do not with an error event.
@@ -195,6 +318,9 @@ class App:
         if listen is not None:
             listen.released()
         await self._drain(self.gateway.runtime.config.server.drain_s)
+        await self.site.parked_runs.stop()
+        if self._stored is not None:
+            await self._stored.finish(RENEWAL_S)
         await self._tools.close()
         await self._client.close()
         self.gateway.observers.flush()
@@ -205,8 +331,16 @@ class App:
         await self._metrics.stop()
         if self.usage is not None:
             await self.usage.stop()
+        await self._limit_watch.stop()
+        await self.meter.stop()
+        if self.processes is not None:
+            await self.processes.stop()
+        if self._exchange is not None:
+            await self._exchange.stop()
         with suppress(StoreError):
             await self.keyring.touch()
+        if self.shared is not None:
+            await self.shared.stop()
 
     async def _drain(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -245,16 +379,23 @@ class App:
 
     def adopt(self, config: Config) -> None:
         """Use a changed configuration from the next request on; requests in progress keep the old one."""
+        old_shared = self.gateway.runtime.config.store.shared
         old, new = self.gateway.runtime.config.server, config.server
+        self._pricing = _make_pricing(config)
         self.gateway.adopt(self._build_runtime(config, self.gateway.runtime))
+        self.keyring.policies.adopt(config.limits, config.teams)
         if self.usage is not None:
-            self.usage.pricing = _pricing(config)
+            self.usage.pricing = self._pricing
+        if self._request_log is not None:
+            self._request_log.pricing = self._pricing
         self.site.host_check = HostCheck(self._host, new.allowed_hosts)
         self._set_console(config)
         self.server.set_limits(limits_for(new))
         self._budget.limit = new.max_buffered_bytes
         if (old.host, old.port) != (new.host, new.port):
             log.warning("server.host or server.port was edited: restart the gateway to use it")
+        if old_shared != config.store.shared:
+            log.warning("store.shared was edited: restart the gateway to use it")
 
     def _set_console(self, config: Config) -> None:
         """Serve the console or not, as a configuration says; sessions outlast a change of it."""
@@ -274,13 +415,15 @@ class App:
             backoff=self.site.auth_backoff,
             store=self._store,
             audit=audit,
-            group=self.group,
+            group=self.processes,
+            replica=ReplicaView(
+                self._find_replica, self._store is not None and self._store.is_server and self.shared is None
+            ),
         )
         return make_console(shown, self._cost_of)
 
     def _cost_of(self, outcome: Outcome) -> int | None:
-        pricing = _pricing(self.gateway.runtime.config) if self.usage is None else self.usage.pricing
-        return pricing.cost_nano(outcome)
+        return self._pricing.cost_nano(outcome)
 
     def reload(self, text: str | None = None) -> None:
         """Read the configuration again, of this text or else of the file; an invalid one is logged, nothing more."""
@@ -310,7 +453,8 @@ class App:
                 continue
             before = None if old is None else old.providers.get(name)
             self._check_secrets(section, starts=old is None)
-            providers[name] = make_provider(section, self._client.send, self._environ, before)
+            board = None if self._exchange is None else self._cooldowns
+            providers[name] = make_provider(section, self._client.send, self._environ, before, self._stored, board)
             catalogues[name] = CachedCatalogue(providers[name], clock)
         fetcher = None
         if config.fetch.enabled:
@@ -319,7 +463,18 @@ class App:
         self._rules.adopt(config.providers)
         budgets = msgspec.structs.asdict(config.effort)
         plans = self._plan_tools(config, providers, None if old is None else old.config.tools)
-        return Runtime(config, providers, catalogues, PROTOCOLS, fetcher, budgets, self._rules, plans)
+        return Runtime(
+            config=config,
+            providers=providers,
+            catalogues=catalogues,
+            protocols=PROTOCOLS,
+            fetcher=fetcher,
+            budgets=budgets,
+            learned_quirks=self._rules,
+            tool_plans=plans,
+            policies=self.keyring.policies,
+            prices=self._pricing,
+        )
 
     def _plan_tools(self, config: Config, providers: Mapping[str, Provider], old: Tools | None) -> dict[str, ToolPlan]:
         if config.tools != old:
@@ -403,7 +558,7 @@ async def _watch_configuration(app: App, settings: AppSettings, seen: Stamp, mus
         app.reload(settled.text)
 
 
-def _pricing(config: Config) -> Pricing:
+def _make_pricing(config: Config) -> Pricing:
     return Pricing(config.providers, config.prices, config.tools.web_search.usd_per_1000)
 
 

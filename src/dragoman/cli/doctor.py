@@ -51,7 +51,7 @@ def command(
     log_to_stderr(NoteFormatter(), logging.ERROR)
     if name is not None:
         if url is not None:
-            raise click.UsageError("--url cannot be used with NAME, whose server is asked itself.")
+            raise click.UsageError("--url cannot be used with NAME: the provider's own server is checked.")
         config = read_found_settings(config_file)
         report = _probe(config, name, model, as_json=as_json)
         if write:

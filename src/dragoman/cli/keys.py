@@ -1,23 +1,37 @@
-"""`dragoman keys`: create, list, rotate and revoke client keys and admin tokens."""
+"""`dragoman keys`: create, change, list, rotate and revoke client keys and admin tokens."""
 
 import asyncio
 import os
-import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
+from typing import TypeVar, get_args
 
 import click
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from dragoman.cli.completion import complete_keys
-from dragoman.cli.screen import print_note, show_json, show_table
+from dragoman.cli.durations import parse_duration
+from dragoman.cli.limits import (
+    change_limits,
+    forgive_in_scope,
+    forgive_options,
+    read_changes,
+    read_forgiveness,
+    show_limits,
+    split_pair,
+    split_words,
+)
+from dragoman.cli.screen import print_note, remove_control, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings, url_option
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Config, DefaultThinking, parse_thinking
 from dragoman.operate.configuration.effective import KEY_VARIABLE, client_key_variable
 from dragoman.operate.gateway.running_gateway import find_gateway
+from dragoman.operate.key_fields import KeyFields, make_grant
 from dragoman.operate.keys import (
     KeyAcceptance,
     KeyAccess,
@@ -27,22 +41,19 @@ from dragoman.operate.keys import (
     wait_until_accepted,
     wait_until_rejected,
 )
-from dragoman.tenancy.keys import CreatedKey, Grant, KeyRole, KeyRow, Scope, read_thinking
+from dragoman.operate.limit_access import merge_values, open_limit_access
+from dragoman.operate.limits import ListedLimit
+from dragoman.tenancy.keys import CreatedKey, KeyRole, KeyRow, Scope, read_thinking
+from dragoman.tenancy.policies import CaptureSetting, Policies
+from dragoman.tenancy.policies import read_settings as read_settings_of_key
 
+UNKNOWN_TEAMS = Policies()  # the gateway or the store knows them
+SHOWN = (
+    *("role", "scopes", "user", "team", "models", "providers", "default_model", "default_thinking", "strict"),
+    *("capture", "max_output_tokens", "metadata", "expires_at"),
+)
 HEADINGS = ("ID", "NAME", "KEY", "ROLE", "THINKING", "CREATED", "LAST USED", "STATE")
-DURATION = re.compile(r"(\d{1,6})([smhdw])?")
 MakeKey = Callable[[KeyAccess], Awaitable[CreatedKey]]
-UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
-def parse_duration(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Return the seconds of a duration such as 90m, 24h or 7d."""
-    if text is None:
-        return None
-    found = DURATION.fullmatch(text)
-    if found is None:
-        raise click.BadParameter("use a duration such as 90m, 24h or 7d")
-    return int(found[1]) * UNIT_S[found[2] or "s"]
 
 
 def parse_default_thinking(
@@ -54,9 +65,37 @@ def parse_default_thinking(
         raise click.BadParameter(str(wrong)) from None
 
 
+F = TypeVar("F", bound=Callable[..., object])
+LIST = "a list with commas"
+
+
+def key_options(function: F) -> F:
+    """Add the options of what is set for a key; each says nothing if it is absent."""
+    for option in (
+        click.option("--user", metavar="USER", help="Whose key it is."),
+        click.option(
+            "--team", metavar="TEAM", help="Its team, if it is not its user's. Of an admin token: the only one."
+        ),
+        click.option("--models", metavar="GLOBS", help=f"The models that it may use, {LIST}."),
+        click.option("--providers", metavar="GLOBS", help=f"The providers that it may use, {LIST}."),
+        click.option("--default-model", metavar="MODEL", help="Used where a request names none."),
+        click.option("--strict/--no-strict", default=None, help="Refuse requests that would lose something."),
+        click.option("--capture", type=click.Choice(get_args(CaptureSetting)), help="At most this much is captured."),
+        click.option(
+            "--max-output-tokens", type=click.IntRange(min=0), metavar="N", help="More is lowered. 0: no limit."
+        ),
+        click.option("--metadata", metavar="PAIRS", help="Your own notes: name=value,name=value."),
+        click.option(
+            "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Such as usd_per_day=5. Repeatable."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 @click.group("keys")
 def command() -> None:
-    """Create, list, rotate and revoke client keys."""
+    """Create, change, list, rotate and revoke client keys."""
 
 
 @command.command("create")
@@ -80,6 +119,7 @@ def command() -> None:
     callback=parse_default_thinking,
     help="low, medium, high or a number of tokens: requested of models that can think if a request asks for nothing.",
 )
+@key_options
 @url_option
 @config_option
 @json_option
@@ -91,15 +131,84 @@ def create(
     url: str | None,
     config_file: str | None,
     as_json: bool,
+    **given: object,
 ) -> None:
     """Create a client key. It is shown only once: the store keeps only a digest of it."""
+    fields = _read_fields(given)
     if scopes and default_thinking is not None:
         raise click.UsageError("An admin token makes no model requests: use --default-thinking without --scope.")
     role = KeyRole.ADMIN if scopes else KeyRole.CLIENT
     expires_at = None if expires is None else int(time.time()) + expires
-    grant = Grant(role, frozenset(Scope(scope) for scope in scopes), expires_at, default_thinking)
+    grant = replace(
+        make_grant(UNKNOWN_TEAMS, role, replace(fields, team=UNSET, expires_at=expires_at)),
+        scopes=frozenset(Scope(scope) for scope in scopes),
+        default_thinking=default_thinking,
+        team=fields.team or "",
+    )
     created, acceptance = asyncio.run(_make(read_settings(config_file), url, lambda keys: keys.create(name, grant)))
     _show_created(created, acceptance, as_json)
+
+
+@command.command("set")
+@click.argument("name_or_id", shell_complete=complete_keys)
+@click.option("--expires", metavar="TIME", callback=parse_duration, help="From now on, for example 30d. 0: never.")
+@click.option("--default-thinking", metavar="EFFORT", help='low, medium, high or a number of tokens; "" for none.')
+@key_options
+@url_option
+@config_option
+@json_option
+def change(
+    name_or_id: str,
+    expires: int | None,
+    default_thinking: str | None,
+    url: str | None,
+    config_file: str | None,
+    as_json: bool,
+    **given: object,
+) -> None:
+    """Change what is set for a key, by its name or id. An empty value sets an option back."""
+    limits = read_changes(given.pop("limits"))
+    fields = _read_fields(given)
+    if default_thinking is not None:
+        fields = replace(fields, default_thinking=default_thinking or None)
+    if expires is not None:
+        fields = replace(fields, expires_at=int(time.time()) + expires if expires else None)
+    if fields == KeyFields() and not limits:
+        raise click.UsageError("Nothing to change: name an option.")
+    config = read_settings(config_file)
+    if limits:
+        asyncio.run(change_limits(config, url, ("key", name_or_id), limits))
+    row = asyncio.run(_change(config, url, name_or_id, fields))
+    _show(row, as_json)
+
+
+@command.command("show")
+@click.argument("name_or_id", shell_complete=complete_keys)
+@url_option
+@config_option
+@json_option
+def show(name_or_id: str, url: str | None, config_file: str | None, as_json: bool) -> None:
+    """Show what is set for a key, and its limits."""
+    row, limits = asyncio.run(_read(read_settings(config_file), url, name_or_id))
+    if as_json:
+        show_json(_fields(row) | {"limits": limits})
+        return
+    _show(row, as_json)
+    if limits:
+        show_limits(limits)
+
+
+@command.command("forgive")
+@click.argument("name_or_id", shell_complete=complete_keys)
+@forgive_options
+@url_option
+@config_option
+@json_option
+def forgive(
+    name_or_id: str, url: str | None, config_file: str | None, as_json: bool, **given: str | float | None
+) -> None:
+    """Take an amount off what a key has spent."""
+    forgive_in_scope(read_settings(config_file), url, ("key", name_or_id), read_forgiveness(given), as_json=as_json)
 
 
 @command.command("rotate")
@@ -145,13 +254,14 @@ def list_keys(url: str | None, config_file: str | None, as_json: bool) -> None:
 
 @command.command("revoke")
 @click.argument("name_or_id", shell_complete=complete_keys)
+@click.option("--now", "ends_requests", is_flag=True, help="End its requests under way, too.")
 @url_option
 @config_option
 @json_option
-def revoke(name_or_id: str, url: str | None, config_file: str | None, as_json: bool) -> None:
+def revoke(name_or_id: str, ends_requests: bool, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Revoke a key, by its name or id."""
     config = read_settings(config_file)
-    row, is_environment_key = asyncio.run(_revoke(config, url, name_or_id))
+    row, is_environment_key = asyncio.run(_revoke(config, url, name_or_id, ends_requests=ends_requests))
     if as_json:
         show_json(_fields(row))
         return
@@ -188,14 +298,55 @@ async def _make(config: Config, url: str | None, make: MakeKey) -> tuple[Created
     return created, await wait_until_accepted(root, created.secret)
 
 
+async def _change(config: Config, url: str | None, name_or_id: str, fields: KeyFields) -> KeyRow:
+    async with _open(config, url) as (keys, _):
+        return await keys.change(name_or_id, fields) if fields != KeyFields() else await keys.find(name_or_id)
+
+
+async def _read(config: Config, url: str | None, name_or_id: str) -> tuple[KeyRow, list[ListedLimit]]:
+    async with _open(config, url) as (keys, root):
+        row = await keys.find(name_or_id)
+    async with open_limit_access(config, root, named=url is not None) as access:
+        return row, await access.list("key", row.name, effective=True)
+
+
+def _read_fields(given: Mapping[str, object]) -> KeyFields:
+    """Return the options that were given as fields of a key."""
+    fields: dict[str, object] = {name: value for name, value in given.items() if value is not None and value != ()}
+    for name in ("models", "providers"):
+        if name in fields:
+            fields[name] = split_words(str(fields[name]))
+    if "metadata" in fields:
+        fields["metadata"] = dict(split_pair(pair) for pair in split_words(str(fields["metadata"])))
+    if fields.get("max_output_tokens") == 0:
+        fields["max_output_tokens"] = None
+    if "limits" in fields:
+        fields["limits"] = merge_values({}, read_changes(given["limits"]))
+    try:
+        return msgspec.convert(fields, KeyFields)
+    except msgspec.ValidationError as wrong:
+        raise click.UsageError(str(wrong)) from None
+
+
+def _show(row: KeyRow, as_json: bool) -> None:
+    if as_json:
+        show_json(_fields(row))
+        return
+    fields = {name: value for name, value in _fields(row).items() if name in SHOWN and value}
+    click.echo(f'Key "{row.name}" ({row.id})')
+    for name, value in fields.items():
+        text = ", ".join(value) if isinstance(value, tuple) else remove_control(str(value))
+        click.echo(f"  {name}: {text}")
+
+
 async def _list(config: Config, url: str | None) -> tuple[KeyRow, ...]:
     async with _open(config, url) as (keys, _):
         return await keys.list()
 
 
-async def _revoke(config: Config, url: str | None, name_or_id: str) -> tuple[KeyRow, bool]:
+async def _revoke(config: Config, url: str | None, name_or_id: str, *, ends_requests: bool) -> tuple[KeyRow, bool]:
     async with _open(config, url) as (keys, root):
-        row = await keys.revoke(name_or_id)
+        row = await keys.revoke(name_or_id, ends_requests=ends_requests)
     await wait_until_rejected(root)
     if url is not None or config.client_key is None:
         return row, False
@@ -218,7 +369,9 @@ async def _describe_environment_key(config: Config, secret: Secret) -> str:
 
 
 def _fields(row: KeyRow) -> dict[str, object]:
-    return msgspec.structs.asdict(row) | {"default_thinking": read_thinking(row.default_thinking)}
+    fields = msgspec.structs.asdict(row) | {"default_thinking": read_thinking(row.default_thinking)}
+    del fields["settings"]
+    return fields | msgspec.structs.asdict(read_settings_of_key(row.settings))
 
 
 def _format_row(row: KeyRow) -> tuple[str, ...]:

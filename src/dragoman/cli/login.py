@@ -8,6 +8,7 @@ import click
 
 from dragoman.cli.screen import print_note
 from dragoman.cli.settings import config_option, read_settings
+from dragoman.config.secret import STORE
 from dragoman.operate.sign_in import (
     CredentialUse,
     KiroOptions,
@@ -108,6 +109,9 @@ def _show(signed_in: SignedIn) -> None:
     match signed_in.use:
         case CredentialUse.USED:
             print_note("A running gateway uses it from the next request on. `dragoman doctor` checks whether it works.")
+        case CredentialUse.OVERRIDDEN if signed_in.overridden_by.startswith(STORE):
+            name = signed_in.overridden_by.removeprefix(STORE)
+            print_note(f"{section} uses the one in the store: dragoman accounts push {name} {signed_in.file}")
         case CredentialUse.OVERRIDDEN:
             print_note(f"{section} uses {signed_in.overridden_by} instead: remove `credentials` there to use this one.")
         case CredentialUse.NOT_LISTED:

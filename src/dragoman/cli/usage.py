@@ -1,4 +1,4 @@
-"""`dragoman usage`: show requests, tokens and cost by day, model, key, client or provider."""
+"""`dragoman usage`: show requests, tokens and cost by day, model, key, client, provider, user, team and so on."""
 
 import asyncio
 import logging
@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, time
-from typing import get_args
 
 import click
 from msgspec import Struct
@@ -19,6 +18,7 @@ from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.gateway.running_gateway import choose_key, find_gateway, require_key
 from dragoman.operate.usage.reports import (
     COUNTS,
+    GROUPS,
     ROWS,
     LoadedUsage,
     Total,
@@ -27,6 +27,7 @@ from dragoman.operate.usage.reports import (
     add_totals,
     as_record,
     fill_days,
+    find_group_problem,
     format_csv_header,
     format_csv_rows,
     group_totals,
@@ -34,11 +35,11 @@ from dragoman.operate.usage.reports import (
     parse_span,
     read_quotas,
 )
-from dragoman.store.usage_rows import RECORD_NAMES, GroupBy, UsageRow, UsageSpan
+from dragoman.store.usage_rows import RECORD_NAMES, UsageRow, UsageSpan
 from dragoman.store.usage_rows import make_record as row_as_record
 from dragoman.upstreams.account_state import Quota
 
-GROUPS = ("day", *(by for by in get_args(GroupBy) if by != "all"))
+OFFERED = ("day", *(by for by in GROUPS if by != "all"), "tag:NAME")
 ROW_HEADINGS = ("TIME", "CLIENT", "ROUTE", "OUTCOME", "INPUT", "OUTPUT", "COST", "FIRST", "TOOK")
 PLAN_HEADINGS = ("PROVIDER", "PLAN", "WHAT", "USED", "LIMIT", "RESET ON")
 PLAN_BAR_WIDTH = 20
@@ -52,8 +53,22 @@ SPARKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
+def _check_group(context: click.Context, parameter: click.Parameter, by: str) -> str:
+    problem = "by" if by == "all" else find_group_problem(by, ("day",))
+    if problem is not None:
+        raise click.BadParameter(f"expected one of {', '.join(OFFERED)}, got {by[:80]!r}")
+    return by
+
+
 @click.command("usage")
-@click.option("--by", type=click.Choice(GROUPS), default="day", show_default=True, help="What to group by.")
+@click.option(
+    "--by",
+    metavar=f"[{'|'.join(OFFERED)}]",
+    callback=_check_group,
+    default="day",
+    show_default=True,
+    help="What to group by.",
+)
 @click.option(
     "--since",
     metavar="WHEN",
@@ -197,8 +212,15 @@ COLUMNS = (
     Column(
         "CREDITS", lambda total, whole: f"{total.credits:,.2f}" if total.credits else "–", lambda whole: whole.credits
     ),
+    Column(
+        "CACHE",
+        lambda total, whole: NONE if total.cache_share is None else f"{100 * total.cache_share:.0f}%",
+        lambda whole: whole.cache_possible_tokens,
+    ),
+    Column("SAVED", lambda total, whole: format_saved(total), lambda whole: whole.cache_saved_nano_usd),
     Column("COST", lambda total, whole: format_cost(total, whole), lambda whole: True),
 )
+LEFT_OUT = (frozenset(("SAVED",)), frozenset(("SAVED", "CACHE")))  # where names would be cut
 TOKEN_KINDS: tuple[tuple[str, Callable[[Total], int]], ...] = (
     ("fresh input", lambda whole: whole.fresh_input_tokens),
     ("cache reads", lambda whole: whole.cache_read_tokens),
@@ -227,6 +249,9 @@ def render_notes(whole: Total) -> list[str]:
         share = 100 * whole.estimated_tokens / max(1, whole.tokens)
         tokens = count(whole.estimated_tokens, "token")
         lines.append(f"{count(whole.estimated, 'request')} with estimated counts: {tokens}, {share:.1f} % of all.")
+    if whole.cache_share is not None:
+        had = f"{100 * whole.cache_share:.0f} % of what they could have had"
+        lines.append(f"Prompt caches had {had}, and saved {format_saved(whole)}.")
     if whole.derived:
         lines.append(f"{count(whole.derived, 'request')} with counts derived from the upstream's context use.")
     return lines
@@ -240,6 +265,12 @@ def format_cost(total: Total, whole: Total) -> str:
     is_tiny = 0 < total.cost_nano_usd < 10 ** (9 - places)
     text = f"<${10**-places:.{places}f}" if is_tiny else f"${total.dollars:,.{places}f}"
     return text + ("+" if total.unpriced else "")
+
+
+def format_saved(total: Total) -> str:
+    """Return what prompt caches have saved in dollars; less than nothing where they were written and not read."""
+    places = 2 if abs(total.saved_dollars) >= 10 else 4
+    return f"{'-' if total.cache_saved_nano_usd < 0 else ''}${abs(total.saved_dollars):,.{places}f}"
 
 
 def draw_bar(part: int, most: int, width: int) -> str:
@@ -265,14 +296,18 @@ def _title(span: UsageSpan) -> str:
 
 
 def _table(totals: Sequence[Total], by: str, whole: Total) -> list[str]:
-    columns = [column for column in COLUMNS if column.is_shown(whole)]
     shown = [*totals, whole] if len(totals) > 1 else totals
-    cells = [[column.heading for column in columns]]
-    cells += [[column.format(total, whole) for column in columns] for total in shown]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     names = [by.upper(), *(remove_control(total.label) for total in shown)]
-    room = WIDTH - sum(len(GAP) + width for width in widths)
-    width = min(max(map(len, names)), max(MIN_NAME_WIDTH, room))
+    longest = max(map(len, names))
+    for left_out in (frozenset(), *LEFT_OUT):
+        columns = [column for column in COLUMNS if column.is_shown(whole) and column.heading not in left_out]
+        cells = [[column.heading for column in columns]]
+        cells += [[column.format(total, whole) for column in columns] for total in shown]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        room = WIDTH - sum(len(GAP) + width for width in widths)
+        if longest <= room:
+            break
+    width = min(longest, max(MIN_NAME_WIDTH, room))
     charts = ["", *_charts(totals, by, whole, room - width - len(GAP)), ""]
     return [
         GAP.join([pad(fit(name, width), width), *map(str.rjust, line, widths), chart]).rstrip()

@@ -24,6 +24,7 @@ from dragoman.config.environment import (
     parse_dotenv,
     read_environment,
 )
+from dragoman.config.limit_sections import read_limits, read_teams
 from dragoman.config.problems import ConfigError, Key, Problem, list_known, suggest
 from dragoman.config.providers import read_providers
 from dragoman.config.proxies import read_proxies
@@ -61,7 +62,7 @@ from dragoman.config.urls import split_url
 FILE_NAME = "dragoman.toml"
 SECTIONS = (
     *("server", "retry", "debug", "store", "fetch", "responses", "effort", "tools", "console"),
-    *("providers", "models", "prices"),
+    *("providers", "models", "prices", "limits", "teams"),
 )
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"
@@ -193,6 +194,8 @@ def _check(tree: Tree, found: EnvironmentSettings, source: ConfigSource) -> Conf
         providers=providers or {"echo": ProviderConfig(name="echo", kind="echo")},
         models=_read_models(tree, providers),
         prices=_read_prices(tree),
+        limits=read_limits(tree, tuple(providers)),
+        teams=read_teams(tree),
         client_key=found.client_key,
         origins=tree.origins(),
         warnings=tuple(tree.warnings),

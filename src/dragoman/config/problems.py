@@ -93,9 +93,9 @@ def _count_edits(one: str, other: str) -> int:
     return row[-1]
 
 
-def list_known(names: Iterable[str]) -> str:
-    """Return the known keys, for the message about an unknown one."""
-    return f"; known keys: {', '.join(names)}"
+def list_known(names: Iterable[str], what: str = "keys") -> str:
+    """Return the known names, for the message about an unknown one."""
+    return f"; known {what}: {', '.join(names)}"
 
 
 def quote_choices(choices: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from dragoman.config.presets import (
 )
 from dragoman.config.problems import Key, format_key, quote_choices
 from dragoman.config.proxies import NO_PROXY, parse_proxy
-from dragoman.config.secret import SecretSource
+from dragoman.config.secret import STORE, SecretSource
 from dragoman.config.settings import (
     CodexProviderConfig,
     CopilotProviderConfig,
@@ -35,6 +35,9 @@ from dragoman.config.tree import PlacedTable, Raw, Tree, build_struct, expand, e
 
 KINDS: tuple[str, ...] = get_args(ProviderKind)
 INTERNAL_FIELDS = frozenset({"name", "extra_credentials", "preset"})
+PICKER_NAME = "claude-code"  # before the names of models that Claude Code's picker would not show
+STORED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+WRONG_STORED_NAME = "expected a name of 1 to 64 letters, digits, dots, hyphens and underscores"
 PROVIDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 GATEWAY_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade"})
@@ -87,6 +90,8 @@ def _read_provider(tree: Tree, name: str, home: Path, environ: Mapping[str, str]
         return None
     if not PROVIDER_NAME.fullmatch(name):
         tree.problem(key, "a provider's name may contain only letters, digits, dots, hyphens and underscores")
+    if name == PICKER_NAME:
+        tree.problem(key, f"{PICKER_NAME}/ is the prefix of models in Claude Code's picker: choose another name")
     before = len(tree.problems)
     named = _read_kind(tree, key, table)
     if named is None:
@@ -111,6 +116,7 @@ def _read_provider(tree: Tree, name: str, home: Path, environ: Mapping[str, str]
     _read_addresses(section, kind, fields, adds_version=preset is None or preset.has_version)
     _expand_paths(tree, key, fields, home)
     _check_headers(tree, key, fields.get("headers"))
+    _check_stored_names(section, fields, extra)
     if fields.get("quirks") and kind != "openai-compatible":
         tree.problem((*key, "quirks"), 'this key exists only for providers of kind "openai-compatible"; remove it')
     fields |= {"name": name, "preset": "" if preset is None else named}
@@ -248,7 +254,7 @@ def _expand_paths(tree: Tree, key: Key, fields: dict[str, object], home: Path) -
     for name, value in fields.items():
         base = tree.origin((*key, name)).base
         if isinstance(value, Path):
-            fields[name] = expand(str(value), base, home)
+            fields[name] = _expand_path(str(value), base, home)
         elif isinstance(value, SecretSource):
             fields[name] = expand_source(value, base, home)
         elif name == "headers" and isinstance(value, dict):
@@ -343,8 +349,37 @@ def _check_list(tree: Tree, key: Key, table: Raw) -> list[str]:
     return values
 
 
+def find_stored_name(credential: Credential | None) -> str | None:
+    """Return the name of the credential in the store that a setting names."""
+    if credential is None:
+        return None
+    text = credential.text if isinstance(credential, SecretSource) else str(credential)
+    return text.removeprefix(STORE) if text.startswith(STORE) else None
+
+
+def _check_stored_names(section: PlacedTable, fields: Mapping[str, object], extra: tuple[Credential, ...]) -> None:
+    """Check the names of credentials in the store, and that nothing else is looked up there."""
+    for name, value in fields.items():
+        for source in value.values() if isinstance(value, dict) else (value,):
+            stored = find_stored_name(source) if isinstance(source, SecretSource | Path) else None
+            if stored is None:
+                continue
+            if name != "credentials":
+                section.problem(name, f'"{STORE}NAME" is only for "credentials"')
+            elif not STORED_NAME.fullmatch(stored):
+                section.problem(name, f"after {STORE}, {WRONG_STORED_NAME}")
+    for credential in extra:
+        stored = find_stored_name(credential)
+        if stored is not None and not STORED_NAME.fullmatch(stored):
+            section.problem("credentials", f"after {STORE}, {WRONG_STORED_NAME}")
+
+
+def _expand_path(text: str, base: Path, home: Path) -> Path:
+    return Path(text) if text.startswith(STORE) else expand(text, base, home)
+
+
 def _read_path(tree: Tree, key: Key, text: str, home: Path) -> Credential:
-    return expand(text, tree.origin(key).base, home)
+    return _expand_path(text, tree.origin(key).base, home)
 
 
 def _read_source(tree: Tree, key: Key, text: str, home: Path) -> Credential:

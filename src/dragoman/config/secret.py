@@ -49,6 +49,9 @@ class Secret:
         raise TypeError("a secret is not pickled")
 
 
+STORE = "store:"  # a credential in the store, sealed, by its name
+
+
 class SecretSource:
     """The source of a secret, and the place in the configuration that names it."""
 
@@ -64,7 +67,7 @@ class SecretSource:
     @property
     def is_literal(self) -> bool:
         """Whether the secret itself is in the configuration, so that it changes only with it."""
-        return self.scheme not in ("env", "file")
+        return self.scheme not in ("env", "file", "store")
 
     @property
     def text(self) -> str:
@@ -75,7 +78,7 @@ class SecretSource:
         return f"SecretSource({self})"
 
     def __str__(self) -> str:
-        return self._text if self._text.startswith(("env:", "file:")) else "***"
+        return "***" if self.is_literal else self._text
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SecretSource):

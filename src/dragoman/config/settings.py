@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
+from dragoman.config.limits import LimitValues
 from dragoman.config.problems import quote_choices, suggest
 from dragoman.config.secret import Secret, SecretSource
 
@@ -25,7 +26,7 @@ Name = Annotated[str, Meta(min_length=1)]
 class HttpRule(Enum):
     """Why a setting cannot be changed over HTTP; `operate/configuration/change.py` enforces it."""
 
-    FILE_ONLY = "it names a program, a file or a database"
+    FILE_ONLY = "it names a program, a file, a database or a webhook"
     ACCOUNT = "it names a stored account, which is used even where it is not set"
     ADDRESS = "credentials are sent there"  # only with credentials that are written anew
 
@@ -343,6 +344,41 @@ class PriceOverride(Struct, frozen=True):
     output: Dollars
     cache_read: Dollars | None = None
     cache_write: Dollars | None = None
+    request: Dollars | None = None  # for each request, where a path is not charged by tokens
+
+
+BudgetMode = Literal["estimate", "strict"]
+OutageMode = Literal["closed", "open"]
+
+
+class ProviderLimits(LimitValues, frozen=True, kw_only=True):
+    """The limits of all requests to some providers together."""
+
+    names: Annotated[tuple[Name, ...], Meta(min_length=1)]
+
+
+class LimitSettings(LimitValues, frozen=True, kw_only=True):
+    """The limits of all requests together, of each user and key that has none of its own, and of providers."""
+
+    wait_s: Wait = 30.0  # how long a request waits in line while only reservations are in its way
+    budget: BudgetMode = "estimate"
+    on_outage: OutageMode = "closed"  # what happens to requests while it cannot be known what was spent
+    time_zone: Name = "UTC"
+    webhook: Annotated[Name | None, HttpRule.FILE_ONLY] = None
+    user: LimitValues = LimitValues()
+    key: LimitValues = LimitValues()
+    providers: tuple[ProviderLimits, ...] = ()
+
+
+class TeamSettings(Struct, frozen=True, kw_only=True):
+    """A team: its members' names, limits of all of them together and of each, and the models that they may use."""
+
+    name: Name
+    members: tuple[Name, ...] = ()
+    limits: LimitValues = LimitValues()
+    each_user: LimitValues = LimitValues()
+    models: tuple[Name, ...] = ()
+    providers: tuple[Name, ...] = ()
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -360,6 +396,8 @@ class Config(Struct, frozen=True, kw_only=True):
     providers: dict[str, ProviderConfig]
     models: tuple[ModelRoute, ...]
     prices: tuple[PriceOverride, ...] = ()
+    limits: LimitSettings = LimitSettings()
+    teams: tuple[TeamSettings, ...] = ()
     client_key: Secret | None
     source: Path | None = None
     origins: dict[str, str]

@@ -236,9 +236,16 @@ def build_struct(model: type[S], fields: Mapping[str, object]) -> S:
 
 
 def read_fields(
-    tree: Tree, key: Key, model: type[Struct], internal: frozenset[str] = frozenset()
+    tree: Tree,
+    key: Key,
+    model: type[Struct],
+    internal: frozenset[str] = frozenset(),
+    nested: frozenset[str] = frozenset(),
 ) -> dict[str, object] | None:
-    """Check a table against the fields of a struct; None if it has problems, which are noted in the tree."""
+    """Check a table against the fields of a struct; None if it has problems, which are noted in the tree.
+
+    `internal` are no keys of the file, `nested` are keys that the caller reads.
+    """
     table = table_at(tree, key)
     if table is None:
         return None
@@ -249,6 +256,8 @@ def read_fields(
             tree.problem((*key, name), f"unknown key{suggest(name, list(known)) or list_known(known)}")
     fields: dict[str, object] = {}
     for name, info in known.items():
+        if name in nested:
+            continue
         if name in table:
             fields[info.name] = _convert(tree, (*key, name), table[name], info)
         elif info.required:
@@ -311,6 +320,7 @@ def _explain(message: str, value: object, expected: object) -> str:
             likely = suggest(item, choices) if isinstance(item, str) else ""
             return f"expected one of {quote_choices(choices)}{_describe_number(expected)}, got {_show(item)}{likely}"
     message, _, where = message.partition(" - at `$")
+    message = message.replace(" | null`", "`")
     for name, words in READABLE.items():
         message = message.replace(f"`{name}`", words)
     message = message.replace("`", "").replace(" | nothing", "")

@@ -10,6 +10,7 @@ const ALL = [
   { name: "models", title: "Models", key: "m", scope: "models:read" },
   { name: "accounts", title: "Accounts", key: "a", scope: "accounts:read" },
   { name: "keys", title: "Keys", key: "k", scope: "keys:read" },
+  { name: "budgets", title: "Budgets", key: "b", scope: "limits:read" },
   { name: "settings", title: "Settings", key: "s", scope: "config:read" },
   { name: "doctor", title: "Doctor", key: "d", scope: "doctor:run" },
   { name: "connect", title: "Connect", key: "c", scope: "models:read", own: true },

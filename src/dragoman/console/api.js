@@ -122,11 +122,11 @@ export async function get(path, query = {}, signal) {
   return (await send("GET", text ? `${path}?${text}` : path, undefined, { signal })).json();
 }
 
-/** All pages of a list. @param {string} path @param {string} name of the list @returns {Promise<any>} the last page, with all items */
-export async function getAll(path, name) {
+/** All pages of a list. @param {string} path @param {string} name of the list @param {Record<string, string | number>} [query] @returns {Promise<any>} the last page, with all items */
+export async function getAll(path, name, query = {}) {
   const items = [];
   for (let cursor = null; ;) {
-    const page = await get(path, { cursor });
+    const page = await get(path, { ...query, cursor });
     items.push(...page[name]);
     cursor = page.next;
     if (!cursor) return { ...page, [name]: items };

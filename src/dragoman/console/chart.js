@@ -1,6 +1,8 @@
-// Charts of our own: stacked bars over time, and a meter. A table with the same numbers stands beside every chart.
+// Charts of our own: stacked bars over time, and meters. A table with the same numbers stands beside every chart.
 
 import { h, s } from "./dom.js";
+import { ago, number } from "./format.js";
+import { plain } from "./text.js";
 
 const NARROWEST = 240;
 const HEIGHT = 180;
@@ -67,4 +69,11 @@ export function meter(share, label) {
   const colour = share >= 0.95 ? "bad-fill" : share >= 0.8 ? "warn-fill" : "fill";
   return s("svg.meter", { viewBox: "0 0 100 4", preserveAspectRatio: "none", role: "img", "aria-label": label },
     s("rect.back", { width: 100, height: 4 }), s(`rect.${colour}`, { width, height: 4 }));
+}
+
+/** What is used of a plan, as of the last response. @param {any} limits */
+export function planWindows(limits) {
+  return [limits?.plan ? h("p.soft", null, `Plan: ${plain(limits.plan)}`) : null,
+    ...Object.entries(limits?.windows || {}).map(([name, window]) => h("div", null, h("p", null, `${plain(name)}: `, window.unlimited ? "unlimited" : `${number(window.used_percent)} % used`, window.resets_at ? `, starts anew ${ago(window.resets_at * 1000)}` : ""),
+      window.unlimited || window.used_percent === null ? null : meter(window.used_percent / 100, `${plain(name)}: ${number(window.used_percent)} % used`)))];
 }

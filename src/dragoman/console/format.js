@@ -34,10 +34,11 @@ export function duration(milliseconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-/** @param {number | null | undefined} usd */
+/** @param {number | null | undefined} usd @returns {string} */
 export function money(usd) {
   if (usd === null || usd === undefined) return "no price";
   if (usd === 0) return "$0";
+  if (usd < 0) return `−${money(-usd)}`;
   return usd < 0.01 ? `$${usd.toFixed(5)}` : usd >= 1 && usd < 100 ? `$${usd.toFixed(2)}` : usd < 1 ? `$${usd.toFixed(3)}` : `$${count.format(usd)}`;
 }
 

@@ -1,7 +1,7 @@
 // The words and signs of states, outcomes and routes: the same ones on every page.
 
 import { h } from "./dom.js";
-import { duration, money, tokens } from "./format.js";
+import { duration, money, number, percent, tokens } from "./format.js";
 import { plain, quote } from "./text.js";
 
 /** @type {Record<string, [string, string]>} state -> sign, colour */
@@ -66,4 +66,24 @@ export function modelCell(row) {
 /** @param {any} row */
 export function rowHint(row) {
   return `${plain(row.client || "unknown client")}, ${protocols(row)}, ${duration(row.duration_ms)}`;
+}
+
+/** One word: whether the cache had what it could; empty if that is not known. @param {any} row */
+export function cacheWord(row) {
+  if (row.cache_miss) return plain(row.cache_miss);
+  return row.cache_possible_tokens > 0 || row.cache_read_tokens > 0 ? "hit" : "";
+}
+
+/** The same in a sentence. @param {any} row */
+export function cacheText(row) {
+  if (!cacheWord(row)) return "";
+  const possible = row.cache_possible_tokens === null || row.cache_possible_tokens === undefined ? "" : ` of ${number(row.cache_possible_tokens)} possible`;
+  const saved = row.cache_saved_nano_usd ? `, saved ${money(row.cache_saved_nano_usd / 1e9)}` : "";
+  const why = row.cache_miss ? `; miss: ${plain(row.cache_miss)}${row.cache_miss_path ? ` at ${plain(row.cache_miss_path)}` : ""}` : "";
+  return `read ${number(row.cache_read_tokens || 0)}${possible} tokens${saved}${why}`;
+}
+
+/** How much of what caches could have had they had. @param {any} sum */
+export function cacheShare(sum) {
+  return sum.cache_possible_tokens ? percent(sum.cache_had_tokens, sum.cache_possible_tokens) : "–";
 }

@@ -10,7 +10,11 @@ class AdminError(Exception):
 
 
 class InvalidArgument(AdminError):
-    """An argument cannot be used as it is."""
+    """An argument cannot be used as it is. `field` is its name, where it is one of several."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class NotFound(AdminError):
@@ -19,3 +23,7 @@ class NotFound(AdminError):
 
 class Conflict(AdminError):
     """What should be created exists already."""
+
+
+class VersionMismatch(AdminError):
+    """What should be changed was changed since the caller has read it."""

@@ -16,13 +16,17 @@ from msgspec import Struct, field
 
 from dragoman.config.secret import Secret
 from dragoman.config.settings import CONSOLE_VARIABLE, Config, find_console_state, is_loopback
-from dragoman.net.client import ConnectionLost, HttpClient, SizeLimitExceeded, UpstreamTimeout
-from dragoman.operate import AdminError, Conflict, InvalidArgument, NotFound
-from dragoman.operate.gateway.running_gateway import GatewayClient, GatewayRefused, accepts_key
+from dragoman.operate import AdminError, Conflict, InvalidArgument, NotFound, VersionMismatch
+from dragoman.operate.admin_access import open_admin
+from dragoman.operate.admin_access import open_keyring as open_keyring
+from dragoman.operate.gateway.running_gateway import GatewayClient, accepts_key
+from dragoman.operate.key_fields import KeyFields, check_grant, describe_fields, describe_grant, make_change
 from dragoman.store import open_store
+from dragoman.store.audit import AuditRow, make_audit_row
+from dragoman.store.client_keys import KeyChange
 from dragoman.tenancy.console_sessions import ConsoleSessions, console_address
 from dragoman.tenancy.keys import CLIENT_GRANT, CreatedKey, Grant, KeyId, Keyring, KeyRow, NameTaken, UnknownKey
-from dragoman.translate.framing.jsonread import JSON_ERRORS
+from dragoman.tenancy.policies import CaptureSetting, KeySettings, encode_settings
 
 ACCEPT_TIMEOUT_S = 5.0
 ACCEPT_POLL_S = 0.1
@@ -30,7 +34,6 @@ MAX_GRACE_S = 7 * 86_400
 DEFAULT_GRACE_S = 86_400
 REVOKE_S = 0.8  # longer than the pause between two reads of the store by a gateway
 PATH = "/api/v1/keys"
-NO_ADMIN_STATUSES = (401, 403, 404)  # the key in this shell is not an admin's there, or the gateway has no such path
 NO_OWNER = (
     "Signing in needs the owner's key. Set $DRAGOMAN_API_KEY to the key that the gateway was started with, "
     "or open {root}/console and sign in with a key."
@@ -44,21 +47,12 @@ class KeyAcceptance(Struct, frozen=True):
     is_accepted: bool
 
 
-class VersionMismatch(AdminError):
-    """The key was changed since the caller has read it."""
-
-
-@asynccontextmanager
-async def open_keyring(config: Config) -> AsyncIterator[Keyring]:
-    """Open the keys of the configured store."""
-    async with await open_store(config.store.url) as store:
-        yield Keyring(store)
-
-
-async def create_key(keyring: Keyring, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey:
+async def create_key(
+    keyring: Keyring, name: str | None, grant: Grant = CLIENT_GRANT, audit: AuditRow | None = None
+) -> CreatedKey:
     """Create a key; without a name it becomes key-1, key-2 and so on."""
     try:
-        return await keyring.create(name if name is not None else await choose_name(keyring), grant)
+        return await keyring.create(name if name is not None else await choose_name(keyring), grant, audit)
     except NameTaken as taken:
         raise Conflict(
             f'A key named "{taken}" exists already. Choose another name, or revoke that key first.'
@@ -67,21 +61,47 @@ async def create_key(keyring: Keyring, name: str | None, grant: Grant = CLIENT_G
         raise InvalidArgument(str(error)) from error
 
 
-async def revoke_key(keyring: Keyring, name_or_id: str, version: int | None = None) -> KeyRow:
-    """Revoke a key; gateways that use the same store reject it within REVOKE_S."""
+async def change_key(
+    keyring: Keyring, row: KeyRow, change: KeyChange, version: int | None = None, audit: AuditRow | None = None
+) -> KeyRow:
+    """Change a key that is still as in `row`, and as the caller knows it, if that says a version."""
     try:
-        return await keyring.revoke(name_or_id, version)
+        if version not in (None, row.version):
+            raise UnknownKey(row.id)
+        return await keyring.change(row, change, audit)
+    except UnknownKey as unknown:
+        raise await _explain_unknown(keyring, row.id) from unknown
+
+
+async def revoke_key(
+    keyring: Keyring,
+    name_or_id: str,
+    version: int | None = None,
+    audit: AuditRow | None = None,
+    *,
+    ends_requests: bool = False,
+) -> KeyRow:
+    """Revoke a key; gateways that use the same store reject it within REVOKE_S, and end its requests if they are to."""
+    try:
+        return await keyring.revoke(name_or_id, version, audit, ends_requests=ends_requests)
     except UnknownKey as unknown:
         raise await _explain_unknown(keyring, name_or_id) from unknown
 
 
-async def rotate_key(keyring: Keyring, name_or_id: str, grace_s: int, version: int | None = None) -> CreatedKey:
+def describe_revocation(row: KeyRow, ends_requests: bool) -> dict[str, object]:
+    """Return what the audit log has of a revocation."""
+    return {"name": row.name, "now": True} if ends_requests else {"name": row.name}
+
+
+async def rotate_key(
+    keyring: Keyring, name_or_id: str, grace_s: int, version: int | None = None, audit: AuditRow | None = None
+) -> CreatedKey:
     """Give a key a new secret; the old one is accepted for another `grace_s`, 0 to MAX_GRACE_S."""
     if not 0 <= grace_s <= MAX_GRACE_S:
         raise InvalidArgument(f"The grace must be between 0 and {MAX_GRACE_S} seconds (7 days), not {grace_s}.")
     row = await find_valid_key(keyring, name_or_id)
     try:
-        return await keyring.rotate(row, grace_s, version)
+        return await keyring.rotate(row, grace_s, version, audit)
     except UnknownKey as unknown:
         raise await _explain_unknown(keyring, name_or_id) from unknown
 
@@ -140,8 +160,10 @@ async def choose_name(keyring: Keyring) -> str:
 
 class KeyAccess(Protocol):
     async def create(self, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey: ...
+    async def change(self, name_or_id: str, fields: KeyFields) -> KeyRow: ...
     async def list(self) -> tuple[KeyRow, ...]: ...
-    async def revoke(self, name_or_id: str) -> KeyRow: ...
+    async def find(self, name_or_id: str) -> KeyRow: ...
+    async def revoke(self, name_or_id: str, *, ends_requests: bool = False) -> KeyRow: ...
     async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey: ...
 
 
@@ -151,16 +173,34 @@ class StoredKeys(Struct, frozen=True):
     keyring: Keyring
 
     async def create(self, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey:
-        return await create_key(self.keyring, name, grant)
+        await self.keyring.refresh()
+        check_grant(self.keyring.policies, grant)
+        name = name if name is not None else await choose_name(self.keyring)
+        audit = make_audit_row("keys.create", name, describe_grant(grant))
+        return await create_key(self.keyring, name, grant, audit)
+
+    async def change(self, name_or_id: str, fields: KeyFields) -> KeyRow:
+        await self.keyring.refresh()
+        row = await find_valid_key(self.keyring, name_or_id)
+        change = make_change(self.keyring.policies, row, fields)
+        audit = make_audit_row("keys.change", row.id, {"name": row.name} | describe_fields(fields))
+        return await change_key(self.keyring, row, change, audit=audit)
 
     async def list(self) -> tuple[KeyRow, ...]:
         return await self.keyring.list()
 
-    async def revoke(self, name_or_id: str) -> KeyRow:
-        return await revoke_key(self.keyring, name_or_id)
+    async def find(self, name_or_id: str) -> KeyRow:
+        return await find_valid_key(self.keyring, name_or_id)
+
+    async def revoke(self, name_or_id: str, *, ends_requests: bool = False) -> KeyRow:
+        row = await find_valid_key(self.keyring, name_or_id)
+        audit = make_audit_row("keys.revoke", row.id, describe_revocation(row, ends_requests))
+        return await revoke_key(self.keyring, row.id, audit=audit, ends_requests=ends_requests)
 
     async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey:
-        return await rotate_key(self.keyring, name_or_id, grace_s)
+        row = await find_valid_key(self.keyring, name_or_id)
+        audit = make_audit_row("keys.rotate", row.id, {"name": row.name, "grace_s": grace_s})
+        return await rotate_key(self.keyring, row.id, grace_s, audit=audit)
 
 
 class RemoteKeys(Struct, frozen=True):
@@ -175,9 +215,13 @@ class RemoteKeys(Struct, frozen=True):
             "scopes": sorted(grant.scopes),
             "expires_at": grant.expires_at,
         }
-        if grant.default_thinking is not None:  # which older gateways do not know
-            body["default_thinking"] = grant.default_thinking
+        # What older gateways do not know is sent only if it is set.
+        body |= {name: value for name, value in describe_grant(grant).items() if name not in body and value}
         return _parse_created(await self.gateway.write("POST", PATH, body))
+
+    async def change(self, name_or_id: str, fields: KeyFields) -> KeyRow:
+        path = f"{PATH}/{quote(name_or_id, safe='')}"
+        return msgspec.json.decode(await self.gateway.write("PATCH", path, fields), type=_Key).row
 
     async def list(self) -> tuple[KeyRow, ...]:
         keys: list[KeyRow] = []
@@ -188,8 +232,12 @@ class RemoteKeys(Struct, frozen=True):
             keys += [key.row for key in page.keys]
         return tuple(keys)
 
-    async def revoke(self, name_or_id: str) -> KeyRow:
-        body = await self.gateway.write("DELETE", f"{PATH}/{quote(name_or_id, safe='')}")
+    async def find(self, name_or_id: str) -> KeyRow:
+        return msgspec.json.decode(await self.gateway.get(f"{PATH}/{quote(name_or_id, safe='')}"), type=_Key).row
+
+    async def revoke(self, name_or_id: str, *, ends_requests: bool = False) -> KeyRow:
+        query = "?now=1" if ends_requests else ""
+        body = await self.gateway.write("DELETE", f"{PATH}/{quote(name_or_id, safe='')}{query}")
         return msgspec.json.decode(body, type=_Key).row
 
     async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey:
@@ -199,35 +247,9 @@ class RemoteKeys(Struct, frozen=True):
 
 @asynccontextmanager
 async def open_key_access(config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[KeyAccess]:
-    """Use the running gateway, if the key in this shell may administer it, else the configured store.
-
-    A gateway that the user named is used in any case; raises AdminError if this shell has no key for it.
-    """
-    async with HttpClient() as http:
-        if named and root is not None:
-            if config.client_key is None:
-                raise AdminError(f"The owner's key of {root} is needed: set $DRAGOMAN_API_KEY.")
-            yield RemoteKeys(GatewayClient(root, config.client_key.reveal(), http))
-        elif (remote := await _find_remote(config, root, http)) is not None:
-            yield remote
-        else:
-            async with open_keyring(config) as keyring:
-                yield StoredKeys(keyring)
-
-
-async def _find_remote(config: Config, root: str | None, http: HttpClient) -> RemoteKeys | None:
-    if root is None or config.client_key is None:
-        return None
-    remote = RemoteKeys(GatewayClient(root, config.client_key.reveal(), http))
-    try:
-        await remote.list()
-    except GatewayRefused as refused:
-        if refused.status in NO_ADMIN_STATUSES:
-            return None
-        raise
-    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, *JSON_ERRORS):
-        return None
-    return remote
+    """Use the keys of the running gateway, if the key in this shell may administer it, else of the configured store."""
+    async with open_admin(config, root, PATH, named=named) as admin:
+        yield StoredKeys(admin) if isinstance(admin, Keyring) else RemoteKeys(admin)
 
 
 class _Key(Struct):
@@ -246,6 +268,15 @@ class _Key(Struct):
     expires_at: int | None = None
     old_secret_until: int | None = None
     default_thinking: str | int | None = None
+    user: str = ""
+    team: str = ""
+    models: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
+    default_model: str = ""
+    strict: bool = False
+    capture: CaptureSetting = "all"
+    max_output_tokens: int | None = None
+    metadata: dict[str, str] = {}
     secret: str = ""
 
     @property
@@ -264,6 +295,9 @@ class _Key(Struct):
             old_secret_until=self.old_secret_until,
             version=self.version,
             default_thinking=None if self.default_thinking is None else str(self.default_thinking),
+            user=self.user,
+            team=self.team,
+            settings=encode_settings(msgspec.convert(msgspec.to_builtins(self), KeySettings)),
         )
 
 

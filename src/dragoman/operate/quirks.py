@@ -1,14 +1,16 @@
 """What the gateway has learnt from rejections: list it, and forget it."""
 
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from msgspec import Struct
 
 from dragoman.config.settings import Config
 from dragoman.store import open_store
-from dragoman.store.learned_rules import RULE_LIFE_S, RuleRow
+from dragoman.store.store import Store
 from dragoman.tenancy.keys import ENVIRONMENT_KEY
+from dragoman.upstreams.learned_quirks import Learned
 
 
 class LearnedRule(Struct, frozen=True):
@@ -28,10 +30,18 @@ async def list_learned(config: Config) -> list[LearnedRule]:
     store = await open_store(config.store.url)
     try:
         rows = await store.list_rules(int(time.time()))
-        names = {str(key.id): key.name for key in await store.list_keys()}
+        learned = [
+            Learned(row.tenant, row.provider, row.rule, row.path, row.model, float(row.learnt_at)) for row in rows
+        ]
+        return await describe_rules(learned, store)
     finally:
         await store.close()
-    return [_describe(row, names) for row in rows]
+
+
+async def describe_rules(rules: Iterable[Learned], store: Store) -> list[LearnedRule]:
+    """Return rules as they are shown. Raises StoreError."""
+    names = {str(key.id): key.name for key in await store.list_keys()}
+    return [_describe(rule, names) for rule in rules]
 
 
 async def forget_learned(config: Config, provider: str | None) -> int:
@@ -43,10 +53,8 @@ async def forget_learned(config: Config, provider: str | None) -> int:
         await store.close()
 
 
-def _describe(row: RuleRow, names: dict[str, str]) -> LearnedRule:
-    is_environment = row.tenant.startswith(f"{ENVIRONMENT_KEY}:")
-    key = "$DRAGOMAN_API_KEY" if is_environment else names.get(row.tenant, row.tenant)
-    learnt, until = (
-        datetime.fromtimestamp(moment, UTC).isoformat() for moment in (row.learnt_at, row.learnt_at + RULE_LIFE_S)
-    )
-    return LearnedRule(row.rule, row.path, row.provider, row.model, key, learnt, until)
+def _describe(rule: Learned, names: dict[str, str]) -> LearnedRule:
+    is_environment = rule.tenant.startswith(f"{ENVIRONMENT_KEY}:")
+    key = "$DRAGOMAN_API_KEY" if is_environment else names.get(rule.tenant, rule.tenant)
+    learnt, until = (datetime.fromtimestamp(int(moment), UTC).isoformat() for moment in (rule.time, rule.until))
+    return LearnedRule(rule.rule, rule.path, rule.provider, rule.model, key, learnt, until)

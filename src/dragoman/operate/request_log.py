@@ -7,7 +7,8 @@ from functools import lru_cache
 
 import msgspec
 
-from dragoman.proxy.outcome import CANCELLED, OK, Outcome, OutcomeObserver
+from dragoman.operate.prices import Pricing
+from dragoman.proxy.outcome import CANCELLED, OK, Outcome
 from dragoman.translate.framing.redaction import MAX_LINE_BYTES, cut_text, one_line
 from dragoman.translate.hub.usage import Usage
 
@@ -18,9 +19,11 @@ LONG_TEXTS = frozenset(("provider", "model", "requested_model", "route", "error_
 EMPTY = (None, "", ())
 CACHE_SIZE = 1024  # models and clients, of which there are few
 
+FormatLine = Callable[[Outcome, Pricing | None], str]
 
-def format_text(outcome: Outcome) -> str:
-    """Return the line as text; texts that clients or upstreams chose are redacted."""
+
+def format_text(outcome: Outcome, pricing: Pricing | None = None) -> str:
+    """Return the line as text, without its cost; texts that clients or upstreams chose are redacted."""
     usage, seconds, request_id = outcome.usage, outcome.duration_s, outcome.request_id
     ttft = outcome.ttft_s if outcome.stream else None
     upstream_protocol = "" if outcome.passthrough else outcome.upstream_protocol
@@ -59,17 +62,25 @@ def _format_client(key: str, client: str) -> str:
     return f" key={key or '-'} client={one_line(client) or '-'}"
 
 
-def format_json(outcome: Outcome) -> str:
+def format_json(outcome: Outcome, pricing: Pricing | None = None) -> str:
     """Return the line as JSON, with the same redaction; empty and unknown fields are omitted."""
     usage = outcome.usage or Usage()
+    cost = outcome.charged_nano if pricing is None else pricing.cost_nano(outcome)
     known = outcome.usage is not None
-    ttft = outcome.ttft_s
+    ttft, origin, cache = outcome.ttft_s, outcome.origin, outcome.cache_use
     fields: dict[str, object] = {
         "time": format_time(outcome.started_at + outcome.duration_s),
         "level": "info",
         "logger": LOGGER,
         "request_id": outcome.request_id if is_own_id(outcome.request_id) else one_line(outcome.request_id),
         "key": outcome.key,
+        "user": _clean(outcome.user),
+        "team": _clean(outcome.team),
+        "session": _clean(origin.session),
+        "agent": _clean(origin.agent),
+        "parent_agent": _clean(origin.parent_agent),
+        "tags": _clean(outcome.tags),
+        "lease": outcome.lease,
         "client": _clean(outcome.client),
         "client_protocol": outcome.client_protocol,
         "upstream_protocol": outcome.upstream_protocol,
@@ -81,10 +92,16 @@ def format_json(outcome: Outcome) -> str:
         "input_tokens": usage.input if known else None,
         "cache_read_tokens": usage.cache_read if known else None,
         "cache_write_tokens": usage.cache_write if known else None,
+        "cache_possible_tokens": cache.possible_tokens,
+        "cache_miss": cache.miss,
+        "cache_miss_path": _clean(cache.miss_path or ""),
+        "cache_saved_nano_usd": None if pricing is None else pricing.saved_nano(outcome),
         "output_tokens": usage.output if known else None,
         "reasoning_tokens": usage.reasoning if known else None,
         "credits": usage.credits,
         "usage_source": usage.source.value if known else "",  # reported, derived or estimated
+        "cost_usd": None if cost is None else cost / 10**9,
+        "cost_nano_usd": cost,
         "ttft_ms": None if ttft is None else round(ttft * 1000, 3),
         "duration_ms": round(outcome.duration_s * 1000, 3),
         "upstream_bytes": outcome.upstream_bytes or None,  # of a stream
@@ -121,13 +138,16 @@ def _shorten(value: object, max_length: int) -> object:
     return cut_text(str(value), max_length)
 
 
-def make_request_log(format_line: Callable[[Outcome], str], write: Callable[[str], None]) -> OutcomeObserver:
-    """Return an observer that writes one line for each request."""
+class RequestLog:
+    """Writes one line for each request that has ended."""
 
-    def observe(outcome: Outcome) -> None:
-        write(format_line(outcome))
+    def __init__(self, format_line: FormatLine, write: Callable[[str], None]) -> None:
+        self.pricing: Pricing | None = None  # of the configuration in use
+        self._format_line = format_line
+        self._write = write
 
-    return observe
+    def observe(self, outcome: Outcome) -> None:
+        self._write(self._format_line(outcome, self.pricing))
 
 
 def format_time(since_epoch: float) -> str:

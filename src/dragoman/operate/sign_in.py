@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from dragoman.config.discovery import data_directory
 from dragoman.config.providers import list_credentials
-from dragoman.config.secret import SecretSource
+from dragoman.config.secret import STORE, SecretSource
 from dragoman.config.settings import (
     CodexProviderConfig,
     Config,
@@ -29,6 +29,7 @@ from dragoman.upstreams.copilot import provider as copilot_provider
 from dragoman.upstreams.copilot.credential import find_addresses
 from dragoman.upstreams.credentials.credential import Table, find_named_file
 from dragoman.upstreams.credentials.login import LoginFailed, save_login
+from dragoman.upstreams.credentials.stored import list_stored_names
 from dragoman.upstreams.kiro import login as kiro_login
 from dragoman.upstreams.kiro import provider as kiro_provider
 from dragoman.upstreams.kiro.credential import BUILDER_ID_START, REGION, desktop_host, oidc_host
@@ -203,9 +204,9 @@ async def _sign_in(section: ProviderConfig, sign_in: SignIn, file: Path) -> Sign
     if _uses_file(section, file):
         return SignedIn(section.name, file, CredentialUse.USED)
     if file == _own_file(file.name):
-        return SignedIn(
-            section.name, file, CredentialUse.OVERRIDDEN, str(_credential_file(configured[0]) or "a secret")
-        )
+        other = list_stored_names(section)
+        used = f"{STORE}{other[0]}" if other else str(_credential_file(configured[0]) or "a secret")
+        return SignedIn(section.name, file, CredentialUse.OVERRIDDEN, used)
     return SignedIn(section.name, file, CredentialUse.NOT_LISTED)
 
 

@@ -5,15 +5,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dragoman.net.sink import ReplySink
+from dragoman.proxy.accounts import correct, reserve_turn
 from dragoman.proxy.between_turns import CallScope
 from dragoman.proxy.call import Call
 from dragoman.proxy.continue_elsewhere import record_continuation
 from dragoman.proxy.failures import AllTargetsFailed
+from dragoman.proxy.moved_sessions import CallTargets
 from dragoman.proxy.policy import Policy
 from dragoman.proxy.ports import LostCallMemory
 from dragoman.proxy.rejected_reasoning import CallReasoning
 from dragoman.proxy.replies.opening import Replies
+from dragoman.proxy.replies.translated import TranslatedReply
 from dragoman.proxy.response_writer import ResponseWriter
+from dragoman.proxy.rounds import end_at_limit
 from dragoman.proxy.sessions import response_name, tenant_session
 from dragoman.proxy.step import Ask, Finish, GiveUp, Interrupted, NoReply, Step, TurnEnd
 from dragoman.proxy.turn import CallContext, UpstreamTurn
@@ -38,8 +42,10 @@ class ActiveCall:
         replies: Replies,  # which write to it
         clock: Callable[[], float],
         reasoning: CallReasoning | None = None,
+        targets: CallTargets | None = None,  # None: there is one, or it does not matter which one answers
     ) -> None:
         self._call = call
+        self._targets = targets
         self._policy = policy
         self._writer = writer
         self._context = CallContext(call, memory, replies, self._record_first_token, clock, reasoning)
@@ -56,8 +62,13 @@ class ActiveCall:
             while True:
                 # Types are compared: a struct's class pattern that does not fit is slow.
                 if type(step) is Ask:
+                    if self._targets is not None:
+                        await self._targets.prepare(step.route)
                     turn = self._begin_turn(step)
-                    step = self._after(step, await turn.run())
+                    end = await turn.run()
+                    step = self._after(step, await turn.explain(end) if type(end) is NoReply else end)
+                    if type(end) is Interrupted and type(step) is Ask and self._call.lease is not None:
+                        step = await self._reserve_continuation(step, turn)
                 elif type(step) is Finish:
                     assert self._turn is not None
                     assert self._turn.reply is not None
@@ -113,11 +124,21 @@ class ActiveCall:
             record_continuation(self._call.record, ask.route, end.failure)
         return step
 
+    async def _reserve_continuation(self, step: Ask, turn: UpstreamTurn) -> Step:
+        """Return the step, or the end of the reply if no further upstream request may be paid."""
+        reply = turn.reply
+        if not isinstance(reply, TranslatedReply) or await reserve_turn(self._call.lease, reply.used_so_far()):
+            return step
+        end_at_limit(self._call, reply)
+        return Finish()
+
     def _record_first_token(self, turn: UpstreamTurn) -> None:
         prepared, reply, call = turn.prepared, turn.reply, self._call
         assert prepared is not None
         assert reply is not None
         self._accepted = True
+        if self._targets is not None:
+            self._targets.record(prepared.route)
         if self._policy.tries_repairs:
             self._policy.record_repaired()
         reasoning = self._context.reasoning
@@ -135,10 +156,16 @@ class ActiveCall:
                 call.state.record_keeper(prepared.provider.name, prepared.provider.account.label, stored_id)
         if call.record.recording is not None:
             call.record.recording.why = reply.why
-        if turn.built is not None and turn.built.cache is not None and not turn.is_continuation:
-            turn.built.cache.record()
+        if not turn.is_continuation and prepared.upstream.prompts is not None:
+            cache = None if turn.built is None else turn.built.cache
+            call.record.record_prompt(None if cache is None else cache.outlook)
+            if cache is not None:
+                cache.record()
         ledger = prepared.ledger
         call.record.record_reply(prepared.route, prepared.protocol.name, ledger, reply)
+        if call.lease is not None:
+            used = reply.used_alone or reply.watch.usage
+            correct(call.runtime.prices, call.record, call.lease, prepared.route, used)
 
     async def _give_up(self, step: GiveUp) -> None:
         stream = self._writer.open_stream

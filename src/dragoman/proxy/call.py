@@ -12,18 +12,23 @@ from dragoman.net.body_threads import run_off_loop
 from dragoman.net.http_request import HttpRequest
 from dragoman.proxy.ports import CallState
 from dragoman.proxy.reply_bounds import charge_bytes
-from dragoman.proxy.request_record import RequestRecord
+from dragoman.proxy.request_record import RequestRecord, keep_name
 from dragoman.tenancy.keys import ENVIRONMENT_KEY, Access
+from dragoman.tenancy.limiter import Lease
+from dragoman.tenancy.policies import UNLIMITED, KeyPolicy
+from dragoman.translate.framing.fields import NO_MODEL
+from dragoman.translate.framing.jsonedit import Put, edit
+from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.ports import Client, Protocol
+from dragoman.translate.hub.ports import CallHead, Client, Protocol
 from dragoman.translate.hub.request import Request
 from dragoman.translate.profiles.token_count import estimate_body_tokens
 from dragoman.upstreams.provider import make_uuid
-from dragoman.upstreams.routing import Route
+from dragoman.upstreams.routing import PICKER_PREFIX, Route
 
 if TYPE_CHECKING:  # they know calls
     from dragoman.proxy.runtime import Runtime
-    from dragoman.state.parked_run import RunOrigin
+    from dragoman.state.parked_run import ParkedRun
 
 Parse = Callable[[bytes, Ledger], Request]
 
@@ -59,6 +64,7 @@ class Call:
 
     runtime: "Runtime"
     routes: tuple[Route, ...]
+    policy: KeyPolicy  # what is set for the requests of its key
 
     def __init__(
         self,
@@ -73,7 +79,8 @@ class Call:
         self.client: Client = protocol.client
         self.state: CallState | None = None  # None: it neither refers to what is kept nor is its reply kept
         self.compacts = compacts
-        self.parking: RunOrigin | None = None  # what its run is found by; None: it ends with its client
+        self.parking: ParkedRun | None = None  # the run that it makes; None: it ends with its client
+        self.is_charged_by_tokens = True
         self.continues = False  # another upstream may continue a reply that breaks off
         self.is_from_other_protocol = False  # the body is not in the protocol of the reply
         self._parse = protocol.client.parse
@@ -81,6 +88,7 @@ class Call:
         self.input_tokens = 0  # estimated where the client's stream begins with them, once the body is parsed
         self.body = b""
         self.model, self.stream, self.stream_type = "", False, b""
+        self.named_model = ""  # as the client writes it, which may be with the prefix of a picker
         self.http = request
         self.headers = headers = request.headers
         self.path = request.path
@@ -93,7 +101,10 @@ class Call:
         self.tenant = caller.tenant
         self.is_owner = caller.key == ENVIRONMENT_KEY  # the environment's key belongs to the gateway's owner
         self.default_thinking = caller.access.default_thinking
+        self.policy = UNLIMITED
+        self.lease: Lease | None = None  # None: no limit applies, or it is not admitted yet
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
+        self.strict = headers.get(b"x-dragoman-strict") == b"1"  # a translation that loses something is refused
 
     def take_body(self, body: bytes, parse: Parse | None = None) -> None:
         """Take the body, and read what routing needs of it; `parse` if it is not in the protocol of the reply.
@@ -104,20 +115,46 @@ class Call:
         self._held = self.buffered.held
         if parse is not None:
             self._parse, self.is_from_other_protocol = parse, True
-        head = self.client.read_call(self.path, self.query, body)
-        self.model, self.stream, self.stream_type = head.model, head.stream, head.stream_type
+        head = self._read_head(body)
+        self.named_model, self.stream, self.stream_type = head.model, head.stream, head.stream_type
+        self.model = head.model.removeprefix(PICKER_PREFIX)
         record = self.record
-        record.requested_model, record.stream, record.body = self.model, self.stream, body
+        record.requested_model, record.stream, record.body = self.model, self.stream, self.body
+        record.record_session(keep_name(head.cache_key))
 
-    @property
-    def strict(self) -> bool:
-        """Whether the client refuses a translation that loses something."""
-        return self.headers.get(b"x-dragoman-strict") == b"1"
+    def apply_policy(self, policy: KeyPolicy) -> None:
+        """Take what is set for the requests of its key."""
+        self.policy = policy
+        self.strict = self.strict or policy.is_strict
+        self.record.user, self.record.team = policy.user, policy.team
+
+    def take_lease(self, lease: Lease) -> None:
+        """Take the lease under which it is admitted; its record settles it."""
+        self.lease = lease
+        self.record.record_lease(lease)
+
+    def _read_head(self, body: bytes) -> CallHead:
+        """Return what routing needs of the body, which is given the key's default model if it names none."""
+        try:
+            return self.client.read_call(self.path, self.query, body)
+        except BadRequest as unnamed:
+            if not self.policy.default_model or unnamed.failure.code != NO_MODEL:
+                raise
+        self.body = body = self._put_default_model(body)
+        return self.client.read_call(self.path, self.query, body)
+
+    def _put_default_model(self, body: bytes) -> bytes:
+        """Return a JSON body that names no model with the key's default model."""
+        body = edit(body, [(("model",), Put(msgspec.json.encode(self.policy.default_model)))])
+        if self.record.recording is not None:  # a replay has no keys
+            self.record.recording.record_body(body)
+        return body
 
     @property
     def fallback_model(self) -> str:
         """The client's choice for models that do not exist here: some clients ask for their vendor's by name."""
-        return (self.headers.get(b"x-dragoman-fallback-model") or b"").decode("latin-1")
+        named = (self.headers.get(b"x-dragoman-fallback-model") or b"").decode("latin-1")
+        return named.removeprefix(PICKER_PREFIX)
 
     @cached_property
     def uuid(self) -> str:

@@ -17,9 +17,11 @@ from msgspec.structs import replace
 from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import Headers
+from dragoman.proxy.accounts import reserve_turn
+from dragoman.proxy.authorization import authorize
 from dragoman.proxy.between_turns import CallScope, Then
 from dragoman.proxy.decoding import make_estimate
-from dragoman.proxy.prepare import Translated, authorize
+from dragoman.proxy.prepared import Translated
 from dragoman.proxy.request_record import Awaited
 from dragoman.proxy.source import EventSource
 from dragoman.state.lost_calls import digest_conversation, make_lost_call
@@ -78,6 +80,9 @@ class CompleteCall(Struct, frozen=True):
         [cut] = self.cut.calls
         reply.wait_for(Awaited.MORE)
         _settle_usage(self.cut)
+        if not await reserve_turn(scope.call.lease, reply.used_so_far()):
+            record.awaits = None
+            return await DropCutCalls(self.cut).run(scope)
         record.attempts += 1
         completion = await complete_call(self.cut.prepared, hold.text, cut)
         record.awaits = None

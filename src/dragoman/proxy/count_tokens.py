@@ -9,16 +9,17 @@ from dragoman.net.body_threads import run_off_loop
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.net.sink import ReplySink
+from dragoman.proxy.authorization import authorize
 from dragoman.proxy.call import Call
 from dragoman.proxy.credential_rotation import choose_least_restricted
-from dragoman.proxy.prepare import authorize, choose_protocol, prepare
+from dragoman.proxy.prepare import prepare_once
+from dragoman.proxy.protocol_choice import choose_protocol
 from dragoman.proxy.response_headers import id_headers
-from dragoman.proxy.runtime import Runtime, target_settings
+from dragoman.proxy.runtime import target_settings
 from dragoman.translate.framing.url_paths import BadName
 from dragoman.translate.hub.failure import RequestError
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import TokenCounting, UpstreamCounting
-from dragoman.translate.profiles.model_table import find_profile
 from dragoman.translate.profiles.token_count import estimate_request_tokens
 from dragoman.upstreams.provider import Provider, UnsignedRequest
 from dragoman.upstreams.routing import Route
@@ -35,7 +36,7 @@ class NoCount(Exception):
 
 async def count_tokens(call: Call, sink: ReplySink) -> None:
     """Answer with the number of tokens of a call at its first target."""
-    runtime, routes = call.runtime, call.routes
+    routes = call.routes
     if call.record.recording is not None:
         call.record.recording.settings.routes = routes
     route, counting = routes[0], call.client.counting
@@ -46,7 +47,7 @@ async def count_tokens(call: Call, sink: ReplySink) -> None:
         (b"x-dragoman-route", str(route).encode("ascii", "replace")),
     ]
     try:
-        body = await _relay_count(runtime, call, route, counting)
+        body = await _relay_count(call, route, counting)
     except NoCount as none:
         tokens = await _estimate_count(call, route, counting)
         log.info("%s: %d tokens, estimated: %s", route, tokens, none)
@@ -64,14 +65,15 @@ async def _estimate_count(call: Call, route: Route, counting: TokenCounting) -> 
     return await run_off_loop(call.size, count)
 
 
-async def _relay_count(runtime: Runtime, call: Call, route: Route, counting: TokenCounting) -> bytes:
+async def _relay_count(call: Call, route: Route, counting: TokenCounting) -> bytes:
     """Return the upstream's count, unchanged if it has the client's protocol. Raises NoCount if there is none."""
+    runtime = call.runtime
     provider = runtime.providers.get(route.provider)
     if provider is None:
         raise NoCount("there is no such provider")
     provider = choose_least_restricted(provider, route.model)
     speaks = await provider.protocols_for(route.model)
-    choice = choose_protocol(call.protocol.name, speaks, runtime.protocols, find_profile(route.model), call.body)
+    choice = choose_protocol(call, speaks, target_settings(runtime, route, call.tenant, strict=call.strict))
     assert choice.protocol.upstream is not None
     is_unchanged = choice.unchanged and not (call.state is not None and call.state.is_rebuilt)
     other = None if is_unchanged else choice.protocol.upstream.counting
@@ -79,13 +81,13 @@ async def _relay_count(runtime: Runtime, call: Call, route: Route, counting: Tok
         raise NoCount("it does not count such requests")
     try:
         if other is None:
-            prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
+            prepared = await prepare_once(call, route, provider)
             url, query_mark, query = prepared.unsigned.url.partition("?")
             status, body = await _send(
                 provider, msgspec.structs.replace(prepared.unsigned, url=counting.locate(url) + query_mark + query)
             )
         else:
-            status, body = await _request_translated_count(runtime, call, route, provider, other)
+            status, body = await _request_translated_count(call, route, provider, other)
             tokens = other.read_count(body)
             body = b"" if tokens is None else counting.render_count(tokens)
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
@@ -100,11 +102,11 @@ async def _relay_count(runtime: Runtime, call: Call, route: Route, counting: Tok
 
 
 async def _request_translated_count(
-    runtime: Runtime, call: Call, route: Route, provider: Provider, counting: UpstreamCounting
+    call: Call, route: Route, provider: Provider, counting: UpstreamCounting
 ) -> tuple[int, bytes]:
     """Have an upstream of another protocol count the request that would be built for it."""
     call.expect_count()
-    prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
+    prepared = await prepare_once(call, route, provider)
     body = counting.wrap(prepared.unsigned.body, route.model, provider.requests.quirks)
     url = counting.locate(prepared.unsigned.url.partition("?")[0])
     return await _send(provider, msgspec.structs.replace(prepared.unsigned, url=url, body=body))

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from dragoman.net.errors import describe_fault
 from dragoman.net.headers import Headers
-from dragoman.proxy.prepare import Prepared, Translated
+from dragoman.proxy.prepared import Prepared, Translated
 from dragoman.proxy.source import EventSource
 from dragoman.translate.framing.jsonread import is_json_object
 from dragoman.translate.framing.sse import SseFramer
@@ -41,8 +41,8 @@ def make_stages(prepared: Translated) -> list[Stage[Event, Event]]:
         stages.append(RestoreTools(prepared.tools))
     stages.append(make_estimate(request, model))
     # After the estimate: what is held was paid for as well.
-    if prepared.server_tools is not None:
-        stages.append(HoldServerCalls(prepared.server_tools.kinds))
+    if prepared.offered.tools is not None:
+        stages.append(HoldServerCalls(prepared.offered.tools.kinds))
     if prepared.may_pause:
         stages.append(HoldPause())
     if prepared.upstream.continues:

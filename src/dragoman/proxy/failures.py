@@ -14,19 +14,20 @@ from msgspec.structs import replace
 
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.sink import ReplySink, SinkPhase
-from dragoman.proxy.prepare import Prepared
+from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.redaction import redact_failure
 from dragoman.proxy.response_headers import headers_to_forward, id_headers
 from dragoman.proxy.step import ErrorReply
-from dragoman.translate.hub.failure import Failure, Kind, RequestError
+from dragoman.translate.hub.failure import UNKNOWN_USE, Failure, Kind, RequestError
 from dragoman.translate.hub.ports import Client
 from dragoman.upstreams.provider import is_bad_token
 
-# A retry never helps: a wrong client key, a rejected credential of the gateway.
-NEVER_RETRY = (Kind.AUTH, Kind.CREDENTIAL)
+# A retry never helps: a wrong client key, a rejected credential of the gateway, a limit of ours that is spent.
+NEVER_RETRY = (Kind.AUTH, Kind.CREDENTIAL, Kind.SPENT)
 # A retry does not help unless the upstream says so: a spent allowance, a model that is not allowed.
 SELDOM_RETRY = (Kind.QUOTA, Kind.FORBIDDEN)
 LIMIT_KINDS = (Kind.RATE_LIMITED, Kind.QUOTA)
+UNREACHABLE: Header = (b"anthropic-ratelimit-unified-overage-disabled-reason", b"fetch_error")
 BOOLEANS = {b"true": True, b"false": False}
 
 Spent = Callable[[Headers, float], float | None]
@@ -148,16 +149,31 @@ def _without(fields: list[Header], failure: Failure) -> list[Header]:
 
 def retry_headers(failure: Failure) -> list[Header]:
     """Return the headers that say whether and when the client should try again."""
-    head: list[Header] = []
-    wait = _wait_s(failure)
-    if wait is not None:
-        head.append((b"retry-after", str(math.ceil(wait)).encode()))
-        if wait % 1 and failure.retry_after is not None:
-            head.append((b"retry-after-ms", str(round(wait * 1000)).encode()))
+    head = _format_wait(failure) if failure.kind is not Kind.LIMITED else _format_wait_of_limit(failure)
     again = should_retry(failure)
     if again is not None:
         head.append((b"x-should-retry", b"true" if again else b"false"))
     return head
+
+
+def _format_wait(failure: Failure) -> list[Header]:
+    wait = _wait_s(failure)
+    if wait is None:
+        return []
+    head: list[Header] = [(b"retry-after", str(math.ceil(wait)).encode())]
+    if wait % 1 and failure.retry_after is not None:
+        head.append((b"retry-after-ms", str(round(wait * 1000)).encode()))
+    return head
+
+
+def _format_wait_of_limit(failure: Failure) -> list[Header]:
+    """Return the wait of a limit of ours to the millisecond, and in whole seconds for clients that read only those."""
+    wait_ms = max(1, math.ceil((failure.retry_after or 0.0) * 1000))
+    head: list[Header] = [
+        (b"retry-after-ms", str(wait_ms).encode()),
+        (b"retry-after", str(math.ceil(wait_ms / 1000)).encode()),
+    ]
+    return [*head, UNREACHABLE] if failure.code == UNKNOWN_USE else head
 
 
 def _wait_s(failure: Failure) -> float | None:

@@ -1,7 +1,7 @@
 """A form with files that is sent on while it arrives, and kept so that it can be sent again.
 
 What has arrived is kept in memory while it is small, else in a temporary file without a name. Another attempt begins at
-its start. Of the whole form only the value of `model` is changed.
+its start. Of the whole form only the value of `model` is changed, or added.
 """
 
 import logging
@@ -58,21 +58,24 @@ class FormUpload:
         while self._declared is None and await self._read_on():
             pass
         length = self._received if self._declared is None else self._declared
-        span = self._finder.span
-        if model is None or span is None:
+        if model is None:
             return RenamedForm(self, length, (length, length), b"")
-        name = model.encode()
-        return RenamedForm(self, length - (span[1] - span[0]) + len(name), span, name)
+        span, value = self._finder.find_place(model.encode())
+        return RenamedForm(self, length - (span[1] - span[0]) + len(value), span, value)
 
     def close(self) -> None:
         self._kept.close()
 
-    def read_all(self, limit: int) -> bytes | None:
+    def read_all(self, limit: int, added_model: str | None = None) -> bytes | None:
         """Return the whole form, for a capture; None if it is longer, or has not arrived in full."""
         if not self._ended or self._received > limit or self._kept.closed:
             return None
         self._kept.seek(0)
-        return self._kept.read()
+        whole = self._kept.read()
+        if added_model is None:
+            return whole
+        (start, end), value = self._finder.find_place(added_model.encode())
+        return whole[:start] + value + whole[end:]
 
     async def read_at(self, at: int, most: int) -> bytes:
         """Return at most `most` bytes from this place on; b"" at the end."""

@@ -10,22 +10,26 @@ from typing import TYPE_CHECKING
 
 from dragoman.net.body_threads import run_off_loop
 from dragoman.net.sink import ReplySink
+from dragoman.proxy.accounts import Charges
 from dragoman.proxy.answer import ActiveCall
 from dragoman.proxy.call import Call
 from dragoman.proxy.capture.writer import RequestCapture
 from dragoman.proxy.client_encoding import ClientEncoding
 from dragoman.proxy.credential_rotation import available_targets
+from dragoman.proxy.moved_sessions import CallTargets, MovedSessions
 from dragoman.proxy.outcome import OutcomeObserver
 from dragoman.proxy.policy import Policy, RetryLimits, SecondChances
-from dragoman.proxy.ports import LostCallMemory, PromptMemory, ReasoningMemory
+from dragoman.proxy.ports import LostCallMemory, OtherProcesses, PromptMemory, ReasoningMemory
 from dragoman.proxy.prompt_caching import ProcessMemory
 from dragoman.proxy.rejected_reasoning import CallReasoning, ProcessReasoning
 from dragoman.proxy.replies.opening import DocumentReplies, Replies, StreamReplies
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.request_record import ObserverQueue
 from dragoman.proxy.response_writer import DocumentWriter, ResponseWriter, StreamWriter
+from dragoman.proxy.running_requests import RunningRequests
 from dragoman.proxy.runtime import Runtime
 from dragoman.proxy.sessions import find_session, tenant_session
+from dragoman.tenancy.limiter import Limiter
 from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import ReplyContext
@@ -54,8 +58,12 @@ class Gateway:
         self._memory = memory
         self._prompts: PromptMemory = ProcessMemory() if prompts is None else prompts
         self._reasoning: ReasoningMemory = ProcessReasoning() if reasoning is None else reasoning
+        self.moved_sessions = MovedSessions()
         self.observers = ObserverQueue(observers)
+        self.running = RunningRequests()
         self.captures = RequestCapture()
+        self.limiter: Limiter | None = None  # None: there are no limits
+        self.charges: Charges | None = None  # None: no other process writes rows of this one
         self.guard_trips = 0  # how often the grammar guard had to step in
         self.answered = 0
         self.refused = 0
@@ -64,6 +72,13 @@ class Gateway:
         # What replies say of the time, and their ids; a replay has its own.
         self.now: Callable[[], float] = time.time
         self.new_id: Callable[[str], str] = _mint
+
+    def join_group(self, group: OtherProcesses) -> None:
+        """Have one memory of prompts and of moved sessions with the other processes."""
+        from dragoman.proxy.shared_prompts import SharedPrompts
+
+        self.moved_sessions.join_group(group)
+        self._prompts = SharedPrompts(self._prompts, group)
 
     def adopt(self, runtime: Runtime) -> None:
         """Use this configuration from the next request on."""
@@ -75,8 +90,10 @@ class Gateway:
         prompts, reasoning = self._prompts, self._reasoning
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         on_guard_trip: Callable[[str], None] = self._record_guard_trip
+        targets = None
         if len(routes) > 1:
-            routes = available_targets(routes, runtime.providers)
+            targets = CallTargets(call, self.moved_sessions)
+            routes = await targets.order(available_targets(routes, runtime.providers))
         if recording is not None:
             from dragoman.proxy.capture.lookups import (
                 LookedUpMemory,
@@ -98,7 +115,9 @@ class Gateway:
         policy = Policy(routes, runtime.providers, limits, chances, sessions)
         writer, replies = self._open_writer(call, sink, on_guard_trip, make_watch, prompts)
         left_out = CallReasoning(call, reasoning)
-        await ActiveCall(call, memory, policy, writer, replies, self._clock, left_out).run(sink, self._answering)
+        await ActiveCall(call, memory, policy, writer, replies, self._clock, left_out, targets).run(
+            sink, self._answering
+        )
         self.answered += 1
 
     async def answer_relayed(self, call: "RelayedCall", sink: ReplySink) -> None:
@@ -167,7 +186,7 @@ class Gateway:
         started = int(call.caller.received_at) if state is None else state.created
         request, kind = call.request(), call.stream_type
         new_id, now = self.new_id, self.now
-        return ReplyContext(request, call.model, started, new_id, now, done, kind, state, call.input_tokens)
+        return ReplyContext(request, call.named_model, started, new_id, now, done, kind, state, call.input_tokens)
 
     def _record_guard_trip(self, what: str) -> None:
         self.guard_trips += 1

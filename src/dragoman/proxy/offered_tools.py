@@ -47,15 +47,20 @@ class EarlierRounds(Interface):
 
 
 class OfferedTools(Struct, frozen=True):
-    """The client's request, with the tools that the gateway runs as functions."""
+    """The tools that the gateway runs, offered to the model as functions."""
 
-    request: Request
-    tools: ServerTools | None
+    tools: ServerTools | None = None  # None: it runs none of those that the client asks for
+    plan: ToolPlan | None = None
     unrun: tuple[ServerToolUse, ...] = ()  # uses in the client's history that must run first
 
 
-async def find_server_tools(call: Call, plan: ToolPlan) -> tuple[str, ...]:
+_NO_TOOLS = OfferedTools()
+
+
+async def find_server_tools(call: Call, plan: ToolPlan | None) -> tuple[str, ...]:
     """Return the tools of a request that could pass unchanged which only the gateway can run."""
+    if plan is None or not plan.mentions(call.body):
+        return ()
     await call.read()
     kinds = plan.kinds - plan.native
     declared = (tool.kind for tool in call.request().tools if isinstance(tool, Hosted))
@@ -73,7 +78,7 @@ def choose_plan(request: Request, plan: ToolPlan | None, *, mixes: bool) -> Tool
 
 async def offer_tools(
     call: Call, plan: ToolPlan | None, rounds: EarlierRounds | None, protocol: Protocol, ledger: Ledger
-) -> OfferedTools:
+) -> tuple[Request, OfferedTools]:
     """Return the client's request with functions for the tools that the gateway runs, and with its earlier rounds.
 
     Raises BadRequest if a tool's settings contradict each other.
@@ -98,7 +103,7 @@ async def offer_tools(
         request = await run_off_loop(call.size, partial(write_earlier_uses, request, read_uses, rules, ledger))
     if rounds is not None:
         request = rounds.extend(request, tools)
-    return OfferedTools(request, tools, unrun)
+    return request, _NO_TOOLS if plan is None and not unrun else OfferedTools(tools, plan, unrun)
 
 
 async def _describe_tools(request: Request, plan: ToolPlan, is_first_round: bool) -> dict[str, ToolText]:

@@ -28,7 +28,39 @@ class ToolRun(Struct, frozen=True, gc=False):
     duration_s: float
 
 
-class Outcome(Struct, frozen=True, kw_only=True, gc=False):
+class Origin(Struct, frozen=True, kw_only=True, gc=False):
+    """Who made a request; what is not known is empty."""
+
+    session: str = ""  # which several conversations may share
+    agent: str = ""  # the client's own id of a subagent
+    parent_agent: str = ""
+
+
+UNKNOWN_ORIGIN = Origin()
+
+
+class TurnUsage(Struct, frozen=True, gc=False):
+    """What one upstream request has used."""
+
+    provider: str
+    model: str  # the upstream's name
+    usage: Usage
+
+
+class CacheUse(Struct, frozen=True, gc=False):
+    """What the upstream's prompt cache could have had of a request, and why it had less."""
+
+    possible_tokens: int | None = None  # of the input; None: not known
+    miss: str | None = None  # the value of a Miss; None: it had nine tenths of what it could, or that is not known
+    miss_path: str | None = None  # JSON pointer of the first block of the upstream's request that differs
+
+
+UNKNOWN_CACHE_USE = CacheUse()
+
+
+class Outcome(Struct, kw_only=True, gc=False):
+    """Complete once its record has made it; observers change nothing of it."""
+
     request_id: str  # the gateway's own, as in x-dragoman-request-id and log lines
     started_at: float  # seconds since the epoch
     client_protocol: str
@@ -57,8 +89,16 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     traceparent: str = ""  # the client's traceparent header, unchanged
     run: str = ""  # the resumable reply that the client got, which several requests may share
     client_request_id: str = ""  # as the client sent it in x-request-id; not unique
+    origin: Origin = UNKNOWN_ORIGIN
+    cache_use: CacheUse = UNKNOWN_CACHE_USE
     upstream_bytes: int = 0  # of the last upstream's stream, as they came; 0 for one that was not streamed
     upstream_chunks: int = 0  # reads that they came in
+    user: str = ""  # whose key it was, and of which team, at that moment
+    team: str = ""
+    tags: str = ""  # that the client has given to its request: "job=7,branch=main"
+    lease: str = ""  # under which it was admitted; empty: no limit applied
+    turns: tuple[TurnUsage, ...] = ()  # whose sum the usage is; () of a single one
+    charged_nano: int | None = None  # nanodollars that its limits have counted; None: no limit, or no price
 
     @property
     def route(self) -> str:

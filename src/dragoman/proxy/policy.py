@@ -16,7 +16,7 @@ from dragoman.proxy.between_turns import Then
 from dragoman.proxy.complete_reply import CompleteCall, CutCalls, DropCutCalls
 from dragoman.proxy.continue_elsewhere import Continuation
 from dragoman.proxy.credential_rotation import CredentialRound
-from dragoman.proxy.prepare import Change
+from dragoman.proxy.prepared import Change
 from dragoman.proxy.rounds import ContinuePause, Paused, Rounds, RunTools, ToolsCalled
 from dragoman.proxy.step import (
     Ask,
@@ -52,6 +52,8 @@ AFTER: dict[Kind, After] = {
     # What we stopped waiting for may be billed, so only Kiro gets it again; HTTP 504 is an answer, and is retried.
     Kind.TIMEOUT: After(next_target=True),
     Kind.RATE_LIMITED: After(next_credential=True, retry=True, next_target=True),
+    Kind.LIMITED: After(next_target=True),  # by a limit of its provider
+    Kind.SPENT: After(next_target=True),
     Kind.OVERLOADED: After(retry=True, next_target=True),
     Kind.UPSTREAM: After(retry=True, next_target=True),
     Kind.TRUNCATED: After(retry=True, next_target=True),  # before the first token: an empty reply
@@ -73,7 +75,7 @@ AFTER: dict[Kind, After] = {
 }
 
 # Failures that may be over by the time of a retry.
-PASSING = frozenset(kind for kind, after in AFTER.items() if after.retry or kind is Kind.TIMEOUT)
+PASSING = frozenset(kind for kind, after in AFTER.items() if after.retry or kind in (Kind.TIMEOUT, Kind.LIMITED))
 ADVICE = b"x-should-retry"
 
 
@@ -352,7 +354,7 @@ class SecondChances(Struct, eq=False):
             self._repairs = {**self._repairs, route: (*self.list_repairs(route), *end.repairs)}
             return SecondChance.CHANGED_REQUEST
         adjustment = provider.requests.adjust(failure) if self._adjusts else None
-        if adjustment is None or (end.error_reply is not None and not _may_rebuild(adjustment, provider)):
+        if adjustment is None or (end.error_reply is not None and not _may_change(adjustment, provider, end)):
             return None
         if (adjustment.of_reasoning and end.lacks_reasoning) or not self._is_first(provider, adjustment.name):
             return None
@@ -379,9 +381,12 @@ class SecondChances(Struct, eq=False):
         return True
 
 
-def _may_rebuild(adjustment: Adjustment, provider: Provider) -> bool:
-    """Whether a request that passed unchanged may be built anew, because the gateway caused the refusal.
+def _may_change(adjustment: Adjustment, provider: Provider, end: NoReply) -> bool:
+    """Whether a request that passed unchanged may be changed.
 
-    We moved the conversation to a credential that cannot read another one's reasoning.
+    Either we moved the conversation to a credential that cannot read another one's reasoning, or the upstream only
+    imitates the protocol's vendor, so that its clients do not know how to go on.
     """
-    return (adjustment.change is not None or adjustment.drops_reasoning) and provider.account.pool is not None
+    if provider.account.pool is not None:
+        return adjustment.change is not None or adjustment.drops_reasoning
+    return adjustment.drops_reasoning and not end.is_of_vendor

@@ -9,8 +9,12 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
+from dragoman.proxy.outcome import Outcome, TurnUsage
 from dragoman.state.lost_calls import LostCall
 from dragoman.state.stored_call import RecordedState
+from dragoman.tenancy.reservation import RequestSize
 from dragoman.translate.caching.memory import SessionId
 from dragoman.translate.caching.rejected_reasoning import ReasoningSession
 from dragoman.translate.hub.caching import SentPrompt, SessionMemory
@@ -18,6 +22,15 @@ from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import ReplyState
 from dragoman.translate.hub.request import Inline, Request
 from dragoman.upstreams.provider import ModelInfo
+
+
+class PricedTarget(Struct, frozen=True):
+    """A model of a provider, and the kind of request that it is asked for."""
+
+    provider: str
+    model: str
+    is_charged_by_tokens: bool = True  # False: images and the like
+    at: float = 0.0  # Unix seconds
 
 
 class ModelCatalogue(Protocol):
@@ -41,7 +54,7 @@ class ModelCatalogue(Protocol):
 
 
 class OtherWorkers(Protocol):
-    """The other processes of the gateway: news for all of them, and questions that they answer."""
+    """The other workers of this gateway, which have the same configuration: questions that they answer."""
 
     number: int  # of this process, from 0
     count: int  # of all
@@ -50,6 +63,29 @@ class OtherWorkers(Protocol):
         """Answer what others ask under this name."""
 
     async def ask_all(self, name: str, question: dict[str, str]) -> dict[int, bytes]:
+        """Return the answers of all others that answer in time."""
+
+
+class OtherProcesses(Protocol):
+    """The other processes of all replicas, their workers included: news for all of them, and questions."""
+
+    own: str  # the name of this process
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all that are known to live, this one included."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether there may be others which cannot be asked now."""
+
+    def answer(self, name: str, answer: Callable[[dict[str, str]], Awaitable[bytes]]) -> None:
+        """Answer what others ask under this name."""
+
+    async def ask(self, process: str, name: str, question: dict[str, str], within_s: float = ...) -> bytes | None:
+        """Return the answer of another one; None if it did not answer in time or could not."""
+
+    async def ask_all(self, name: str, question: dict[str, str]) -> dict[str, bytes]:
         """Return the answers of all others that answer in time."""
 
 
@@ -86,11 +122,27 @@ NameSession = Callable[[], Awaitable[str | None]]  # None: the session cannot be
 class ReasoningMemory(Protocol):
     """Keeps digests of the reasoning that providers have rejected, for later requests of its session."""
 
+    def knows(self, tenant: str, provider: str) -> bool:
+        """Whether `recall` may return something: asked in every request, so it does not wait."""
+
     async def recall(self, tenant: str, provider: str, name: NameSession) -> bytes:
         """Return the digests, one after the other; the session is named only if the client key has any."""
 
     def record(self, id: ReasoningSession, digests: bytes) -> None:
         """Remember what was rejected, once the request without it has been answered."""
+
+
+class PriceList(Protocol):
+    """What requests cost; amounts are nanodollars."""
+
+    def find_size(self, target: PricedTarget, input_tokens: int, max_tokens: int | None) -> RequestSize | None:
+        """Return what a request of this size may cost; None if the target has no price for it."""
+
+    def cost_nano(self, outcome: Outcome) -> int | None:
+        """Return what a request has cost; None if that is not known."""
+
+    def price_turn(self, turn: TurnUsage, at: float) -> int | None:
+        """Return what one upstream request has cost that began at this time, in Unix seconds."""
 
 
 class CallState(Protocol):

@@ -3,17 +3,19 @@
 import time
 from functools import partial
 
-from msgspec.structs import replace
-
-from dragoman.net.body_threads import run_off_loop
+from dragoman.net.body_threads import LARGE_BYTES, run_off_loop
 from dragoman.net.headers import Header
 from dragoman.proxy.call import Call
 from dragoman.proxy.ports import PromptMemory
+from dragoman.proxy.request_record import find_session_header, keep_name
 from dragoman.translate.caching.memory import SessionId, SessionMemories
+from dragoman.translate.caching.outlook import CacheOutlook, judge_prompt
+from dragoman.translate.caching.rendering import describe_body
 from dragoman.translate.caching.session_names import derive_key, digest_beginning, read_name
-from dragoman.translate.hub.caching import FIVE_MINUTES, CacheMode, CachePlan, SentPrompt, SessionMemory
+from dragoman.translate.hub.caching import FIVE_MINUTES, BuiltPrompt, CacheMode, CachePlan, SentPrompt, SessionMemory
 from dragoman.translate.hub.ext import CACHE_MODE
-from dragoman.translate.hub.ports import Protocol
+from dragoman.translate.hub.ports import PromptReader, Protocol
+from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import Request
 from dragoman.translate.profiles.model_table import find_profile
 from dragoman.upstreams.provider import Provider, RequestRules
@@ -24,34 +26,49 @@ class ProcessMemory:
     """The memory of this process alone."""
 
     def __init__(self) -> None:
-        self._memories = SessionMemories()
+        self._memories = memories = SessionMemories()
+        self.record = memories.record
 
     async def recall(self, id: SessionId, at: float) -> SessionMemory | None:
         return self._memories.recall(id, at)
 
-    def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
-        self._memories.record(id, sent, at)
-
 
 class PlannedCache:
-    """The plan of one upstream request, and what was built by it."""
+    """The plan of one upstream request, and what is remembered of it once it was built."""
 
-    def __init__(self, memory: PromptMemory, id: SessionId, plan: CachePlan, started_at: float) -> None:
-        self._sent: list[SentPrompt] = []
-        self.plan = replace(plan, take=self._sent.append)  # not a method of this: a cycle would hold the request
-        self._memory = memory
+    def __init__(self, plan: CachePlan, taken: list[BuiltPrompt], id: SessionId | None, memory: PromptMemory) -> None:
+        self.plan = plan
+        # What an upstream reads as the id of the session, whether or not it is sent as a key; None: it is not named.
+        self.session_key = None if id is None else derive_key(id.tenant, id.session)
+        self.outlook: CacheOutlook | None = None  # None: it was not described, or the memory was not asked
+        self._taken = taken  # what `plan` takes: were that a method of this, the cycle would hold the request
+        self._sent: SentPrompt | None = None
         self._id = id
-        self._started_at = started_at
+        self._memory = memory
+        self._started_at = time.time()
 
-    @property
-    def session_key(self) -> str:
-        """The id of the session for upstreams, whether or not it is sent as a key."""
-        return derive_key(self._id.tenant, self._id.session)
+    async def describe(self, reader: PromptReader, body: bytes, profile: Profile) -> None:
+        """Describe what was built, unless `build` has done so, and judge what it can read from the cache."""
+        if self._id is None:
+            return
+        if self._taken:
+            built: BuiltPrompt | None = self._taken.pop()
+        else:
+            is_marked = self.plan.breakpoints
+            if len(body) <= LARGE_BYTES:
+                built = describe_body(reader, body, profile, is_marked=is_marked)
+            else:
+                describe = partial(describe_body, reader, body, profile, is_marked=is_marked)
+                built = await run_off_loop(len(body), describe)
+        if built is not None:
+            self._sent = built.sent
+            if self.plan.memory is not None:
+                self.outlook = judge_prompt(built, self.plan.memory, self._started_at)
 
     def record(self) -> None:
         """Remember what was sent, once its reply has begun."""
-        for sent in self._sent:
-            self._memory.record(self._id, sent, self._started_at)
+        if self._id is not None and self._sent is not None:
+            self._memory.record(self._id, self._sent, self._started_at)
 
 
 async def plan_cache(
@@ -59,23 +76,44 @@ async def plan_cache(
 ) -> PlannedCache:
     """Return how a request is cached that is built for another protocol than its client's."""
     rules, mode = provider.requests, choose_mode(request, provider.requests)
-    session = read_name(call.headers.get, request)
-    if session is None:
-        session = await run_off_loop(call.size, partial(digest_beginning, request))
-    id = SessionId(call.tenant, session, provider.name, provider.account.slot, route.model)
-    has_session = mode is CacheMode.AUTO or request.cache_key is not None
-    caches_at_marks = protocol.upstream is not None and protocol.upstream.caches_at_marks
-    started_at = time.time()
-    known = await memory.recall(id, started_at) if caches_at_marks else None
+    id = None
+    if (protocol.upstream is not None and protocol.upstream.prompts is not None) or rules.headers is not None:
+        id = SessionId(
+            call.tenant, await _name_session(call, request), provider.name, provider.account.slot, route.model
+        )
+    known, started_at = None, time.time()
+    if id is not None:
+        known = await memory.recall(id, started_at)
+    has_session = mode is CacheMode.AUTO or (mode is CacheMode.CLIENT and request.cache_key is not None)
+    session_key = None if id is None else derive_key(id.tenant, id.session)
+    taken: list[BuiltPrompt] = []
     plan = CachePlan(
         mode,
         _choose_ttl(rules, known),
         known,
         breakpoints=rules.cache_breakpoints and find_profile(route.model).cache_breakpoints,
         takes_keys=rules.cache_keys and protocol.name not in rules.cache_key_headers,
-        key=derive_key(call.tenant, session) if rules.cache_keys and has_session else None,
+        key=session_key if rules.cache_keys and has_session else None,
+        take=taken.append,
     )
-    return PlannedCache(memory, id, plan, started_at)
+    return PlannedCache(plan, taken, id, memory)
+
+
+async def _name_session(call: Call, request: Request) -> str:
+    named = read_name(call.headers.get, request)
+    if named is not None:
+        return named
+    if call.size <= LARGE_BYTES:
+        return digest_beginning(request)
+    return await run_off_loop(call.size, partial(digest_beginning, request))
+
+
+async def name_session_of_row(call: Call, request: Request, cache: PlannedCache | None) -> None:
+    """Note the session of a request that was parsed, unless its client has named it, in a header or its body."""
+    if find_session_header(call.headers) or keep_name(request.cache_key or ""):
+        return
+    key = None if cache is None else cache.session_key
+    call.record.record_session(key or derive_key(call.tenant, await _name_session(call, request)))
 
 
 def put_key_in_header(plan: CachePlan, rules: RequestRules, protocol: Protocol) -> tuple[Header, ...]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from dragoman.config.settings import ServerSettings
-from dragoman.proxy.prepare import Prepared
+from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.replies.reply import StreamedReply
 from dragoman.proxy.reply_bounds import ReplyDeadline
 from dragoman.translate.hub.ports import Progress

@@ -3,12 +3,13 @@
 Reasoning is bound to an account, so a session that has moved to another one has some that cannot be read any more.
 """
 
+from collections.abc import Iterable
 from functools import partial
 
 from dragoman.net.body_threads import run_off_loop
 from dragoman.proxy.call import Call
+from dragoman.proxy.left_out import LeftOut
 from dragoman.proxy.ports import NameSession, ReasoningMemory
-from dragoman.proxy.prepare import Change
 from dragoman.proxy.step import Ask
 from dragoman.translate.caching.rejected_reasoning import ReasoningSession, RejectedReasoning, split_digests
 from dragoman.translate.caching.session_names import find_name, name_session, shorten_name
@@ -24,8 +25,11 @@ class ProcessReasoning:
     def __init__(self) -> None:
         self._rejected = RejectedReasoning()
 
+    def knows(self, tenant: str, provider: str) -> bool:
+        return (tenant, provider) in self._rejected.counts
+
     async def recall(self, tenant: str, provider: str, name: NameSession) -> bytes:
-        if (tenant, provider) not in self._rejected.counts:  # as of nearly every request
+        if not self.knows(tenant, provider):
             return b""
         session = await name()
         return b"" if session is None else self._rejected.recall(ReasoningSession(tenant, session, provider))
@@ -41,15 +45,22 @@ class CallReasoning:
         self._call = call
         self._memory = memory
         self._rejected: dict[str, set[bytes]] = {}  # provider -> digests, from earlier requests and from this call
-        self.unrecorded: dict[str, list[bytes]] = {}  # provider -> those of this call, until it has answered
+        self.unrecorded: dict[str, dict[bytes, None]] = {}  # provider -> those of this call, until it has answered
         self._session: str | None = None  # named once something has to be remembered
 
-    async def choose_change(self, ask: Ask) -> Change | None:
-        """Return the change that leaves out what the provider has rejected; None: nothing in this request."""
+    def may_leave_out(self, ask: Ask) -> bool:
+        """Whether `choose` has to be asked; for nearly every request it has not."""
+        provider = ask.provider.name
+        return ask.drops_reasoning or provider in self._rejected or self._memory.knows(self._call.tenant, provider)
+
+    async def choose(self, ask: Ask) -> LeftOut | None:
+        """Return what the provider has rejected; None: nothing in this request."""
         call, provider = self._call, ask.provider.name
         if ask.drops_reasoning:
             self._session = self._session or await _name_session(call)
-            return partial(self._drop_all, provider)
+            sent = await _digest_all(call)
+            self._record_rejected(provider, sent)
+            return LeftOut(partial(self._drop_all, provider), frozenset(sent))
         rejected = self._rejected.get(provider)
         if rejected is None:
             digests = await self._memory.recall(call.tenant, provider, partial(_name_session, call))
@@ -57,7 +68,7 @@ class CallReasoning:
         # A strict request is sent in its full form, and gets the refusal.
         if not rejected or call.strict or rejected.isdisjoint(await _digest_all(call)):
             return None
-        return partial(drop_rejected, rejected=rejected)
+        return LeftOut(partial(drop_rejected, rejected=rejected), frozenset(rejected))
 
     async def has_any(self) -> bool:
         """Return whether the client has sent opaque reasoning."""
@@ -70,10 +81,12 @@ class CallReasoning:
             self._memory.record(ReasoningSession(self._call.tenant, self._session, provider), b"".join(new))
 
     def _drop_all(self, provider: str, request: Request, ledger: Ledger) -> Request:
-        digests = digest_reasoning(request)
-        self.unrecorded.setdefault(provider, []).extend(digests)
-        self._rejected.setdefault(provider, set()).update(digests)
+        self._record_rejected(provider, digest_reasoning(request))
         return drop_reasoning(request, ledger)
+
+    def _record_rejected(self, provider: str, digests: Iterable[bytes]) -> None:
+        self.unrecorded.setdefault(provider, {}).update(dict.fromkeys(digests))
+        self._rejected.setdefault(provider, set()).update(digests)
 
 
 async def _name_session(call: Call) -> str | None:

@@ -6,10 +6,13 @@ from dragoman.net.body_threads import run_off_loop
 from dragoman.net.client import Upload
 from dragoman.net.headers import JSON, Header
 from dragoman.net.http_request import HttpRequest
+from dragoman.proxy.authorization import authorize
 from dragoman.proxy.call import Call, Caller
 from dragoman.proxy.capture.memory_bounds import MAX_BYTES
 from dragoman.proxy.form_upload import FormUpload
-from dragoman.proxy.prepare import IDENTITY, Relayed, authorize, client_headers, client_query
+from dragoman.proxy.key_policy import limit_output
+from dragoman.proxy.prepared import Relayed
+from dragoman.proxy.request_headers import IDENTITY, client_headers, client_query
 from dragoman.proxy.request_record import RequestRecord
 from dragoman.translate.framing.fields import read_call_head
 from dragoman.translate.framing.jsonscan import replace_model
@@ -17,7 +20,7 @@ from dragoman.translate.framing.multipart import is_form
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.protocols.relayed_paths import PROTOCOL, UPSTREAM, RelayedPath, find_protocol
 from dragoman.upstreams.provider import Provider, UnsignedRequest
-from dragoman.upstreams.routing import Route
+from dragoman.upstreams.routing import PICKER_PREFIX, Route
 
 
 class RelayedCall(Call):
@@ -26,8 +29,10 @@ class RelayedCall(Call):
     def __init__(self, path: RelayedPath, request: HttpRequest, caller: Caller, record: RequestRecord) -> None:
         super().__init__(find_protocol(path.name), request, caller, record)
         self.relayed_path = path
+        self.is_charged_by_tokens = path.unit == "tokens"
         self.names_model = True
         self.form: FormUpload | None = None
+        self.added_model: str | None = None  # to a form that names none
         named = request.headers.get(b"content-type") or b""
         self.is_form = is_form(named)  # which is read while it is sent on
         self.content_type: Header = (b"content-type", named) if self.is_form else JSON
@@ -39,14 +44,19 @@ class RelayedCall(Call):
         if self.form is None:
             return
         recording = self.record.recording
-        whole = None if recording is None else self.form.read_all(MAX_BYTES)
+        # A replay has no keys, and so no default model.
+        whole = None if recording is None else self.form.read_all(MAX_BYTES, self.added_model)
         if recording is not None and whole is not None:
             recording.record_body(whole)
         self.form.close()
 
     def take_json(self, body: bytes) -> None:
         """Take a JSON body; raises RequestError."""
-        head = read_call_head(body, needs_model=not self.relayed_path.default_model)
+        default = self.policy.default_model
+        head = read_call_head(body, needs_model=not default and not self.relayed_path.default_model)
+        if default and not head.model:
+            body = self._put_default_model(body)
+            head = read_call_head(body, needs_model=True)
         self.body = body
         self._set_model(head.model, head.stream)
 
@@ -58,11 +68,16 @@ class RelayedCall(Call):
         if self.headers.get(b"content-encoding"):
             raise RequestError(Failure(Kind.BAD_REQUEST, "A form cannot be compressed: leave out content-encoding."))
         self.form = FormUpload(self.http, self.content_type[1])
-        self._set_model(await self.form.read_model(needs_model=not path.default_model), stream=False)
+        default = self.policy.default_model
+        named = await self.form.read_model(needs_model=not default and not path.default_model)
+        if default and not named:
+            self.added_model = named = default
+        self._set_model(named, stream=False)
 
     def _set_model(self, named: str, stream: bool) -> None:
         self.names_model = bool(named)
-        self.model, self.stream = named or self.relayed_path.default_model, stream
+        self.named_model, self.stream = named or self.relayed_path.default_model, stream
+        self.model = self.named_model.removeprefix(PICKER_PREFIX)
         self.record.requested_model, self.record.stream = self.model, stream
 
     def release_reply(self) -> None:
@@ -70,7 +85,8 @@ class RelayedCall(Call):
 
     async def rename(self, model: str) -> tuple[bytes, Upload | None]:
         """Return the body with the upstream's name of the model; a form is sent on while it arrives."""
-        renamed = None if model == self.model or not self.names_model else model
+        is_same = model == self.named_model and self.added_model is None
+        renamed = None if is_same or not self.names_model else model
         if self.form is not None:
             return b"", await self.form.prepare(renamed)
         if renamed is None:
@@ -85,6 +101,8 @@ async def prepare_relayed(call: RelayedCall, route: Route, provider: Provider) -
     own = (call.content_type, IDENTITY, *endpoint.headers)
     others = client_headers(call.headers, call.is_owner, provider, UPSTREAM)
     body, upload = await call.rename(route.model)
+    if upload is None:
+        body = await limit_output(body, call, provider)
     unsigned = UnsignedRequest(PROTOCOL.name, "POST", f"{url}?{query}" if query else url, own, others, body, upload)
     credentials = await authorize(provider, unsigned)
     return Relayed(

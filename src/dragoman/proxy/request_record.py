@@ -8,26 +8,44 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from enum import Enum
 from functools import lru_cache
+from itertools import islice
 from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.net.errors import ClientDisconnected, describe_fault
 from dragoman.net.errors import RequestRejected as Unreadable
-from dragoman.net.headers import Headers
+from dragoman.net.headers import Headers, LastingFields
+from dragoman.proxy.cache_use import judge_use
 from dragoman.proxy.capture.recording import Recording
-from dragoman.proxy.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome, OutcomeObserver, ToolRun
+from dragoman.proxy.outcome import (
+    CLIENT_GONE,
+    OK,
+    UNKNOWN_ORIGIN,
+    FailedAttempt,
+    Origin,
+    Outcome,
+    OutcomeObserver,
+    ToolRun,
+    TurnUsage,
+)
 from dragoman.proxy.reply_monitor import ReplyMonitor, ReplySummary
 from dragoman.proxy.source import EventSource
+from dragoman.tenancy.limiter import Lease
+from dragoman.translate.caching.outlook import CacheOutlook
 from dragoman.translate.framing.known_secrets import Secrets
 from dragoman.translate.framing.redaction import cut_text
 from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.usage import Usage, UsageSource
+from dragoman.translate.hub.usage import Usage, UsageSource, sum_usages
 from dragoman.translate.profiles.token_count import estimate_body_tokens, estimate_written_tokens
 from dragoman.upstreams.routing import Route
 
 CLIENT_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+PRINTABLE = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")  # what is kept of a client's names
+TAG = re.compile(r"[!-~](?:[ -~]{0,62}[!-~])?")
+MAX_TAGS = 10
 VERSION = re.compile(r"v?\d")
 NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._@+-]")
 NAME_LENGTH = 40
@@ -58,6 +76,8 @@ class ReplyProgress(Protocol):
     def watch(self) -> ReplyMonitor: ...
     @property
     def usage(self) -> Usage | None: ...  # as the client gets it
+    @property
+    def used_alone(self) -> Usage | None: ...  # of its own turn, without earlier ones
     def tap(self, wrap: Callable[[EventSource], EventSource]) -> Secrets:
         """Read through another source from now on; return the secrets that may stand in what it reads."""
 
@@ -77,12 +97,16 @@ class RequestRecord:
             "id",
             "is_answered",
             "key",
+            "lease",
             "ledger",
+            "origin",
+            "outlooks",
             "recording",
         ),
-        *("requested_model", "rounds", "route", "run", "started_at", "stream", "tenant", "tool_runs"),
-        *("traceparent", "upstream_protocol"),
-        *("_code", "_ended", "_guessed_input", "_reported_usage", "_reply", "_result", "_started", "_watch"),
+        *("requested_model", "rounds", "route", "run", "started_at", "stream", "tags", "team", "tenant", "tool_runs"),
+        *("traceparent", "upstream_protocol", "user"),
+        *("_code", "_ended", "_guessed_input", "_outcome", "_reported_usage", "_reply", "_result", "_sent_to"),
+        *("_started", "_turns", "_unanswered", "_watch"),
     )
 
     def __init__(
@@ -98,9 +122,9 @@ class RequestRecord:
         self.client_protocol = client_protocol
         self.key = key
         self.tenant = tenant
-        self.client = client_name(headers.get(b"user-agent") or b"")
-        self.client_request_id = find_client_request_id(headers)
-        self.traceparent = headers.get(b"traceparent") or b""
+        sender = read_sender(headers) if headers.lasting is None else _read_lasting_sender(headers.lasting)
+        self.client, self.client_request_id, self.origin = sender.client, sender.client_request_id, sender.origin
+        self.traceparent, self.tags = sender.traceparent, sender.tags
         self.requested_model = ""
         self.stream = False
         self.body = b""  # the request's, until its end
@@ -114,7 +138,14 @@ class RequestRecord:
         self.tool_runs: list[ToolRun] = []
         self.awaits: Awaited | None = None  # None: how the last upstream request ends is how the reply ends
         self.run = ""  # the resumable reply that the client gets; empty: it is not resumable
+        self.outlooks: tuple[CacheOutlook | None, ...] = ()  # on the prompt cache: the first round's and the last one's
         self.recording: Recording | None = None  # None: nothing is captured
+        self.lease: Lease | None = None  # None: no limit applies
+        self.user = self.team = ""
+        self._outcome: Outcome | None = None  # once it has been charged
+        self._sent_to: Route | None = None  # the target of a request that was sent and has not been answered
+        self._unanswered: list[Route] = []  # targets that were paid for nothing, as far as one can know
+        self._turns: list[TurnUsage] = []  # upstream requests before the last one that was answered
         self._reply: ReplyProgress | None = None
         self._watch: ReplyMonitor | None = None
         self._reported_usage: Usage | None = None
@@ -126,7 +157,28 @@ class RequestRecord:
         self._started = time.monotonic()
 
     def record_failure(self, route: Route, refused: RequestError) -> None:
-        self._add_failure(route, refused.failure.kind.value)
+        failure, self._sent_to = refused.failure, None
+        self._add_failure(route, failure.kind.value)
+        if failure.kind is Kind.TIMEOUT and failure.status is None:  # it was sent, and may be paid for
+            self._unanswered.append(route)
+
+    def record_lease(self, lease: Lease) -> None:
+        """Note what the request was admitted with."""
+        self.lease = lease
+
+    def record_sent(self, route: Route) -> None:
+        """Note that a request is sent to this target."""
+        self.attempts += 1
+        self._sent_to = route
+
+    def record_session(self, name: str) -> None:
+        """Note the session of a request, unless something has named it before."""
+        if name and not self.origin.session:
+            self.origin = replace(self.origin, session=name)
+
+    def record_prompt(self, outlook: CacheOutlook | None) -> None:
+        """Note what the upstream's prompt cache can have of a round that has begun; None: nothing is known of it."""
+        self.outlooks = (*self.outlooks[:1], outlook)
 
     def record_client_gone(self, route: Route) -> None:
         """Note that the client disconnected before this target answered."""
@@ -138,6 +190,9 @@ class RequestRecord:
 
     def record_reply(self, route: Route, upstream_protocol: str, ledger: Ledger | None, reply: ReplyProgress) -> None:
         """Note the first token, from this target."""
+        if self._reply is not None and self.route is not None and self.awaits is not None:  # this one goes on with it
+            self._turns.append(TurnUsage(self.route.provider, self.route.model, self._reply.used_alone or Usage()))
+        self._sent_to = None
         self.route, self.upstream_protocol, self.ledger, self._reply = route, upstream_protocol, ledger, reply
         self.is_answered, self.awaits = True, None
 
@@ -164,16 +219,37 @@ class RequestRecord:
             self.failed_attempts[-1] = FailedAttempt(self.failed_attempts[-1].route, SHUTDOWN)
 
     def end(self) -> None:
-        """Note the time of the end, and release the reply: its bytes must not wait for observers."""
+        """Note the time of the end, and release the reply: its bytes must not wait for observers.
+
+        A request under limits pays for the input of what was sent and never answered, estimated from its size.
+        """
+        if self._ended:
+            return
         self._ended = time.monotonic()
         reply, self._reply = self._reply, None
         body, self.body = self.body, b""
         if self.ledger is not None:
             self.ledger.close()
+        if self._sent_to is not None:
+            self._unanswered.append(self._sent_to)
         if reply is not None:
+            if self._turns and self.route is not None:
+                self._turns.append(TurnUsage(self.route.provider, self.route.model, reply.used_alone or Usage()))
             self._watch, self._reported_usage = reply.watch, reply.usage
             if self._reported_usage is None and self._watch.final_usage is None:
                 self._guessed_input = estimate_body_tokens(body, self._model)
+        if self._unanswered and not self._guessed_input and self.lease is not None:
+            self._guessed_input = estimate_body_tokens(body, self._unanswered[0].model)
+
+    @property
+    def earlier_turns(self) -> tuple[TurnUsage, ...]:
+        """What the upstream requests before the one that answers now have used."""
+        return tuple(self._turns)
+
+    def charge(self, cost_nano: int | None) -> Outcome:
+        """Note what an ended request is charged, and return its outcome, which stays so."""
+        self._outcome = outcome = replace(self.outcome(), charged_nano=cost_nano)
+        return outcome
 
     @property
     def reply(self) -> ReplyProgress | None:
@@ -191,6 +267,9 @@ class RequestRecord:
 
     def outcome(self) -> Outcome:
         """Return the outcome; before the end, what it would be if the request ended now."""
+        return self._make_outcome() if self._outcome is None else self._outcome
+
+    def _make_outcome(self) -> Outcome:
         watch = self.monitor
         seen = UNSEEN if watch is None else watch.summarize()
         result, code = self._result, self._code
@@ -199,39 +278,62 @@ class RequestRecord:
             result, code = seen.failure.kind.value, seen.failure.code
         elif has_ended and seen.stop is not None and result in INTERRUPTIONS:
             result = OK  # the reply was complete by then
-        route, ledger = self.route, self.ledger
-        return Outcome(
+        route, ledger, lease = self.route, self.ledger, self.lease
+        usage = self._reported_usage or self._determine_usage(seen)
+        turns = tuple(self._turns)
+        if lease is not None and self._unanswered and self._ended:
+            turns = self._add_unanswered(usage)
+            usage = sum_usages(turn.usage for turn in turns)
+        # Most is set, not passed: a call with more than 15 keywords makes dictionaries of them: twice the time.
+        outcome = Outcome(
             request_id=self.id,
             started_at=self.started_at,
             client_protocol=self.client_protocol,
             key=self.key,
             client=self.client,
-            upstream_protocol=self.upstream_protocol,
             requested_model=self.requested_model,
-            provider="" if route is None else route.provider,
-            model="" if route is None else route.model,
-            reported_model=cut_text(seen.model, MAX_NAME_BYTES),
             stream=self.stream,
-            passthrough=route is not None and ledger is None,
-            usage=self._reported_usage or self._determine_usage(seen),
-            ttft_s=None if seen.first_token is None else seen.first_token - self._started,
-            duration_s=(self._ended or time.monotonic()) - self._started,
             outcome=result,
             error_code=None if code is None else cut_text(code, MAX_CODE_BYTES),
-            losses=len(ledger) if ledger else 0,
-            losses_by_how=ledger.count_by_kind() if ledger else (),
-            deltas=seen.deltas,
-            failed_attempts=tuple(self.failed_attempts),
-            rounds=self.rounds,
-            attempts=self.attempts,
-            is_answered=self.is_answered,
-            tool_runs=tuple(self.tool_runs),
-            traceparent=self.traceparent.decode("latin-1") if self.traceparent else "",
-            run=self.run,
-            client_request_id=self.client_request_id,
-            upstream_bytes=seen.read_bytes,
-            upstream_chunks=seen.read_chunks,
         )
+        outcome.upstream_protocol = self.upstream_protocol
+        if route is not None:
+            outcome.provider, outcome.model, outcome.passthrough = route.provider, route.model, ledger is None
+        if seen.model:
+            outcome.reported_model = cut_text(seen.model, MAX_NAME_BYTES)
+        outcome.usage, outcome.turns = usage, turns
+        outcome.ttft_s = None if seen.first_token is None else seen.first_token - self._started
+        outcome.duration_s = (self._ended or time.monotonic()) - self._started
+        if ledger:
+            outcome.losses, outcome.losses_by_how = len(ledger), ledger.count_by_kind()
+        outcome.deltas = seen.deltas
+        outcome.upstream_bytes, outcome.upstream_chunks = seen.read_bytes, seen.read_chunks
+        outcome.rounds, outcome.attempts, outcome.is_answered = self.rounds, self.attempts, self.is_answered
+        if self.failed_attempts:
+            outcome.failed_attempts = tuple(self.failed_attempts)
+        if self.tool_runs:
+            outcome.tool_runs = tuple(self.tool_runs)
+        if self.traceparent:
+            outcome.traceparent = self.traceparent.decode("latin-1")
+        outcome.run, outcome.client_request_id, outcome.origin = self.run, self.client_request_id, self.origin
+        if self.user or self.team:
+            outcome.user, outcome.team = self.user, self.team
+        outcome.tags = self.tags
+        if lease is not None:
+            outcome.lease = lease.id
+        if self.outlooks:
+            outcome.cache_use = judge_use(self.outlooks, outcome.usage)
+        return outcome
+
+    def _add_unanswered(self, usage: Usage | None) -> tuple[TurnUsage, ...]:
+        """Return the turns with those that were sent and not answered, for which the input is charged."""
+        turns = list(self._turns)
+        if not turns and usage is not None and self.route is not None:
+            turns.append(TurnUsage(self.route.provider, self.route.model, usage))
+        for route in self._unanswered:
+            read = Usage(input=self._guessed_input, source=UsageSource.ESTIMATED)
+            turns.append(TurnUsage(route.provider, route.model, read))
+        return tuple(turns)
 
     def _determine_usage(self, seen: ReplySummary) -> Usage | None:
         """Return the usage; for a reply that broke off, the upstream may have reported only part of the output."""
@@ -261,6 +363,32 @@ class RequestRecord:
         return "" if self.route is None else self.route.model
 
 
+class Sender(Struct, frozen=True):
+    """What the headers of a request say about who sends it, and why."""
+
+    client: str
+    client_request_id: str
+    origin: Origin
+    traceparent: bytes
+    tags: str
+
+
+def read_sender(headers: Headers) -> Sender:
+    return Sender(
+        client_name(headers.get(b"user-agent") or b""),
+        find_client_request_id(headers),
+        find_origin(headers),
+        headers.get(b"traceparent") or b"",
+        find_tags(headers),
+    )
+
+
+@lru_cache(maxsize=256)
+def _read_lasting_sender(lasting: LastingFields) -> Sender:
+    """Do the same for fields that a client sends again and again."""
+    return read_sender(Headers(list(lasting.fields)))
+
+
 def find_client_request_id(headers: Headers) -> str:
     """Return the id that the client has given to its request; empty if there is none, or it is long or odd.
 
@@ -268,6 +396,35 @@ def find_client_request_id(headers: Headers) -> str:
     """
     given = headers.get(b"x-request-id")
     return given.decode() if given is not None and CLIENT_REQUEST_ID.fullmatch(given) else ""
+
+
+def find_origin(headers: Headers) -> Origin:
+    """Return what the headers of Claude Code and Codex say about the session and the agent of a request."""
+    session = find_session_header(headers)
+    agent = headers.get(b"x-claude-code-agent-id")
+    if session is None and agent is None:
+        return UNKNOWN_ORIGIN
+    names = (session, agent, headers.get(b"x-claude-code-parent-agent-id"))
+    session_name, agent_name, parent_name = [keep_name((name or b"").decode("latin-1")) for name in names]
+    return Origin(session=session_name, agent=agent_name, parent_agent=parent_name)
+
+
+def find_session_header(headers: Headers) -> bytes | None:
+    return headers.get(b"x-claude-code-session-id") or headers.get(b"session-id")
+
+
+def find_tags(headers: Headers) -> str:
+    """Return the tags of a request: the first ones that are short and printable, as `job=7,branch=main`."""
+    given = headers.get(b"x-dragoman-tags")
+    if given is None:
+        return ""
+    tags = (tag.strip() for tag in given.decode("latin-1").split(","))
+    return ",".join(islice(dict.fromkeys(filter(TAG.fullmatch, tags)), MAX_TAGS))
+
+
+def keep_name(name: str) -> str:
+    """Return a name that a client has chosen; empty if it is long or not printable."""
+    return name if PRINTABLE.fullmatch(name) else ""
 
 
 @lru_cache(maxsize=256)

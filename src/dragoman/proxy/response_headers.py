@@ -1,13 +1,17 @@
 """The gateway's own headers on every reply, and the upstream's headers that are passed on."""
 
+import math
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from operator import itemgetter
 
 import msgspec
 
 from dragoman.net.headers import Header, Headers, names_in_connection
+from dragoman.tenancy.limiter import RateLevel
 from dragoman.translate.framing.known_secrets import Secrets, redact_known_in_fields
 from dragoman.translate.hub.loss import Loss
 from dragoman.translate.hub.ports import Client
@@ -83,6 +87,38 @@ def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Hea
     if client.id_header != CLIENT_ID and client.id_header not in dict(given):
         ours.append((client.id_header, id))
     return ours
+
+
+def format_rates(client: Client, rates: Mapping[str, RateLevel], given: Sequence[Header]) -> list[Header]:
+    """Return what is left of the limits of requests and tokens, as the protocol's vendor says it.
+
+    What the upstream says of its own, to the environment's key alone, stays as it is.
+    """
+    if client.rate_header is None:
+        return []
+    known, fields = dict(given), list[Header]()
+    for unit, level in rates.items():
+        values = {"limit": str(level.limit), "remaining": str(level.remaining)}
+        values["reset"] = format_instant(level.reset_s) if client.rates_reset_at else format_duration(level.reset_s)
+        fields += [(client.rate_header(unit, field).encode(), value.encode()) for field, value in values.items()]
+    return [field for field in fields if field[0] not in known]
+
+
+def format_instant(seconds: float) -> str:
+    """Return the time in this number of seconds, as RFC 3339 writes it."""
+    moment = datetime.fromtimestamp(time.time() + math.ceil(seconds), UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time as OpenAI writes it: `6m0s`, `1h0m0s`, `1s`, `120ms`."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{rest}s"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
 def format_loss_headers(losses: Sequence[Loss], count: int) -> list[Header]:

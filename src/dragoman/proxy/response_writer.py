@@ -14,8 +14,8 @@ from dragoman.proxy.client_encoding import NOTHING, ClientEncoding, LastCollecto
 from dragoman.proxy.decoding import is_named_stream
 from dragoman.proxy.held_events import HeldEvents
 from dragoman.proxy.ports import CallState
-from dragoman.proxy.prepare import Prepared
-from dragoman.proxy.response_headers import headers_to_forward, id_headers
+from dragoman.proxy.prepared import Prepared
+from dragoman.proxy.response_headers import format_rates, headers_to_forward, id_headers
 from dragoman.proxy.why import Why
 from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.failure import Failure, RequestError
@@ -282,6 +282,8 @@ def own_headers(call: Call, prepared: Prepared, why: Why, given: list[Header], *
         _route_header(prepared.route),
     ]
     head += prepared.count_losses(explain=call.explain, whole=whole)
+    if call.lease is not None:
+        head += format_rates(call.client, call.lease.rates, given)
     if call.explain:
         head.append((b"x-dragoman-why", str(why).encode("ascii", "replace")))
     return head

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from dragoman.net.body_threads import run_off_loop
 from dragoman.net.errors import describe_fault
 from dragoman.net.tasks import spawn
+from dragoman.proxy.accounts import reserve_turn
 from dragoman.proxy.between_turns import CallScope, Then
 from dragoman.proxy.call import Call
 from dragoman.proxy.outcome import CANCELLED, OK, ToolRun
-from dragoman.proxy.prepare import Translated
+from dragoman.proxy.prepared import Translated
 from dragoman.proxy.request_record import Awaited
 from dragoman.server_tools.addresses import AddressOrigin, DomainRules, ShownText, find_fetchable, list_shown
-from dragoman.server_tools.backends import ToolPlan
 from dragoman.server_tools.tool_results import redact_outcome
 from dragoman.server_tools.web_fetch import fetch
 from dragoman.server_tools.web_search import SearchQuery, search
@@ -121,10 +121,17 @@ class Rounds:
         if self._is_spent and tools is not None:
             request = withdraw_server_tools(request, tools)
         if self._token is not None:
-            request = replace(request, continuation=self._token)
+            request = replace(request, vendor=replace(request.vendor, continuation=self._token))
         if request.max_tokens is None:
             return request
         return replace(request, max_tokens=max(1, request.max_tokens - self._output_tokens))
+
+
+def end_at_limit(call: Call, reply: "TranslatedReply") -> Then:
+    """End a reply for which no further upstream request may be paid, as at its token limit."""
+    call.record.awaits = None
+    reply.end_with(Ended(Stop.LENGTH))
+    return Then.FINISH
 
 
 class ToolsCalled(Struct, frozen=True):
@@ -146,10 +153,11 @@ def find_server_calls(prepared: Translated, reply: "TranslatedReply") -> ToolsCa
 
 def call_unrun_uses(prepared: Translated, reply: "TranslatedReply") -> ToolsCalled:
     """Return the calls that the client's history left without a result, as if the model had just made them."""
-    assert prepared.server_tools is not None
-    names = prepared.server_tools.names
-    hold = HoldServerCalls(prepared.server_tools.kinds)
-    for block, use in enumerate(prepared.unrun_uses):
+    tools = prepared.offered.tools
+    assert tools is not None
+    names = tools.names
+    hold = HoldServerCalls(tools.kinds)
+    for block, use in enumerate(prepared.offered.unrun):
         hold.feed(Opened(block, CallBlock(use.id, names[use.kind])))
         hold.feed(Delta(block, msgspec.json.encode(use.input).decode()))
         hold.feed(Closed(block))
@@ -166,18 +174,22 @@ class RunTools(Struct, frozen=True):
     async def run(self, scope: CallScope) -> Then:
         called, rounds, call = self.called, self.rounds, scope.call
         prepared, hold = called.prepared, called.hold
-        assert prepared.server_tools is not None
-        assert prepared.tool_plan is not None
-        runner = _Runner(prepared, prepared.server_tools, prepared.tool_plan, rounds, call)
-        prepared.tool_plan.servers.acquire()
-        scope.at_end.append(prepared.tool_plan.servers.release)
+        tools, plan = prepared.offered.tools, prepared.offered.plan
+        assert tools is not None
+        assert plan is not None
+        runner = _Runner(prepared, rounds, call)
+        plan.servers.acquire()
+        scope.at_end.append(plan.servers.release)
         called.reply.wait_for(Awaited.TOOLS)
-        results = await self._run_all(runner, prepared.server_tools)
+        results = await self._run_all(runner, tools)
         if hold.calls_client_tool:  # the reply ends here
             assert hold.end is not None
             call.record.awaits = None
             called.reply.end_with(hold.end)
             return Then.FINISH
+        shown = sum(len(text.text) for text in rounds.shown)
+        if not await reserve_turn(call.lease, called.reply.used_so_far(), shown):
+            return end_at_limit(call, called.reply)
         if called.is_earlier:
             rounds.results.update(results)
         else:
@@ -215,14 +227,10 @@ class RunTools(Struct, frozen=True):
 class _Runner:
     """Runs the calls of one round."""
 
-    def __init__(
-        self,
-        prepared: Translated,
-        tools: ServerTools,
-        plan: ToolPlan,
-        rounds: Rounds,
-        call: Call,
-    ) -> None:
+    def __init__(self, prepared: Translated, rounds: Rounds, call: Call) -> None:
+        tools, plan = prepared.offered.tools, prepared.offered.plan
+        assert tools is not None
+        assert plan is not None
         self._call = call
         self._secrets = SecretForms((*prepared.secrets, *list_secrets((), plan.secrets)))
         self._reads_documents = prepared.upstream.reads_documents
@@ -363,6 +371,8 @@ class ContinuePause(Struct, frozen=True):
         if rounds.pauses >= MAX_PAUSES or rounds.continuations >= MAX_CONTINUATIONS:
             reply.end_with(paused.end if token is None else Ended(Stop.LENGTH))
             return Then.FINISH
+        if not await reserve_turn(scope.call.lease, paused.used):
+            return end_at_limit(scope.call, reply)
         reply.wait_for(Awaited.MORE)
         if token is None:
             rounds.add(paused.events, {}, paused.used.output)

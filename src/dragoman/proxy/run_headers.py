@@ -96,6 +96,12 @@ def _digest_parts(request: HttpRequest, body: bytes) -> bytes:
     return digest.digest()
 
 
-def make_unknown_run(id: str) -> RequestError:
+def make_unknown_run(id: str, *, may_be_elsewhere: bool = False) -> RequestError:
+    """Return what a request gets that names no run; `may_be_elsewhere`: on a replica that is not asked."""
     message = f"Run {id!r} not found. It may have expired; send the request again."
+    if may_be_elsewhere:
+        message = (
+            f"Run {id!r} not found. It may have expired, or be on another replica: without store.shared, a run is "
+            "found on the replica that makes it only. Send the request again."
+        )
     return RequestError(Failure(Kind.NOT_FOUND, message, code="run_not_found"))

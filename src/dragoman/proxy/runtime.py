@@ -7,11 +7,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.config.settings import Config
-from dragoman.proxy.ports import MediaFetcher, ModelCatalogue
-from dragoman.proxy.prepare import TargetSettings
+from dragoman.proxy.ports import MediaFetcher, ModelCatalogue, PriceList
 from dragoman.server_tools.backends import ToolPlan
+from dragoman.tenancy.policies import Policies
 from dragoman.translate.hub.failure import UNKNOWN_MODEL, Failure, Kind, RequestError
 from dragoman.translate.hub.ports import Protocol
+from dragoman.translate.hub.profile import Profile
 from dragoman.translate.profiles.model_table import find_profile
 from dragoman.upstreams.learned_quirks import QuirkMemory
 from dragoman.upstreams.provider import Provider
@@ -31,6 +32,18 @@ UNLISTED_WAIT_S = 3.0
 MAX_TARGETS = 1000  # model names of which the targets are kept, and targets of which the settings are
 
 
+class TargetSettings(Struct, frozen=True):
+    """What a request is fitted to, besides its provider."""
+
+    protocols: dict[str, Protocol]
+    profile: Profile
+    budgets: dict[str, int]
+    quirks: frozenset[str]  # learnt, besides those that the provider is known for
+    fetcher: MediaFetcher | None  # None: linked media are not fetched
+    rules: tuple[Found, ...] = ()  # learnt, of what the upstream rejects
+    tool_plan: ToolPlan | None = None  # None: the gateway runs no tools for this provider
+
+
 class Runtime(Struct, frozen=True):
     """The configuration in force and the objects made from it. An edit makes a new one, for later requests."""
 
@@ -42,6 +55,8 @@ class Runtime(Struct, frozen=True):
     budgets: dict[str, int]  # effort -> thinking budget
     learned_quirks: QuirkMemory  # what upstreams have rejected
     tool_plans: Mapping[str, ToolPlan] = {}  # by provider: the tools that the gateway runs for it
+    policies: Policies | None = None  # None: nothing is set for any key
+    prices: PriceList | None = None  # None: nothing has a price
     targets: dict[str, tuple[Route, ...]] = field(default_factory=dict)  # of model names that were requested before
     settings: "dict[SettingsKey, TargetSettings]" = field(default_factory=dict)  # of targets that were used before
 

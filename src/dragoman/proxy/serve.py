@@ -12,7 +12,7 @@ from dragoman.proxy.call import Call
 from dragoman.proxy.count_tokens import count_tokens
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.steps.accept_background import accept_background, is_queued
-from dragoman.proxy.steps.admit import admit
+from dragoman.proxy.steps.admit import QUEUED_S, admit, check_limits
 from dragoman.proxy.steps.allow_leaving import allow_leaving
 from dragoman.proxy.steps.answer_without_model import LaneSource, answer_without_model
 from dragoman.proxy.steps.choose_routes import choose_relayed_routes, choose_routes, find_routes
@@ -56,7 +56,7 @@ async def serve(services: Services, call: Call, sink: ReplySink) -> None:
     gateway, parked, background = services.gateway, services.parked, services.background
     with observe(gateway, call, sink, services.live):
         check_room(gateway)
-        joined = find_parked(parked, call)
+        joined = await find_parked(parked, call)
         if joined is not None:  # its head names a run
             return await follow(parked, call, sink, joined)
         await read_body(call, gateway.runtime)
@@ -68,9 +68,10 @@ async def serve(services: Services, call: Call, sink: ReplySink) -> None:
                 await choose_routes(call, gateway.runtime)  # after the state, which may pin a target
                 run_hooks(call)
                 if background is not None and state is not None and is_queued(call, state):
+                    await check_limits(gateway, call)
                     return await accept_background(background, call, state, sink)
                 allow_leaving(state, sink)  # from here on, unless the call is parked
-                admit(call)
+                await admit(gateway, call)
                 if call.compacts is not None:
                     await compact(gateway, call, state, sink)
                 else:
@@ -87,7 +88,7 @@ async def serve_lane(services: Services, call: Call, sink: ReplySink, source: St
             await choose_routes(call, gateway.runtime)
             run_hooks(call)
             allow_leaving(state, sink)
-            admit(call)
+            await admit(gateway, call)
             if call.compacts is not None:
                 await compact(gateway, call, state, sink)
             else:
@@ -111,7 +112,7 @@ async def run_in_background(services: Services, call: Call, sink: ReplySink, sta
         call.state = state
         await choose_routes(call, gateway.runtime)
         sink.allow_leaving()
-        admit(call)
+        await admit(gateway, call, queued_s=QUEUED_S)
         await gateway.answer(call, sink)
 
 
@@ -137,7 +138,7 @@ async def relay(services: Services, call: "RelayedCall", sink: ReplySink) -> Non
         await read_relayed_body(call, gateway.runtime)
         await choose_relayed_routes(call, gateway.runtime)
         run_hooks(call)
-        admit(call)
+        await admit(gateway, call)
         await gateway.answer_relayed(call, sink)
 
 

@@ -9,7 +9,8 @@ from dragoman.net.headers import Headers
 from dragoman.proxy.between_turns import CallScope, Then
 from dragoman.proxy.complete_reply import CompleteCall, CutCalls, DropCutCalls, find_cut_calls
 from dragoman.proxy.continue_elsewhere import Continuation
-from dragoman.proxy.prepare import Change, Translated
+from dragoman.proxy.left_out import LeftOut
+from dragoman.proxy.prepared import Change, Translated
 from dragoman.proxy.rounds import (
     ContinuePause,
     Paused,
@@ -46,6 +47,7 @@ class NoReply(Struct, frozen=True):
     complaint: Complaint | None = None  # what the upstream has said about the request
     repairs: tuple[Found, ...] = ()  # the rules of which that is an instance
     lacks_reasoning: bool = False  # the request had no opaque reasoning that could have been refused
+    is_of_vendor: bool = True  # the upstream is the protocol's own vendor, whose errors its clients know
 
 
 class Interrupted(Struct, frozen=True):
@@ -77,6 +79,7 @@ class Ask(Struct, frozen=True):
     renew_after: Failure | None = None  # renew the credential first; this stays the failure if that does not work
     repairs: tuple[Found, ...] = ()  # what was rejected of it in this call, and is not learnt yet
     drops_reasoning: bool = False  # the provider has just rejected it
+    left_out: LeftOut | None = None  # reasoning; no reason to build a request whose bytes may pass
 
 
 class Wait(Struct, frozen=True):

@@ -16,7 +16,7 @@ from dragoman.proxy.call import Call
 from dragoman.proxy.decoding import is_named_stream, is_stream
 from dragoman.proxy.failures import attribute_failure
 from dragoman.proxy.ports import LostCallMemory
-from dragoman.proxy.prepare import Change, Prepared, Translated
+from dragoman.proxy.prepared import Change, Prepared, Translated
 from dragoman.proxy.pump import LINGER_S, Pump, is_answering
 from dragoman.proxy.rejected_reasoning import CallReasoning
 from dragoman.proxy.replies.opening import Replies
@@ -30,7 +30,7 @@ from dragoman.state.lost_calls import add_notice, digest_conversation
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.ports import Progress
 from dragoman.upstreams.provider import IncomingResponse
-from dragoman.upstreams.rejections.repairs import complain, find_repairs
+from dragoman.upstreams.rejections.repairs import complain, find_repairs, is_own_vendor
 from dragoman.upstreams.rejections.rules import list_free
 from dragoman.upstreams.rejections.sent import Sent
 
@@ -61,9 +61,9 @@ class UpstreamTurn:
         self.built: Translated | None = None  # the same, if it is translated
         self.reply: TurnReply | None = None  # from its first bytes on
 
-    async def run(self) -> TurnEnd:
-        end = await self._run()
-        if type(end) is not NoReply or self.prepared is None:
+    async def explain(self, end: NoReply) -> NoReply:
+        """Add what a refusal says about the request. Not in `run`: each read of a reply passes all its coroutines."""
+        if self.prepared is None:
             return end
         return await self._look_for_reasoning(await self._find_repairs(end))
 
@@ -72,7 +72,11 @@ class UpstreamTurn:
         reasoning = self._context.reasoning
         if end.failure.kind is not Kind.BAD_REQUEST or reasoning is None or self._ask.rounds is not None:
             return end
-        return replace(end, lacks_reasoning=not await reasoning.has_any())
+        return replace(end, lacks_reasoning=not await reasoning.has_any(), is_of_vendor=self._is_of_vendor())
+
+    def _is_of_vendor(self) -> bool:
+        prepared = self.prepared
+        return prepared is not None and is_own_vendor(prepared.provider, prepared.protocol.name)
 
     async def _find_repairs(self, end: NoReply) -> NoReply:
         """Add what the refusal says about the request, for a strict one only what costs its client nothing."""
@@ -94,38 +98,34 @@ class UpstreamTurn:
             passed=prepared.why.passes,
         )
         repairs = await run_off_loop(len(unsigned.body), find)
-        return replace(end, repairs=list_free(repairs) if self._context.call.strict else repairs)
+        if self._context.call.strict:
+            repairs = () if prepared.why.passes else list_free(repairs)
+        return replace(end, repairs=repairs)
 
-    async def _run(self) -> TurnEnd:
+    async def run(self) -> TurnEnd:
         ask = self._ask
         if ask.renew_after is not None:
             assert ask.provider.auth.renew is not None
             if not await ask.provider.auth.renew():
                 return NoReply(ask.renew_after)
-        call, reasoning, changes = self._context.call, self._context.reasoning, ask.changes
-        if_built: tuple[Change, ...] = ()
+        call = self._context.call
         try:
-            left_out = None if reasoning is None else await reasoning.choose_change(ask)
-            if left_out is not None:
-                # Only a pool moves a session to an account that cannot read the reasoning in bytes that pass unchanged.
-                if ask.drops_reasoning or ask.provider.account.pool is not None:
-                    changes = (*changes, left_out)
-                else:
-                    if_built = (left_out,)
-            if ask.provider.replies.withholds_cut_calls:
-                changes = (*changes, *await self._notices())
-            self.prepared = prepared = await self._replies.prepare(ask, changes, if_built)
+            if call.lease is not None:
+                await call.lease.change_target(ask.route.provider, ask.route.model)
+            if self._needs_changes(ask):
+                ask = await self._add_changes(ask)
+            self.prepared = prepared = await self._replies.prepare(ask)
         except RequestError as refused:
             return NoReply(refused.failure)
         self._replies.begin_turn(ask, prepared)
         self.built = built = prepared if type(prepared) is Translated else None
-        if built is not None and built.unrun_uses:
+        if built is not None and built.offered.unrun:
             return await self._begin_with_tools(built)
         provider = prepared.provider
         now = self._clock()
         timeouts = timeouts_for(provider.endpoint.first_token, self._server, is_later_round=ask.rounds is not None)
         self._wait = wait = self._replies.deadline(provider.name, timeouts, now)
-        call.record.attempts += 1
+        call.record.record_sent(ask.route)
         answer = await send(prepared, wait.seconds_left(now), wait.failure)
         if type(answer) is NoReply:  # compared: `isinstance` of a struct that does not fit is slow
             return answer
@@ -136,6 +136,22 @@ class UpstreamTurn:
                 wait.extend(self._clock(), has_token=False)
             return await self._read_stream(prepared, answer)
         return await self._read_document(prepared, answer, b"")
+
+    def _needs_changes(self, ask: Ask) -> bool:
+        reasoning = self._context.reasoning
+        return ask.provider.replies.withholds_cut_calls or (reasoning is not None and reasoning.may_leave_out(ask))
+
+    async def _add_changes(self, ask: Ask) -> Ask:
+        """Add the changes that earlier turns, of this and of other calls, have made necessary."""
+        reasoning = self._context.reasoning
+        left_out = None
+        if reasoning is not None and reasoning.may_leave_out(ask):
+            left_out = await reasoning.choose(ask)
+        if left_out is not None:
+            ask = replace(ask, left_out=left_out)
+        if ask.provider.replies.withholds_cut_calls and (notices := await self._notices()):
+            ask = replace(ask, changes=(*ask.changes, *notices))
+        return ask
 
     @property
     def is_continuation(self) -> bool:

@@ -5,29 +5,21 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from msgspec import Struct
-
-from dragoman.config.problems import ConfigError
 from dragoman.net.bodies import BudgetShare
 from dragoman.net.client import ConnectionLost, IncomingResponse, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.errors import BufferBudgetExceeded, InvalidResponse
 from dragoman.net.headers import Headers
-from dragoman.net.http_request import HttpRequest
-from dragoman.net.sink import ReplySink
 from dragoman.proxy.failures import add_retry_advice, adjust_reset_time, attribute_failure, redirect_failure
-from dragoman.proxy.prepare import IDENTITY, Prepared
+from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.reply_bounds import ERROR_BODY_S, MAX_REPLY_BYTES, no_room_failure, read_error
-from dragoman.proxy.response_headers import drop_account_headers, headers_to_forward, request_id_headers
-from dragoman.proxy.runtime import Runtime
+from dragoman.proxy.response_headers import drop_account_headers
 from dragoman.proxy.step import ErrorReply, NoReply
 from dragoman.translate.framing.known_secrets import redact_known, redact_known_in_fields
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
-from dragoman.upstreams.provider import Provider, UnsignedRequest
+from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.rejections.complaint import read_complaint
 
 log = logging.getLogger(__name__)
-
-RESOURCE_TIMEOUT_S = 30.0
 
 
 async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Failure]) -> IncomingResponse | NoReply:
@@ -125,64 +117,3 @@ def connection_failure(prepared: Prepared, fault: ConnectionLost | UpstreamTimeo
     at_once = 0.0 if isinstance(fault, ConnectionLost) and fault.stale else None
     message = f"The connection to provider {prepared.provider.name!r} failed: {fault}"
     return Failure(kind, message, retry_after=at_once)
-
-
-class Keeper(Struct, frozen=True):
-    """Who keeps a resource."""
-
-    provider: str
-    account: str  # which of its credentials
-    protocol: str
-
-
-NoteStatus = Callable[[int], Awaitable[None]]
-
-
-async def relay_resource(
-    runtime: Runtime,
-    keeper: Keeper,
-    request: HttpRequest,
-    sink: ReplySink,
-    path: str,
-    request_id: str,
-    record_status: NoteStatus | None = None,
-) -> None:
-    """Send the client's request to the provider that keeps the resource, and its answer to the client.
-
-    `note_status` is awaited with the status of the answer before the client gets anything of it.
-    """
-    name, protocol = keeper.provider, keeper.protocol
-    provider = _find_account(runtime, name, keeper.account)
-    url = f"{provider.endpoint.url}{path}?{request.query}" if request.query else provider.endpoint.url + path
-    unsigned = UnsignedRequest(protocol, request.method, url, (IDENTITY, *provider.endpoint.headers))
-    try:
-        credentials = await provider.auth.authorize(unsigned)
-    except ConfigError as error:
-        raise RequestError(Failure(Kind.CREDENTIAL, f"Provider {name!r} has no credential: {error}")) from error
-    try:
-        answer = await provider.send(unsigned.add_credentials(credentials), RESOURCE_TIMEOUT_S)
-    except (ConnectionLost, UpstreamTimeout) as fault:
-        raise RequestError(Failure(Kind.LOST, f"Provider {name!r} did not answer: {fault}")) from fault
-    try:
-        if answer.status == 401:
-            message = f"Provider {name!r} rejected its credential (HTTP 401). Run: dragoman doctor"
-            raise RequestError(Failure(Kind.CREDENTIAL, message))
-        if record_status is not None:
-            await record_status(answer.status)
-        forwarded = headers_to_forward(answer.headers, shows_account=False)
-        sink.begin(answer.status, [*forwarded, *request_id_headers(request_id)])
-        while chunk := await answer.chunk(runtime.config.server.idle_timeout_s):
-            await sink.send(chunk)
-        sink.end()
-    except (ConnectionLost, UpstreamTimeout):
-        sink.abort()
-    finally:
-        answer.close()
-
-
-def _find_account(runtime: Runtime, name: str, account: str) -> Provider:
-    provider = runtime.providers.get(name)
-    if provider is None:
-        message = f"Provider {name!r} keeps this response, and is not configured any more."
-        raise RequestError(Failure(Kind.NOT_FOUND, message))
-    return next((member for member in provider.members if member.account.label == account), provider)

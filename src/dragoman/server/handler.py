@@ -70,7 +70,7 @@ class RequestHandler:
         self.parked_runs = ParkedRuns(lambda: gateway.runtime.config.responses)
         self.services = self._make_services()
         self.public_pages = PublicPages(apis.scrape)
-        self._model_requests = ModelRequests(self.services)
+        self._model_requests = ModelRequests(self.services, keyring.policies)
         self._error_replies = ErrorReplies(gateway)
         self.host_check = host_check
         self.auth_backoff = AuthBackoff()

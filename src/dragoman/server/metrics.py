@@ -12,6 +12,9 @@ from dragoman.proxy.gateway import Gateway
 from dragoman.server.handler import RequestHandler
 from dragoman.server.responses import ResponsesApi
 from dragoman.state.background import STATUSES
+from dragoman.tenancy.limit_watch import LimitWatch
+from dragoman.tenancy.limiter import Limiter
+from dragoman.tenancy.opened_meter import RunningMeter
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.rejections.rules import BY_ID
 
@@ -58,6 +61,19 @@ def make_metrics_reader(
 def read_reloads(reloads: Mapping[str, int]) -> list[Reading]:
     """Return how many edited configurations were read, by result."""
     return [Reading(catalogue.RELOADS.name, (result,), (count,)) for result, count in reloads.items()]
+
+
+def read_limits(limiter: Limiter, watch: LimitWatch, meter: RunningMeter) -> Iterator[Reading]:
+    """Return how many requests wait in line, how often most of a limit was spent, and how far counters differ."""
+    yield Reading(catalogue.LIMITS_WAITING.name, (), (limiter.waiting,))
+    for percent, count in watch.counts.items():
+        yield Reading(catalogue.LIMIT_WARNINGS.name, (str(percent),), (count,))
+    yield Reading(catalogue.BUDGET_DRIFT.name, (), (meter.drift or 0.0,))
+
+
+def read_shared_state(find: Callable[[], Mapping[str, bool]]) -> list[Reading]:
+    """Return which parts of what gateways share answer."""
+    return [Reading(catalogue.SHARED_STATE.name, (part,), (int(answers),)) for part, answers in find().items()]
 
 
 def response_samples(responses: ResponsesApi | None) -> Iterator[Reading]:

@@ -10,6 +10,7 @@ from dragoman.proxy.serve import Services, Story, count, relay, serve
 from dragoman.proxy.steps.find_run import find_lost_elsewhere
 from dragoman.server.models import ModelsApi
 from dragoman.server.routes import AccessRole, Cost, Handler, HttpRoute, RoutedRequest, make_call, make_record
+from dragoman.tenancy.policies import Policies
 from dragoman.translate.protocols.relayed_paths import RELAYED_PATHS, RelayedPath
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 class ModelRequests:
     """Begins the stories of model requests, here or on the worker that has a request's run."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, policies: Policies) -> None:
         self._services = services
+        self._policies = policies
         self._gateway = services.gateway
         self._group: WorkerGroup | None = None
 
@@ -30,7 +32,7 @@ class ModelRequests:
         self._services.parked.join_group(group)
 
     def routes(self) -> Iterator[HttpRoute]:
-        models = ModelsApi(self._gateway)
+        models = ModelsApi(self._gateway, self._policies)
         for name, protocol in self._gateway.runtime.protocols.items():
             client = protocol.client
             for path in () if client is None else client.paths:
@@ -74,8 +76,11 @@ class ModelRequests:
     def _relay(self, path: RelayedPath, request: RoutedRequest) -> Awaitable[None]:
         from dragoman.proxy.relay import RelayedCall
 
-        record = make_record(path.name, request)
-        return relay(self._services, RelayedCall(path, request.http, request, record), request.sink)
+        call = RelayedCall(path, request.http, request, make_record(path.name, request))
+        policies = self._gateway.runtime.policies
+        if policies is not None:
+            call.apply_policy(policies.find(request.key))
+        return relay(self._services, call, request.sink)
 
 
 def _post(path: str, handler: Handler, story: Story, cost: Cost) -> HttpRoute:

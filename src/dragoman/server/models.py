@@ -1,37 +1,62 @@
 """The list of models, in the shape that the client's protocol gives it."""
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qs
+
+from msgspec.structs import replace
 
 from dragoman.net.headers import JSON, Header
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.response_headers import encode_ascii_json, request_id_headers
 from dragoman.proxy.runtime import UNLISTED_WAIT_S, Runtime, describe_unknown_model, find_targets, list_known_models
 from dragoman.server.routes import RoutedRequest, respond_json
-from dragoman.translate.hub.failure import RequestError
+from dragoman.tenancy.policies import KeyPolicy, Policies
+from dragoman.translate.hub.failure import UNKNOWN_MODEL, Failure, Kind, RequestError
 from dragoman.translate.hub.ports import GetHeader, ListedModel, ModelList, Protocol
 from dragoman.upstreams.provider import ModelInfo
-from dragoman.upstreams.routing import find_known_id, list_names
+from dragoman.upstreams.routing import (
+    PICKER_PREFIX,
+    Route,
+    find_configured_targets,
+    find_known_id,
+    find_listed_targets,
+    list_names,
+)
+
+_PICKER = b"claude-code/"  # the user agent of Claude Code where it looks for models
+_SHOWN = re.compile("claude|anthropic", re.IGNORECASE)  # in the names that it shows
+_DESCRIPTION = 100  # characters of a description that it shows
 
 
 class ModelsApi:
     """Lists and describes the models, in the shape of the path's protocol, or in the one that the request asks for."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, policies: Policies) -> None:
         self._gateway = gateway
+        self._policies = policies
 
     async def list_models(self, shape: ModelList | None, request: RoutedRequest) -> None:
         await self._wait_for_catalogues()
         parameters = read_parameters(request.http.query)
         shape = shape or self._choose_shape(request, parameters)
-        body = shape.render(list(list_models(self._gateway.runtime).values()), parameters)
+        policy = self._policies.find(request.key)
+        allowed = allow_models(self._gateway.runtime, policy, list_models(self._gateway.runtime))
+        if (request.http.headers.get(b"user-agent") or b"").startswith(_PICKER):
+            allowed += list_picker_names(self._gateway.runtime, allowed)
+        body = shape.render(allowed, parameters)
         headers = [JSON, *request_id_headers(request.request_id), *unlisted_headers(self._gateway.runtime)]
         request.sink.respond(200, headers, body)
 
     async def show_model(self, shape: ModelList | None, request: RoutedRequest) -> None:
         await self._wait_for_catalogues()
-        model = await find_model(self._gateway.runtime, request.rest)
+        runtime, policy = self._gateway.runtime, self._policies.find(request.key)
+        name = request.rest.removeprefix(PICKER_PREFIX)
+        model = replace(await find_model(runtime, name), id=request.rest)
+        if policy.is_restricted and not _allows_any(policy, name, await find_targets(runtime, name)):
+            message = f"The model {name!r} is not allowed for this key. GET /v1/models lists those that are."
+            raise RequestError(Failure(Kind.NOT_FOUND, message, code=UNKNOWN_MODEL, at="/model"))
         shape = shape or self._choose_shape(request, read_parameters(request.http.query))
         respond_json(request, shape.render_one(model))
 
@@ -60,6 +85,42 @@ def list_models(runtime: Runtime) -> dict[str, ListedModel]:
     infos = _list_infos(runtime)
     names = list_names(runtime.config.models, list_known_models(runtime))
     return {name: _describe(name, infos.get(name), _find_limits(name, runtime, infos)) for name in names}
+
+
+def allow_models(runtime: Runtime, policy: KeyPolicy, models: Mapping[str, ListedModel]) -> list[ListedModel]:
+    """Return the models of which a key may use at least one target."""
+    if not policy.is_restricted:
+        return list(models.values())
+    catalogues = list_known_models(runtime)
+    return [
+        model
+        for name, model in models.items()
+        if _allows_any(
+            policy,
+            name,
+            find_configured_targets(name, runtime.config.models, runtime.providers)
+            or find_listed_targets(name, catalogues),
+        )
+    ]
+
+
+def list_picker_names(runtime: Runtime, models: Iterable[ListedModel]) -> list[ListedModel]:
+    """Return the models that the picker of Claude Code would leave out, by names that it shows."""
+    catalogues = list_known_models(runtime)
+    listed = []
+    for model in models:
+        if _SHOWN.search(model.id) is None:
+            targets = find_configured_targets(model.id, runtime.config.models, runtime.providers)
+            target = next(iter(targets or find_listed_targets(model.id, catalogues)), model.id)
+            window = "" if model.max_input is None else f", {model.max_input:,} tokens"
+            description = f"{str(target)[: _DESCRIPTION - len(window)]}{window}"
+            named = model.name or model.id
+            listed.append(replace(model, id=PICKER_PREFIX + model.id, name=named, description=description))
+    return listed
+
+
+def _allows_any(policy: KeyPolicy, name: str, routes: Iterable[Route]) -> bool:
+    return any(policy.allows(name, route.provider, route.model) for route in routes)
 
 
 async def find_model(runtime: Runtime, name: str) -> ListedModel:
@@ -111,5 +172,12 @@ def _describe(name: str, info: ModelInfo | None, limits: ModelInfo | None) -> Li
     if info is None:
         info = ModelInfo(name)
     return ListedModel(
-        name, info.name, info.created, info.owned_by, limits.max_input, limits.max_output, limits.credit_rate
+        name,
+        info.name,
+        info.created,
+        info.owned_by,
+        limits.max_input,
+        limits.max_output,
+        limits.credit_rate,
+        limits.capabilities,
     )

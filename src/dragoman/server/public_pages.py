@@ -1,7 +1,7 @@
 """The paths that need no key: whether the gateway runs and is ready, its version and its metrics."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -20,6 +20,8 @@ class PublicPages:
         self._started_at = time.monotonic()
         self.is_ready = True
         self.has_console = False  # browsers are sent there
+        self.find_problem: Callable[[], str] = str  # why nothing must be served here; empty: nothing is wrong
+        self.find_shared_state: Callable[[], Mapping[str, bool]] = dict  # whether each part of it answers
 
     def routes(self) -> Iterator[HttpRoute]:
         for path, handler in (
@@ -52,8 +54,15 @@ class PublicPages:
         respond_json(request, msgspec.json.encode(body))
 
     async def _ready(self, request: RoutedRequest) -> None:
-        status, word = (200, "ready") if self.is_ready else (503, "draining")
-        respond_json(request, msgspec.json.encode({"status": word}), status)
+        degraded = [part for part, answers in self.find_shared_state().items() if not answers]
+        if not self.is_ready:
+            respond_json(request, msgspec.json.encode({"status": "draining"}), 503)
+        elif problem := self.find_problem():
+            respond_json(request, msgspec.json.encode({"status": "unready", "reason": problem}), 503)
+        elif degraded:
+            respond_json(request, msgspec.json.encode({"status": "degraded", "degraded": degraded}))
+        else:
+            respond_json(request, msgspec.json.encode({"status": "ready"}))
 
     async def _metrics(self, request: RoutedRequest) -> None:
         head = [(b"content-type", CONTENT_TYPE), *request_id_headers(request.request_id)]

@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.socket_sink import SocketSink
 from dragoman.proxy.gateway import Gateway
+from dragoman.proxy.kept_resource import KeptResource, RecordStatus
 from dragoman.proxy.serve import Services, serve_lane
 from dragoman.proxy.steps.restore_state import ReplayedState, StoredState
-from dragoman.proxy.upstream import Keeper, NoteStatus, relay_resource
 from dragoman.server.background import BackgroundApi
 from dragoman.server.routes import AccessRole, Cost, HttpRoute, RoutedRequest, make_not_found, respond_json
 from dragoman.server.unknown_models import HoldBack
@@ -144,16 +144,14 @@ class ResponsesApi:
         return await self.service.find(self._tenant(request.key), id)
 
     async def _relay_to_keeper(
-        self, request: RoutedRequest, row: ResponseRow, below: str = "", record_status: NoteStatus | None = None
+        self, request: RoutedRequest, row: ResponseRow, below: str = "", record_status: RecordStatus | None = None
     ) -> bool:
         """Pass the request on to the provider that keeps the response itself; return whether there is one."""
         if not row.keeper:
             return False
         path = f"{PATH}/{quote_name(row.id, '/response_id')}{below}"
-        keeper = Keeper(row.keeper, row.account, NAME)
-        await relay_resource(
-            self._gateway.runtime, keeper, request.http, request.sink, path, request.request_id, record_status
-        )
+        kept = KeptResource(self._gateway.runtime, row.keeper, row.account, NAME, path)
+        await kept.relay(request.http, request.sink, request.request_id, record_status)
         return True
 
 

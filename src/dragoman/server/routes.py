@@ -33,7 +33,7 @@ CONSOLE_CLIENT = "console"  # the name of the client of requests that the consol
 _OWNER, _CLIENT = KeyRole.OWNER, KeyRole.CLIENT  # looked up once: on Python 3.11, each look-up of a member is slow
 BELOW = "/*"  # at the end of a path: everything below it
 MODEL = "{model}"  # within a path: any text, slashes and colons included
-ID = "{id}"  # within a path: any text without a slash
+NAMED_PART = re.compile(r"\{\w+\}")  # within a path, such as {id}: any text without a slash
 
 
 class AccessRole(Enum):
@@ -67,7 +67,7 @@ class RoutedRequest(Struct, frozen=True):
     path: str  # plain
     request_id: str
     key: KeyId  # empty where the route is public
-    rest: str = ""  # what `/*` at the end of the route's path, or `{id}` in it, stands for
+    rest: str = ""  # what `/*` at the end of the route's path, or the named parts in it, stand for
     access: Access = CLIENT
     via_console: bool = False  # sent by a browser that is signed in to the console
     is_forwarded: bool = False  # by another worker, which has checked it
@@ -149,9 +149,12 @@ class RouteTable:
         self._matches: dict[tuple[str, str], RouteMatch] = {}  # of exact paths, by method and path
         self._below: dict[str, dict[str, HttpRoute]] = {}
         self._patterns = [route for route in self.routes if MODEL in route.path]
-        self._with_id = [route for route in self.routes if ID in route.path]
+        self._with_parts: list[tuple[re.Pattern[str], HttpRoute]] = []
         for route in self.routes:
-            if MODEL in route.path or ID in route.path:
+            if MODEL in route.path:
+                continue
+            if NAMED_PART.search(route.path):
+                self._with_parts.append((_compile_parts(route.path), route))
                 continue
             table, path = (self._below, route.path[:-1]) if route.path.endswith(BELOW) else (self._exact, route.path)
             table.setdefault(path, {})[route.method] = route
@@ -168,7 +171,7 @@ class RouteTable:
         for route in self._patterns:
             if route.method == method and fits_pattern(path, route.path):
                 return RouteMatch(route)
-        for route, rest in self._find_with_id(path):
+        for route, rest in self._find_with_parts(path):
             if route.method == method:
                 return RouteMatch(route, rest)
         for prefix in self._prefixes:
@@ -180,19 +183,23 @@ class RouteTable:
         """Return the methods that this path supports."""
         found = dict(self._exact.get(path, {}))
         found |= {route.method: route for route in self._patterns if fits_pattern(path, route.path)}
-        found |= {route.method: route for route, _ in self._find_with_id(path)}
+        found |= {route.method: route for route, _ in self._find_with_parts(path)}
         for prefix in self._prefixes:
             if path.startswith(prefix):
                 found |= self._below[prefix]
         offered = [method for method, route in found.items() if not route.refuses]
         return [name for method in offered for name in (("GET", "HEAD") if method == "GET" else (method,))]
 
-    def _find_with_id(self, path: str) -> Iterator[tuple[HttpRoute, str]]:
-        for route in self._with_id:
-            before, _, after = route.path.partition(ID)
-            rest = path[len(before) : len(path) - len(after)]
-            if rest and "/" not in rest and path == before + rest + after:
-                yield route, rest
+    def _find_with_parts(self, path: str) -> Iterator[tuple[HttpRoute, str]]:
+        for pattern, route in self._with_parts:
+            found = pattern.fullmatch(path)
+            if found is not None:
+                yield route, "/".join(found.groups())
+
+
+def _compile_parts(path: str) -> re.Pattern[str]:
+    """Return the expression of a path with named parts, with a group for each."""
+    return re.compile("([^/]+)".join(map(re.escape, NAMED_PART.split(path))), re.DOTALL)
 
 
 @lru_cache(maxsize=256)
@@ -247,7 +254,10 @@ async def read_short_body(request: HttpRequest, limit: int, timeout_s: float) ->
 
 def make_call(runtime: Runtime, name: str, request: RoutedRequest, compacts: Compacts | None = None) -> Call:
     """Return the call that a request to the protocol of this name makes; its body is not read yet."""
-    return Call(runtime.protocols[name], request.http, request, make_record(name, request), compacts)
+    call = Call(runtime.protocols[name], request.http, request, make_record(name, request), compacts)
+    if runtime.policies is not None:
+        call.apply_policy(runtime.policies.find(request.key))
+    return call
 
 
 def make_record(name: str, request: RoutedRequest) -> RequestRecord:

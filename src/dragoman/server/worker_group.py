@@ -12,8 +12,9 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -105,14 +106,14 @@ class WorkerGroup:
         """Answer questions of this name, which other workers ask, with what `answer` returns."""
         self._answers[name] = answer
 
-    async def ask(self, worker: int, name: str, question: Question) -> bytes | None:
+    async def ask(self, worker: int, name: str, question: Question, within_s: float = ANSWER_S) -> bytes | None:
         """Return the answer of another worker; None if it did not answer in time or could not."""
-        url = f"http://worker-{worker}/{name}?{urlencode(question)}"
-        out = OutgoingRequest("GET", url, ((SECRET, self._member.secret),))
+        headers = ((SECRET, self._member.secret), (b"content-type", b"application/json"))
+        out = OutgoingRequest("POST", f"http://worker-{worker}/{name}", headers, msgspec.json.encode(question))
         try:
-            async with asyncio.timeout(ANSWER_S):
-                response = await self._client.send(out, self._dial(worker), head_timeout_s=ANSWER_S)
-                body = await read_and_close(response, MAX_ANSWER_BYTES, ANSWER_S)
+            async with asyncio.timeout(within_s):
+                response = await self._client.send(out, self._dial(worker), head_timeout_s=within_s)
+                body = await read_and_close(response, MAX_ANSWER_BYTES, within_s)
         except (ConnectionLost, UpstreamTimeout, TimeoutError) as error:
             log.debug("worker %d did not answer %s: %s", worker, name, describe_cause(error))
             return None
@@ -187,7 +188,7 @@ class WorkerGroup:
         if answer is None:
             sink.respond(404, [], b"")
             return
-        sink.respond(200, [], await answer(dict(parse_qsl(request.query, keep_blank_values=True))))
+        sink.respond(200, [], await answer(msgspec.json.decode(await request.body(), type=Question)))
 
 
 class _ForwardedBody:

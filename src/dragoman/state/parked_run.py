@@ -13,7 +13,8 @@ from dragoman.net.limits import wake
 from dragoman.state.stream_splitter import ArraySplitter, EventSplitter, StreamSplitter
 from dragoman.translate.hub.failure import Failure
 
-RUN = b"x-dragoman-run"
+RUN, SCOPE = b"x-dragoman-run", b"x-dragoman-run-scope"
+OF_REPLICA_ONLY = (SCOPE, b"replica")
 ID_HEADERS = (b"x-request-id", b"x-dragoman-request-id", b"request-id")
 NOT_COUNTED = -1  # the number of blocks that every client gets: [DONE], and the parts of a whole body
 BLOCK_BYTES = 160  # what keeping a block costs beside its bytes: two objects, a number and a place in a list
@@ -48,6 +49,7 @@ class ParkedRun:
         self.sign = b""  # the last sign of life
         self.signs = 0  # how many there were
         self.size = 0  # the bytes that it occupies
+        self.body_size = 0  # the bytes of its blocks, and of the rest
         self.clients = 1  # how many connections get it now
         self.is_stream = False
         self.is_done = False
@@ -55,6 +57,8 @@ class ParkedRun:
         self.is_resumable = True  # False: it became too large
         self.is_delivered = False  # a client has got its end
         self.is_taken = False  # by a retry
+        self.is_remote = False  # another replica makes it, and here it is read
+        self.is_of_replica_only = False  # other replicas do not find it, though they share state
         self.failure: Failure | None = None  # why there is no reply
         self.stop: Callable[[], None] = _do_nothing
         self.timer: asyncio.TimerHandle | None = None  # until it is stopped, or removed
@@ -67,11 +71,32 @@ class ParkedRun:
         """Whether its client left before the end, and no other has it."""
         return self.is_resumable and not (self.clients or self.is_delivered or self.is_taken)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a client can know it: its head was made, perhaps by another replica whose copy is on its way."""
+        return bool(self.status) or self.is_remote
+
+    @property
+    def event_count(self) -> int:
+        """How many events it has."""
+        return self._number
+
+    @property
+    def seconds_left(self) -> float:
+        """For how long it is kept, once it has ended."""
+        return 0.0 if self.timer is None else max(0.0, self.timer.when() - asyncio.get_running_loop().time())
+
+    @property
+    def own_headers(self) -> list[Header]:
+        """Return the headers that name the run, and say if only this replica has it."""
+        named = (RUN, self.id.encode())
+        return [named, OF_REPLICA_ONLY] if self.is_of_replica_only else [named]
+
     def headers_for(self, request_id: str) -> list[Header]:
         """Return the headers for another request that gets this reply: with its own id."""
         id = request_id.encode()
         own = [(name, id) if name in ID_HEADERS else (name, value) for name, value in self.headers]
-        return [*own, (RUN, self.id.encode())]
+        return [*own, *self.own_headers]
 
     def begin(self, status: int, headers: Sequence[Header]) -> None:
         self.status, self.headers = status, headers
@@ -88,15 +113,23 @@ class ParkedRun:
             return
         self.size += len(data)
         if self._splitter is None:
+            self.body_size += len(data)
             self.blocks.append((NOT_COUNTED, data))
             return
         for event in self._splitter.feed(data):
             self._add_event(event)
         self._wake()
 
+    def record_sign(self, sign: bytes, count: int) -> None:
+        """Take over the last sign of life, and how many there were, of the replica that makes the reply."""
+        self.size += len(sign) - len(self.sign)
+        self.sign, self.signs = sign, count
+        self._wake()
+
     def end(self, *, whole: bool) -> None:
         if self.is_resumable and self._splitter is not None:
             self.rest = self._splitter.rest
+            self.body_size += len(self.rest)
         self._splitter = None
         self.is_done, self.is_whole = True, whole
         self._wake()
@@ -133,6 +166,7 @@ class ParkedRun:
             self.sign, self.signs = event, self.signs + 1
             return
         self.size += BLOCK_BYTES
+        self.body_size += len(event)
         if event.startswith(_DONE):
             self.blocks.append((NOT_COUNTED, event))
             return

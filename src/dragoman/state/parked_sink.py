@@ -6,7 +6,7 @@ from contextlib import suppress
 from dragoman.net.errors import ClientDisconnected, ResponseOrderError
 from dragoman.net.headers import Header
 from dragoman.net.sink import DetachedSink, ReplySink, SinkPhase
-from dragoman.state.parked_run import RUN, ParkedRun
+from dragoman.state.parked_run import ParkedRun
 
 
 class ParkedSink(DetachedSink):
@@ -30,7 +30,7 @@ class ParkedSink(DetachedSink):
         self.phase = SinkPhase.ENDED
         self._keep_head(status, headers)
         self._keep(body)
-        headers = [*headers, (RUN, self._run.id.encode())]
+        headers = [*headers, *self._run.own_headers]
         if not self._client.reader_gone:
             self._client.respond(status, headers, body)
         elif self._client.listener is not None:
@@ -67,7 +67,7 @@ class ParkedSink(DetachedSink):
 
     def _take_head(self, status: int, headers: Sequence[Header]) -> None:
         self._keep_head(status, headers)
-        headers = [*headers, (RUN, self._run.id.encode())]
+        headers = [*headers, *self._run.own_headers]
         if not self._client.reader_gone:
             self._client.begin(status, headers)
         elif self._client.listener is not None:

@@ -1,6 +1,8 @@
 """The audit log: who changed something or read a request's content. Each row has the hash of the one before."""
 
 import hashlib
+import time
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
@@ -9,10 +11,18 @@ from msgspec.structs import astuple
 from dragoman.store.database import Session, StorePart, find, queries, writes
 
 AUDIT_DAYS = 400  # rows are kept that long
-SELECT_ROWS = """
-    SELECT time_ms, actor, action, subject, address, detail, number, previous FROM dragoman.audit
-    WHERE number < $1 ORDER BY number DESC LIMIT $2
+LOCAL = "local"  # the actor of commands on the store itself
+MAX_SUBJECT = 200
+VERIFIED_AT_ONCE = 1000  # rows
+SELECT = "SELECT time_ms, actor, action, subject, address, detail, number, previous FROM dragoman.audit"
+SELECT_ROWS = f"{SELECT} WHERE number < $1 ORDER BY number DESC LIMIT $2"
+SELECT_FITTING = f"""
+    {SELECT} WHERE number < $1 AND time_ms >= $3 AND ($4::text = '' OR actor = $4)
+        AND ($5::text = '' OR action = $5 OR substr(action, 1, length($6::text)) = $6)
+        AND ($7::text = '' OR subject = $7)
+    ORDER BY number DESC LIMIT $2
 """
+SELECT_AFTER = f"{SELECT} WHERE number > $1 ORDER BY number LIMIT $2"
 
 
 class AuditRow(Struct, frozen=True):
@@ -22,13 +32,40 @@ class AuditRow(Struct, frozen=True):
     """
 
     time_ms: int  # since the epoch
-    actor: str  # the id of the key
+    actor: str  # the id of the key, or LOCAL
     action: str
     subject: str
     address: str  # of the peer
     detail: str = ""  # JSON: what changed
     number: int = 0
     previous: bytes = b""
+
+
+def make_audit_row(
+    action: str, subject: str, detail: Mapping[str, object] | None = None, *, actor: str = LOCAL, address: str = ""
+) -> AuditRow:
+    """Return a row about what is being done now."""
+    text = "" if detail is None else msgspec.json.encode(detail).decode()
+    return AuditRow(time.time_ns() // 1_000_000, actor, action, subject[:MAX_SUBJECT], address, text)
+
+
+class AuditFilter(Struct, frozen=True):
+    """Which rows of the audit log; of the texts, an empty one fits any."""
+
+    since_ms: int = 0
+    actor: str = ""
+    action: str = ""  # this one, or all that begin with it and a dot
+    subject: str = ""
+
+
+ALL_ROWS = AuditFilter()
+
+
+class AuditCheck(Struct, frozen=True):
+    """What was found in the audit log. `broken` is the number of the first row that was changed or removed."""
+
+    rows: int
+    broken: int | None = None
 
 
 def hash_audit_row(row: AuditRow | None) -> bytes:
@@ -40,13 +77,7 @@ class AuditLog(StorePart):
     @writes
     async def add_audit(self, session: Session, row: AuditRow) -> None:
         """Add a row to the audit log, which gets its number and the hash of the row before."""
-        await session.lock("audit")
-        last = await find(session, AuditRow, SELECT_ROWS, 2**62, 1)
-        await session.execute(
-            "INSERT INTO dragoman.audit (time_ms, actor, action, subject, address, detail, previous)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7)",
-            *(row.time_ms, row.actor, row.action, row.subject, row.address, row.detail, hash_audit_row(last)),
-        )
+        await append_audit_row(session, row)
 
     @writes
     async def remove_audit(self, session: Session, before_ms: int) -> int:
@@ -54,6 +85,38 @@ class AuditLog(StorePart):
         return await session.execute("DELETE FROM dragoman.audit WHERE time_ms < $1", before_ms)
 
     @queries
-    async def list_audit_rows(self, session: Session, before: int, limit: int) -> tuple[AuditRow, ...]:
+    async def list_audit_rows(
+        self, session: Session, before: int, limit: int, fits: AuditFilter = ALL_ROWS
+    ) -> tuple[AuditRow, ...]:
         """Return the newest audit rows whose number is smaller than `before`, newest first."""
-        return tuple(await session.fetch(AuditRow, SELECT_ROWS, before, limit))
+        values = fits.since_ms, fits.actor, fits.action, fits.action + ".", fits.subject
+        return tuple(await session.fetch(AuditRow, SELECT_FITTING, before, limit, *values))
+
+    async def verify_audit(self) -> AuditCheck:
+        """Check that no row was changed or removed since it was written, but for the oldest, which expire."""
+        last: AuditRow | None = None
+        count = 0
+        while rows := await self._list_audit_rows_after(-1 if last is None else last.number):
+            for row in rows:
+                if last is not None and row.previous != hash_audit_row(last):
+                    is_next = row.number == last.number + 1
+                    return AuditCheck(count, last.number if is_next else last.number + 1)
+                last, count = row, count + 1
+        return AuditCheck(count)
+
+    @queries
+    async def _list_audit_rows_after(self, session: Session, number: int) -> tuple[AuditRow, ...]:
+        return tuple(await session.fetch(AuditRow, SELECT_AFTER, number, VERIFIED_AT_ONCE))
+
+
+async def append_audit_row(session: Session, row: AuditRow | None) -> None:
+    """Add a row in the transaction of what it is about, as the last thing that is done in it; None: nothing."""
+    if row is None:
+        return
+    await session.lock("audit")
+    last = await find(session, AuditRow, SELECT_ROWS, 2**62, 1)
+    await session.execute(
+        "INSERT INTO dragoman.audit (time_ms, actor, action, subject, address, detail, previous)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        *(row.time_ms, row.actor, row.action, row.subject, row.address, row.detail, hash_audit_row(last)),
+    )

@@ -5,12 +5,14 @@ Statements are written for PostgreSQL. The drivers rewrite the few words that di
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, wraps
 from itertools import chain
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 MAX_QUERIES = 2  # at the same time, each on a connection that no other operation waits for
 QUERY_TIMEOUT_S = 2.0
+HOLD_WAIT_S = 10.0  # how long others wait for what one process holds
 # Rows or values in one statement; fewer than the last of these are one, too. That makes few texts, so that prepared
 # statements are found again.
 BATCH_SIZES = (64, 32, 16)
@@ -33,6 +35,10 @@ class NotUnique(StoreError):
     """A row with the same unique values exists."""
 
 
+class HeldElsewhere(StoreError):
+    """Another process has held a name for too long."""
+
+
 class Session(Protocol):
     """A connection while one operation uses it."""
 
@@ -51,6 +57,13 @@ class Session(Protocol):
 
     async def lock(self, name: str) -> None:
         """Let others that lock the same name wait until the transaction ends."""
+
+
+class HoldingSession(Session, Protocol):
+    """A session that its user keeps for as long as it needs it. What it has changed is there once it is committed."""
+
+    async def commit(self) -> None:
+        """Make the changes last, and let others hold the name."""
 
 
 Operation = Callable[[Session], Awaitable[T]]
@@ -77,6 +90,13 @@ class Database(Protocol):
 
     async def query(self, operation: Operation[T]) -> T:
         """Run an operation that reads much, on one of MAX_QUERIES connections; StoreError after QUERY_TIMEOUT_S."""
+
+    def hold(self, name: str) -> AbstractAsyncContextManager[HoldingSession]:
+        """Yield a session while no other process that holds this name works; none holds up other operations.
+
+        `name` can be part of a file's name. Where the database locks rows, the first statement selects
+        what is held `FOR UPDATE`. Others wait HOLD_WAIT_S at most, and then get HeldElsewhere.
+        """
 
     async def tidy(self) -> None:
         """Give the space of removed rows back to the file system, and leave nothing of them in its files."""
@@ -125,16 +145,15 @@ async def find(session: Session, make: MakeRow[T], statement: str, *values: Valu
     return next(iter(await session.fetch(make, statement, *values)), None)
 
 
-async def insert(session: Session, into: str, rows: Sequence[Sequence[Value]], end: str = "") -> int:
-    """Insert rows, many with one statement; return how many.
-
-    `into` is the table with its columns; `end` follows the values (ON CONFLICT ...).
-    """
-    inserted = 0
+async def insert(session: Session, into: str, rows: Sequence[Sequence[Value]], end: str = "") -> None:
+    """Insert rows. `into` is the table with its columns; `end` follows the values (ON CONFLICT ...)."""
+    if session.is_sqlite and rows:
+        # Many rows in one statement save no round trip here: each row of usage took half as long again, and each new
+        # number of rows a long text to rewrite and prepare.
+        await session.execute_many(build_insert(into, 1, len(rows[0]), end), rows)
+        return
     for batch in batched(rows):
-        statement = build_insert(into, len(batch), len(batch[0]), end)
-        inserted += await session.execute(statement, *chain.from_iterable(batch))
-    return inserted
+        await session.execute(build_insert(into, len(batch), len(batch[0]), end), *chain.from_iterable(batch))
 
 
 @lru_cache(maxsize=256)

@@ -325,6 +325,119 @@ STEPS: tuple[str, ...] = (
     CREATE TABLE {schema}rule_changes (number {int} NOT NULL);
     INSERT INTO {schema}rule_changes VALUES (1);
     """,
+    # Who made a request, and what a prompt cache did for it. `compatible_from` is the oldest version of the
+    # schema whose gateways can still use the database; a migration that they cannot live with raises it.
+    """
+    ALTER TABLE {schema}usage ADD COLUMN session TEXT NOT NULL DEFAULT '';
+    ALTER TABLE {schema}usage ADD COLUMN agent TEXT NOT NULL DEFAULT '';
+    ALTER TABLE {schema}usage ADD COLUMN parent_agent TEXT NOT NULL DEFAULT '';
+    ALTER TABLE {schema}usage ADD COLUMN user_name TEXT NOT NULL DEFAULT '';
+    ALTER TABLE {schema}usage ADD COLUMN team TEXT NOT NULL DEFAULT '';
+    ALTER TABLE {schema}usage ADD COLUMN tags TEXT NOT NULL DEFAULT '';
+    ALTER TABLE {schema}usage ADD COLUMN lease TEXT NOT NULL DEFAULT '';
+    ALTER TABLE {schema}usage ADD COLUMN cache_possible_tokens {int};
+    ALTER TABLE {schema}usage ADD COLUMN cache_miss TEXT;
+    ALTER TABLE {schema}usage ADD COLUMN cache_miss_path TEXT;
+    ALTER TABLE {schema}usage ADD COLUMN cache_saved_nano_usd {int};
+    CREATE TABLE {schema}compatibility (compatible_from {int} NOT NULL);
+    INSERT INTO {schema}compatibility VALUES (21);
+    """,
+    # Teams, limits of any scope, what else is set for a key, and the answers to requests that may be repeated. A
+    # gateway of an older version can use the database, but it enforces and counts nothing of this.
+    """
+    ALTER TABLE {schema}client_keys ADD COLUMN user_name TEXT NOT NULL DEFAULT '';
+    ALTER TABLE {schema}client_keys ADD COLUMN team TEXT NOT NULL DEFAULT '';
+    ALTER TABLE {schema}client_keys ADD COLUMN settings TEXT NOT NULL DEFAULT '';
+    CREATE TABLE {schema}teams (
+        name       TEXT PRIMARY KEY,
+        members    TEXT NOT NULL,
+        models     TEXT NOT NULL,
+        providers  TEXT NOT NULL,
+        created_at {int} NOT NULL,
+        version    {int} NOT NULL
+    ){no_rowid};
+    CREATE TABLE {schema}limits (
+        scope   TEXT NOT NULL,
+        name    TEXT NOT NULL,
+        amounts TEXT NOT NULL,
+        version {int} NOT NULL,
+        PRIMARY KEY (scope, name)
+    ){no_rowid};
+    CREATE TABLE {schema}repeatable_requests (
+        actor      TEXT NOT NULL,
+        key        TEXT NOT NULL,
+        request    {blob} NOT NULL,
+        status     {int} NOT NULL,
+        etag       TEXT NOT NULL,
+        body       {blob} NOT NULL,
+        created_at {int} NOT NULL,
+        PRIMARY KEY (actor, key)
+    ){no_rowid};
+    """,
+    # What meters need: the rows of a lease are one, rows of a user or a team are found, what removed rows had spent is
+    # kept, and what was forgiven. In PostgreSQL the meter itself.
+    """
+    CREATE UNIQUE INDEX usage_by_lease ON {schema}usage (lease) WHERE lease <> '';
+    CREATE INDEX usage_by_user ON {schema}usage (user_name, time_ms) WHERE user_name <> '';
+    CREATE INDEX usage_by_team ON {schema}usage (team, time_ms) WHERE team <> '';
+    CREATE TABLE {schema}removed_spending (
+        kind    TEXT NOT NULL,
+        name    TEXT NOT NULL,
+        slot    {int} NOT NULL,
+        usd     {int} NOT NULL,
+        tokens  {int} NOT NULL,
+        credits {int} NOT NULL,
+        PRIMARY KEY (kind, name, slot)
+    ){no_rowid};
+    CREATE TABLE {schema}adjustments (
+        number   {serial},
+        time_ms  {int} NOT NULL,
+        scope    TEXT NOT NULL,
+        unit     TEXT NOT NULL,
+        amount   {int} NOT NULL,
+        until_ms {int} NOT NULL,
+        reason   TEXT NOT NULL
+    );
+    CREATE INDEX adjustments_by_scope ON {schema}adjustments (scope);
+    {meter}
+    """,
+    # Which limits have been warned of.
+    """
+    CREATE TABLE {schema}limit_warnings (
+        counter  TEXT NOT NULL,
+        percent  {int} NOT NULL,
+        until_ms {int} NOT NULL,
+        PRIMARY KEY (counter, percent)
+    ){no_rowid};
+    """,
+    # What prompt caches could have had, had, and saved; rows of earlier gateways do not say it.
+    """
+    ALTER TABLE {schema}usage_sums ADD COLUMN cache_possible_tokens {int} NOT NULL DEFAULT 0;
+    ALTER TABLE {schema}usage_sums ADD COLUMN cache_had_tokens {int} NOT NULL DEFAULT 0;
+    ALTER TABLE {schema}usage_sums ADD COLUMN cache_saved_nano_usd {int} NOT NULL DEFAULT 0;
+    """,
+    # Credentials of upstream accounts that all gateways share, sealed.
+    """
+    CREATE TABLE {schema}sealed_credentials (
+        name       TEXT PRIMARY KEY,
+        kind       TEXT NOT NULL,
+        version    {int} NOT NULL,
+        sealed     {blob} NOT NULL,
+        changed_at {int} NOT NULL
+    ){no_rowid};
+    """,
+    # Cooldowns of credentials, which several gateways agree on.
+    """
+    CREATE TABLE {schema}cooldowns (
+        member            TEXT NOT NULL,
+        model             TEXT NOT NULL,
+        until_ms          {int} NOT NULL,
+        reason            TEXT NOT NULL,
+        probe_at_ms       {int} NOT NULL,
+        probe_interval_ms {int} NOT NULL,
+        PRIMARY KEY (member, model)
+    ){no_rowid};
+    """,
 )
 
 

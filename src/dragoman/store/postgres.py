@@ -1,7 +1,8 @@
 """The driver of PostgreSQL: pools of connections with the current schema, which reconnect after the server was away."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import TypeVar
 from urllib.parse import parse_qs, unquote
@@ -9,8 +10,10 @@ from urllib.parse import parse_qs, unquote
 import asyncpg
 
 from dragoman.store.database import (
+    HOLD_WAIT_S,
     MAX_QUERIES,
     QUERY_TIMEOUT_S,
+    HeldElsewhere,
     MakeRow,
     NotUnique,
     Operation,
@@ -21,12 +24,15 @@ from dragoman.store.postgres_migrations import MIGRATIONS, VERSION_TABLE
 
 T = TypeVar("T")
 Work = Callable[[asyncpg.Connection], Awaitable[T]]
+ExplainErrors = Callable[[], AbstractContextManager[None]]
 
 CONNECTIONS = 4
 CONNECT_TIMEOUT_S = 5.0
 WORK_TIMEOUT_S = 15.0
 MIGRATION_TIMEOUT_S = 3600.0  # with millions of rows
 CLOSE_TIMEOUT_S = 2.0
+IDLE_TIMEOUT_S = 10.0  # within a transaction: what a gateway that hangs has locked, others need
+HOLD_SILENCE_S = 40.0  # longer than the request that is made meanwhile may take
 MIGRATION_LOCK = 0x647261676F  # an arbitrary number that identifies this lock
 LOCK_SEED = 0x726573  # so that the locks of names differ from other advisory locks
 
@@ -55,6 +61,31 @@ class PostgresSession:
 
     async def lock(self, name: str) -> None:
         await self._connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, $2))", name, LOCK_SEED)
+
+
+class _HoldingSession(PostgresSession):
+    """A session in a transaction of its own, which ends when its user commits."""
+
+    def __init__(self, connection: asyncpg.Connection, explain_errors: ExplainErrors) -> None:
+        super().__init__(connection)
+        self._explain_errors = explain_errors
+        self._transaction = connection.transaction()
+
+    async def begin(self) -> None:
+        with self._explain_errors():
+            await self._transaction.start()
+
+    async def commit(self) -> None:
+        with self._explain_errors():
+            await self._transaction.commit()
+
+    async def fetch(self, make: MakeRow[T], statement: str, *values: Value) -> list[T]:
+        with self._explain_errors():
+            return await super().fetch(make, statement, *values)
+
+    async def execute(self, statement: str, *values: Value) -> int:
+        with self._explain_errors():
+            return await super().execute(statement, *values)
 
 
 def rewrite(statement: str) -> str:
@@ -92,25 +123,58 @@ class PostgresDatabase:
         """Do nothing: the server's autovacuum does, as its administrator has set it."""
 
     async def _run(self, work: Work[T], *, is_query: bool) -> T:
-        try:
+        with self._explain_errors():
             async with asyncio.timeout(WORK_TIMEOUT_S) as deadline:
                 if not self._migrated:
                     async with self._migrating:
                         if self._pool is None:
-                            self._pool = await self._connect(CONNECTIONS, {})
+                            self._pool = await self.connect(CONNECTIONS, {})
                         if not self._migrated:
-                            await _with_connection(self._pool, partial(_migrate, deadline=deadline))
+                            await with_connection(self._pool, partial(_migrate, deadline=deadline))
                             self._migrated = True
                 if is_query and self._query_pool is None:
                     timeout_ms = str(int(QUERY_TIMEOUT_S * 1000))
-                    self._query_pool = await self._connect(MAX_QUERIES, {"statement_timeout": timeout_ms})
+                    self._query_pool = await self.connect(MAX_QUERIES, {"statement_timeout": timeout_ms})
                 pool = self._query_pool if is_query else self._pool
                 assert pool is not None
-                return await _with_connection(pool, work)
+                return await with_connection(pool, work)
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator["_HoldingSession"]:
+        """Open a connection for one transaction, in which rows are locked.
+
+        The server ends it if we are silent for too long: a gateway that is frozen or cut off holds nothing.
+        """
+        await self.open()
+        with self._explain_errors():
+            connection = await asyncpg.connect(
+                self._url,
+                timeout=CONNECT_TIMEOUT_S,
+                command_timeout=WORK_TIMEOUT_S,
+                server_settings={
+                    "application_name": "dragoman",
+                    "lock_timeout": f"{HOLD_WAIT_S:g}s",
+                    "idle_in_transaction_session_timeout": f"{HOLD_SILENCE_S:g}s",
+                },
+            )
+        try:
+            session = _HoldingSession(connection, self._explain_errors)
+            await session.begin()
+            yield session
+        finally:
+            connection.terminate()  # what was not committed is undone
+
+    @contextmanager
+    def _explain_errors(self) -> Iterator[None]:
+        """Raise StoreError for what the driver raises."""
+        try:
+            yield
         except TimeoutError as error:
             raise StoreError(f"{self.name}: no response within {WORK_TIMEOUT_S:g} s") from error
+        except asyncpg.LockNotAvailableError as error:
+            raise HeldElsewhere(f"{self.name}: another process has held a row for too long") from error
         except DATABASE_ERRORS as error:
-            raise StoreError(f"{self.name}: {self._describe(error)}") from error
+            raise StoreError(f"{self.name}: {self.describe(error)}") from error
 
     async def close(self) -> None:
         for pool in (self._query_pool, self._pool):
@@ -122,16 +186,21 @@ class PostgresDatabase:
             except (TimeoutError, *DATABASE_ERRORS):
                 pool.terminate()
 
-    async def _connect(self, size: int, settings: dict[str, str]) -> asyncpg.Pool:
+    async def connect(self, size: int, settings: dict[str, str]) -> asyncpg.Pool:
+        """Return a pool of connections of its own, which the caller closes."""
         return await asyncpg.create_pool(
             self._url,
             min_size=0,
             max_size=size,
             timeout=CONNECT_TIMEOUT_S,
-            server_settings={"application_name": "dragoman"} | settings,
+            server_settings={
+                "application_name": "dragoman",
+                "idle_in_transaction_session_timeout": f"{IDLE_TIMEOUT_S:g}s",
+                **settings,
+            },
         )
 
-    def _describe(self, error: Exception) -> str:
+    def describe(self, error: Exception) -> str:
         """Return the message of the server or the driver without the password, if it quotes that."""
         message = str(error) or type(error).__name__
         before, _, options = self._url.partition("://")[2].partition("?")
@@ -149,7 +218,8 @@ async def _in_transaction(connection: asyncpg.Connection, operation: Operation[T
 async def _do_nothing(connection: asyncpg.Connection) -> None: ...
 
 
-async def _with_connection(pool: asyncpg.Pool, work: Work[T]) -> T:
+async def with_connection(pool: asyncpg.Pool, work: Work[T]) -> T:
+    """Use a connection of a pool; one that was interrupted is closed."""
     connection = await pool.acquire(timeout=CONNECT_TIMEOUT_S)
     try:
         return await work(connection)
@@ -168,10 +238,18 @@ async def _migrate(connection: asyncpg.Connection, deadline: asyncio.Timeout) ->
         if not await connection.fetchval("SELECT to_regclass('dragoman.schema_version') IS NOT NULL"):
             await connection.execute(VERSION_TABLE)
         done = int(await connection.fetchval("SELECT max(version) FROM dragoman.schema_version") or 0)
-        if done > len(MIGRATIONS):
-            raise StoreError("the database was written by a newer version of dragoman")
+        if done > len(MIGRATIONS) and await _find_compatible_from(connection, done) > len(MIGRATIONS):
+            raise StoreError("the database was written by a newer version of dragoman; start that version")
         if done < len(MIGRATIONS):
             deadline.reschedule(asyncio.get_running_loop().time() + MIGRATION_TIMEOUT_S)
         for number, statements in enumerate(MIGRATIONS[done:], start=done + 1):
             await connection.execute(statements)
             await connection.execute("INSERT INTO dragoman.schema_version VALUES ($1)", number)
+
+
+async def _find_compatible_from(connection: asyncpg.Connection, version: int) -> int:
+    """Return the oldest version that can use a database of this one: no other, if the database does not say it."""
+    if not await connection.fetchval("SELECT to_regclass('dragoman.compatibility') IS NOT NULL"):
+        return version
+    found = await connection.fetchval("SELECT max(compatible_from) FROM dragoman.compatibility")
+    return version if found is None else int(found)

@@ -1,6 +1,7 @@
 """The migrations in PostgreSQL's words; dragoman.schema_version counts those applied."""
 
 from dragoman.store.migrations import write_migrations
+from dragoman.store.postgres_meter_schema import METER_SCHEMA
 
 VERSION_TABLE = """
     CREATE SCHEMA IF NOT EXISTS dragoman;
@@ -42,6 +43,7 @@ MIGRATIONS = write_migrations(
     ANALYZE dragoman.usage_sums;
     ANALYZE dragoman.usage_ttft;
     """,
+        "meter": METER_SCHEMA,
         "put_time_first": """
     UPDATE dragoman.usage
     SET id = decode(lpad(to_hex(time_ms), 12, '0'), 'hex') || CASE length(id) WHEN 16 THEN substr(id, 7) ELSE id END

@@ -1,13 +1,14 @@
 """Sums of usage by quarter of an hour, hour and day (UTC), kept beside the rows so that no query has to add those up.
 
-Every row is counted under several dimensions: all, model, key and client for all keys, and model and client for the
-key that made the request.
+Every row is counted under several dimensions: all, model, key, client, user and team for all keys (user and team where
+there is one), and model and client for the key that made the request.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from operator import add, attrgetter, neg
 from typing import Literal
 
@@ -25,7 +26,8 @@ MAX_SUM = 9 * 10**18  # what a column holds; more than that is not counted
 SUMS = tuple(field.name for field in fields(UsageSum) if field.name not in ("group", "slot"))
 BUCKETS_PER_DOUBLING = 8  # of the time to the first token: a bucket is 9 % wide
 
-Dimension = Literal["all", "model", "key", "client"]
+Dimension = Literal["all", "model", "key", "client", "user", "team"]
+WITHOUT_NONE: tuple[GroupBy, ...] = ("user", "team")  # dimensions that do not count rows without one
 
 
 class RollupKey(Struct, frozen=True, order=True):
@@ -67,10 +69,13 @@ class SumQuery(Struct, frozen=True):
 
     since_ms: int
     until_ms: int
-    key: str | None = None
+    key: str | None = None  # only requests of this key, of this team and of this user
     by: GroupBy = "all"
     step_ms: int = SLOT_MS
     offset_ms: int = 0
+    team: str | None = None
+    tag: str = ""  # by the values of this tag, if `by` is tag
+    user: str | None = None
 
 
 class RollupPart(Struct, frozen=True):
@@ -104,17 +109,21 @@ class RowsPart(Struct, frozen=True):
 TimePart = RollupPart | DaysPart | MovedPart | RowsPart
 
 
+_Group = tuple[int, str, str, str, str, str, str]
+
+
 def roll_up(rows: Iterable[UsageRow], sign: int = 1) -> Rollup:
     """Return what these rows add to the sums; with the sign -1, what their removal subtracts."""
-    groups: defaultdict[tuple[int, str, str, str, str], list[UsageRow]] = defaultdict(list)
+    groups: defaultdict[_Group, list[UsageRow]] = defaultdict(list)
     for row in rows:
-        groups[row.time_ms // SLOT_MS, row.key, row.client, row.provider, row.model].append(row)
+        slot = row.time_ms // SLOT_MS
+        groups[slot, row.key, row.client, row.provider, row.model, row.user, row.team].append(row)
     sums: dict[RollupKey, list[float]] = {}
     counts: dict[TtftKey, int] = {}
-    for (slot, key, client, provider, model), group in groups.items():
+    for (slot, key, client, provider, model, user, team), group in groups.items():
         route = f"{provider}/{model}"
         values = _add_up(group)
-        for rollup_key in _sum_keys(slot, key, client, route):
+        for rollup_key in chain(_sum_keys(slot, key, client, route), _sum_keys_of_team(slot, user, team)):
             sums[rollup_key] = list(map(add, sums[rollup_key], values)) if rollup_key in sums else values
         for ttft_ms, number in Counter(map(_get_ttft, group)).items():
             for ttft_key in () if ttft_ms is None else _ttft_keys(slot, key, route, find_bucket(ttft_ms)):
@@ -139,8 +148,16 @@ def bucket_ms(bucket: int) -> int:
     return round(2 ** (bucket / BUCKETS_PER_DOUBLING))
 
 
-def find_dimension(by: GroupBy, key: str | None) -> tuple[Dimension, str]:
-    """Return the dimension and the owner of the sums of a group; the provider is the first part of a model's group."""
+def find_dimension(query: SumQuery) -> tuple[Dimension, str] | None:
+    """Return the dimension and the owner of the sums of a query; None if there are none: rows are added up.
+
+    The provider is the first part of a model's group.
+    """
+    by, key = query.by, query.key
+    named: tuple[tuple[Dimension, str | None], ...] = (("team", query.team), ("user", query.user))
+    limited = [dimension for dimension, name in named if name is not None]
+    if limited:
+        return (limited[0], EVERYBODY) if key is None and len(limited) == 1 and by in ("all", limited[0]) else None
     if by in ("all", "key") and key is not None:
         return "key", EVERYBODY  # only the group of that key is read
     owner = EVERYBODY if key is None else key
@@ -149,10 +166,16 @@ def find_dimension(by: GroupBy, key: str | None) -> tuple[Dimension, str]:
             return "model", owner
         case "all" | "key" | "client":
             return by, owner
+        case "user" | "team" if key is None:
+            return by, owner
+    return None
 
 
 def cover(query: SumQuery) -> Iterator[TimePart]:
-    """Cover the time of a query with as few slots as its steps allow."""
+    """Cover the time of a query with as few slots as its steps allow, or with its rows if there are no sums of it."""
+    if find_dimension(query) is None:
+        yield from [RowsPart(query.since_ms, query.until_ms)] if query.since_ms < query.until_ms else ()
+        return
     levels = [level for level in LEVELS if query.step_ms % level == 0 and query.offset_ms % level == 0]
     if not query.step_ms:
         levels = list(LEVELS)
@@ -211,6 +234,14 @@ def merge(parts: Iterable[UsageSum]) -> tuple[UsageSum, ...]:
     return tuple(merged[key] for key in sorted(merged) if merged[key].requests)
 
 
+def count_rest(all_parts: Iterable[UsageSum], parts: Iterable[UsageSum]) -> Iterator[UsageSum]:
+    """Yield what makes up the group without a name, in a dimension that does not count it: all without the others."""
+    yield from all_parts
+    for part in parts:
+        _, slot, *values = astuple(part)
+        yield UsageSum("", slot, *map(neg, values))
+
+
 def take_back(part: UsageSum, query: SumQuery) -> UsageSum:
     """Return the negative sum for the day that wrongly counted this part, which belongs to the day beside it."""
     group, slot, *values = astuple(part)
@@ -262,6 +293,12 @@ def _sum_keys(slot: int, key: str, client: str, route: str) -> Iterator[RollupKe
             yield RollupKey("client", owner, level, at, client)
 
 
+def _sum_keys_of_team(slot: int, user: str, team: str) -> Iterator[RollupKey]:
+    for dimension, name in (("user", user), ("team", team)):
+        for level in LEVELS if name else ():
+            yield RollupKey(dimension, EVERYBODY, level, slot * SLOT_MS // level, name)
+
+
 def _ttft_keys(slot: int, key: str, route: str, bucket: int) -> Iterator[TtftKey]:
     for level in LEVELS:
         for owner in (EVERYBODY, key):
@@ -274,11 +311,14 @@ def _add_up(rows: list[UsageRow]) -> list[float]:
     outcomes, sources = columns["outcome"], columns["usage_source"]
     outputs, durations, costs = columns["output_tokens"], columns["duration_ms"], columns["cost_nano_usd"]
     gone, estimated = outcomes.count("client_gone"), sources.count("estimated")
-    generated = generating = 0
+    generated = generating = had = 0
     for output, duration, ttft in zip(outputs, durations, columns["ttft_ms"], strict=True):
         if ttft is not None and output is not None and duration > ttft:
             generated += output
             generating += duration - ttft
+    for read, possible in zip(columns["cache_read_tokens"], columns["cache_possible_tokens"], strict=True):
+        if possible:
+            had += min(read or 0, possible)
     return [
         len(rows),
         len(rows) - outcomes.count("ok") - gone,
@@ -294,6 +334,9 @@ def _add_up(rows: list[UsageRow]) -> list[float]:
         sum(durations),
         sum(columns["web_searches"]),
         sum(columns["web_fetches"]),
+        sum(filter(None, columns["cache_possible_tokens"])),
+        had,
+        sum(filter(None, columns["cache_saved_nano_usd"])),
         generated,
         generating,
     ]

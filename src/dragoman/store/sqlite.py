@@ -6,9 +6,9 @@ import os
 import re
 import stat
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -17,8 +17,10 @@ from typing import TypeVar
 import apsw
 
 from dragoman.store.database import (
+    HOLD_WAIT_S,
     MAX_QUERIES,
     QUERY_TIMEOUT_S,
+    HeldElsewhere,
     MakeRow,
     NotUnique,
     Operation,
@@ -26,6 +28,7 @@ from dragoman.store.database import (
     StoreError,
     Value,
 )
+from dragoman.store.file_lock import hold_file_lock
 from dragoman.store.sqlite_checkpoints import DESCRIPTORS, OPEN_FLAGS, connect_checkpointer
 from dragoman.store.sqlite_migrations import MIGRATIONS
 
@@ -53,7 +56,7 @@ REWRITES = (  # of PostgreSQL's words
     (r"\bleast\(", "min("),
     (r"\bstrpos\(", "instr("),
     (r"\bjson_array_elements\(", "json_each("),
-    (r" FOR UPDATE SKIP LOCKED", ""),  # a writer is alone
+    (r" FOR UPDATE(?: SKIP LOCKED)?", ""),  # a writer is alone
 )
 PLACE = r"\?(\d+)"
 
@@ -84,7 +87,10 @@ class SqliteSession:
         return self._connection.changes()
 
     async def execute_many(self, statement: str, rows: Sequence[Sequence[Value]]) -> None:
-        self._connection.executemany(rewrite(statement), rows)
+        try:
+            self._connection.executemany(rewrite(statement), rows)
+        except apsw.ConstraintError as error:
+            raise NotUnique(f"{self._connection.filename}: {error}") from error
 
     async def lock(self, name: str) -> None:
         """Do nothing: a transaction has the write lock from its start."""
@@ -139,10 +145,22 @@ class SqliteDatabase:
     async def write(self, operation: Operation[T]) -> T:
         return await self._writer.run(lambda connection: _in_transaction(connection, operation))
 
+    async def write_through(self, operation: Operation[T]) -> T:
+        """Run an operation in one transaction, which is on the disk at its end: a power cut does not undo it."""
+        return await self._writer.run(lambda connection: _write_through(connection, operation))
+
     async def query(self, operation: Operation[T]) -> T:
         if not self._writer.is_connected:
             await self.open()
         return await asyncio.get_running_loop().run_in_executor(self._query_threads, self._query, operation)
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator["_HoldingSession"]:
+        """Hold a lock beside the file: a transaction would hold up every other process that writes."""
+        async with hold_file_lock(self.path.with_name(f"{self.path.name}-{name}"), HOLD_WAIT_S) as is_held:
+            if not is_held:
+                raise HeldElsewhere(f"{self.path}: another process has held {name} for too long")
+            yield _HoldingSession(self)
 
     async def tidy(self) -> None:
         """Give free pages back, a few at a time, and empty the write-ahead log, which still has what was removed."""
@@ -194,6 +212,30 @@ class SqliteDatabase:
             return self._query_connections.get_nowait()
         except Empty:
             return connect(self.path)
+
+
+class _HoldingSession:
+    """Runs each statement in a transaction of its own."""
+
+    is_sqlite = True
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    async def fetch(self, make: MakeRow[T], statement: str, *values: Value) -> list[T]:
+        return await self._database.read(lambda session: session.fetch(make, statement, *values))
+
+    async def execute(self, statement: str, *values: Value) -> int:
+        return await self._database.write_through(lambda session: session.execute(statement, *values))
+
+    async def execute_many(self, statement: str, rows: Sequence[Sequence[Value]]) -> None:
+        await self._database.write_through(lambda session: session.execute_many(statement, rows))
+
+    async def lock(self, name: str) -> None:
+        """Do nothing: each statement is alone."""
+
+    async def commit(self) -> None:
+        """Do nothing: each statement has been."""
 
 
 class _Worker:
@@ -258,6 +300,14 @@ def _in_transaction(connection: apsw.Connection, operation: Operation[T]) -> T:
             connection.execute("ROLLBACK")
         raise
     return result
+
+
+def _write_through(connection: apsw.Connection, operation: Operation[T]) -> T:
+    connection.pragma("synchronous", "FULL")
+    try:
+        return _in_transaction(connection, operation)
+    finally:
+        connection.pragma("synchronous", "NORMAL")
 
 
 def connect(path: Path) -> apsw.Connection:
@@ -355,7 +405,16 @@ def _migrate(connection: apsw.Connection) -> None:
             connection.pragma("user_version", number)
 
     done = int(connection.pragma("user_version"))
-    if done > len(MIGRATIONS):
-        raise StoreError(f"{connection.filename} was written by a newer version of dragoman")
+    if done > len(MIGRATIONS) and _find_compatible_from(connection, done) > len(MIGRATIONS):
+        raise StoreError(f"{connection.filename} was written by a newer version of dragoman; start that version")
     if done < len(MIGRATIONS):
         _in_transaction(connection, apply)
+
+
+def _find_compatible_from(connection: apsw.Connection, version: int) -> int:
+    """Return the oldest version that can use a file of this version: no other one, if the file does not say it."""
+    try:
+        found = connection.execute("SELECT max(compatible_from) FROM compatibility").fetchall()
+    except apsw.SQLError:  # there is no such table
+        return version
+    return version if found[0][0] is None else int(found[0][0])

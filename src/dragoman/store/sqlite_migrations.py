@@ -29,6 +29,7 @@ MIGRATIONS = write_migrations(
         "ttft_key": ", PRIMARY KEY (owner, level, slot, route, bucket)",
         "ttft_bucket": "CAST(round(log2(max(1, ttft_ms)) * 8) AS INTEGER)",
         "after_sums": "",
+        "meter": "",  # in the memory of a process
         "put_time_first": """
     UPDATE usage
     SET id = unhex(printf('%012X', time_ms) || CASE length(id) WHEN 16 THEN substr(hex(id), 13) ELSE hex(id) END)

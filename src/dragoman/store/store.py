@@ -5,12 +5,20 @@ from typing import Self
 
 from dragoman.store.audit import AuditLog
 from dragoman.store.client_keys import ClientKeys
+from dragoman.store.clock import StoreClock
 from dragoman.store.console_sessions import ConsoleSessionTable
+from dragoman.store.cooldowns import CooldownRows
 from dragoman.store.cut_calls import CutCallTable
 from dragoman.store.database import Database, DriverMissing, StoreError
 from dragoman.store.learned_rules import LearnedRules
+from dragoman.store.limit_tables import LimitTables
+from dragoman.store.limit_warnings import LimitWarnings
+from dragoman.store.repeatable_requests import RepeatableRequests
 from dragoman.store.responses import Responses
 from dragoman.store.runs import Runs
+from dragoman.store.sealed_credentials import SealedCredentials
+from dragoman.store.sealing import FILE_NAME
+from dragoman.store.spending import SpendingTable
 from dragoman.store.usage import UsageTable
 
 SQLITE = "sqlite:///"
@@ -21,8 +29,22 @@ NO_POSTGRES_DRIVER = (
 )
 
 
-class Store(ClientKeys, CutCallTable, LearnedRules, UsageTable, AuditLog, ConsoleSessionTable):
-    """Client keys, cut calls, learnt rules, usage, the audit log, console sessions and stored responses.
+class Store(
+    ClientKeys,
+    LimitTables,
+    CutCallTable,
+    LearnedRules,
+    CooldownRows,
+    UsageTable,
+    SpendingTable,
+    LimitWarnings,
+    AuditLog,
+    ConsoleSessionTable,
+    RepeatableRequests,
+    SealedCredentials,
+):
+    """Client keys, teams, limits, cut calls, learnt rules, cooldowns, usage, the audit log, console sessions, stored
+    responses, credentials of upstream accounts.
 
     Every operation may raise StoreError, does not block the event loop, and works again without a restart once the
     database does.
@@ -32,6 +54,12 @@ class Store(ClientKeys, CutCallTable, LearnedRules, UsageTable, AuditLog, Consol
         super().__init__(database)
         self.responses = Responses(database)
         self.runs = Runs(database)
+        self.clock = StoreClock(database)
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is a server, which several gateways may share."""
+        return self.database.name.startswith(POSTGRESQL)
 
     @property
     def name(self) -> str:
@@ -77,5 +105,14 @@ def make_store(url: str) -> Store:
     if url.startswith(SQLITE):
         from dragoman.store.sqlite import SqliteDatabase  # not loaded by what needs only rows
 
-        return Store(SqliteDatabase(Path(url.removeprefix(SQLITE)).expanduser()))
+        return Store(SqliteDatabase(_sqlite_path(url)))
     raise StoreError(f"store.url: expected {SQLITE}PATH or {POSTGRESQL}USER@HOST/NAME")
+
+
+def find_secret_file(url: str) -> Path | None:
+    """Return the file beside the store that has its secret key where the environment has none; None for a server."""
+    return _sqlite_path(url).with_name(FILE_NAME) if url.startswith(SQLITE) else None
+
+
+def _sqlite_path(url: str) -> Path:
+    return Path(url.removeprefix(SQLITE)).expanduser()

@@ -27,6 +27,7 @@ from dragoman.store.rollup import (
     SUM_KEY,
     SUMS,
     TTFT_KEY,
+    WITHOUT_NONE,
     DaysPart,
     MovedPart,
     RollupPart,
@@ -35,6 +36,7 @@ from dragoman.store.rollup import (
     TimePart,
     add_ttft_counts,
     clip,
+    count_rest,
     cover,
     cover_ttft,
     find_dimension,
@@ -44,6 +46,7 @@ from dragoman.store.rollup import (
     take_back,
     widen,
 )
+from dragoman.store.spending import carry_removed
 from dragoman.store.usage_rows import (
     COLUMNS,
     MAX_EXAMINED,
@@ -67,8 +70,12 @@ REMOVE = f"""
     ) RETURNING {ALL}
 """
 SELECT_IDS = "SELECT id FROM dragoman.usage WHERE id IN ({among})"
+SELECT_LEASES = "SELECT lease FROM dragoman.usage WHERE lease <> '' AND lease IN ({among})"
 SELECT_SPAN = f"""
-    SELECT {ALL} FROM dragoman.usage WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3) ORDER BY id
+    SELECT {ALL} FROM dragoman.usage
+    WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3) AND ($4::text IS NULL OR team = $4)
+        AND ($5::text IS NULL OR user_name = $5)
+    ORDER BY id
 """
 NEWEST_FIRST = "ORDER BY id DESC"
 EDGE = "SELECT id FROM dragoman.usage"  # min(id) would need PostgreSQL 18: id is a bytea
@@ -102,10 +109,16 @@ SELECT_TTFT = """
     SELECT route, bucket, sum(requests)::bigint FROM dragoman.usage_ttft
     WHERE owner = $1 AND level = $2 AND slot >= $3 AND slot < $4 GROUP BY route, bucket
 """
-SUM_ROWS = """
+TAGS = "(',' || tags || ',')"
+AFTER_TAG = f"substr({TAGS}, strpos({TAGS}, $6::text) + length($6::text))"  # $6 is `,NAME=`
+VALUE_OF_TAG = f"""
+    CASE WHEN strpos({TAGS}, $6::text) > 0 THEN substr({AFTER_TAG}, 1, strpos({AFTER_TAG}, ',') - 1) ELSE '' END
+"""
+SUM_ROWS = f"""
     SELECT CASE $4::text WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
-            WHEN 'provider' THEN provider ELSE '' END AS grouped_by,
-        {step} AS step,
+            WHEN 'provider' THEN provider WHEN 'user' THEN user_name WHEN 'team' THEN team WHEN 'session' THEN session
+            WHEN 'agent' THEN agent WHEN 'tag' THEN {VALUE_OF_TAG} ELSE '' END AS grouped_by,
+        {{step}} AS step,
         count(*),
         count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
         count(*) FILTER (WHERE outcome = 'client_gone'),
@@ -118,18 +131,23 @@ SUM_ROWS = """
         count(*) FILTER (WHERE usage_source = 'estimated'),
         coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0)::bigint,
         sum(duration_ms)::bigint, sum(web_searches)::bigint, sum(web_fetches)::bigint,
+        coalesce(sum(cache_possible_tokens), 0)::bigint,
+        coalesce(sum(least(cache_read_tokens, cache_possible_tokens))
+            FILTER (WHERE cache_possible_tokens IS NOT NULL), 0)::bigint,
+        coalesce(sum(cache_saved_nano_usd), 0)::bigint,
         coalesce(sum(output_tokens) FILTER (WHERE duration_ms > ttft_ms), 0)::bigint,
         coalesce(sum(duration_ms - ttft_ms)
             FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)::bigint
     FROM (SELECT *, time_ms AS began_ms FROM dragoman.usage
-          WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3)) AS found
+          WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3) AND ($5::text IS NULL OR team = $5)
+              AND ($7::text IS NULL OR user_name = $7)) AS found
     GROUP BY grouped_by, step
 """
 
 
 class UsageTable(StorePart):
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
-        """Add all rows or none. A row whose id exists already is not changed, nor counted again."""
+        """Add all rows or none. A row whose id or lease exists already is not changed, nor counted again."""
         try:
             await self._append_new(rows)
         except NotUnique:  # rare: some are there already, since rows are appended again after an error
@@ -146,12 +164,22 @@ class UsageTable(StorePart):
         await session.lock("usage")  # two gateways may append the same row
         unique = {row.id: row for row in reversed(rows)}
         existing = {*await fetch_among(session, bytes, SELECT_IDS, list(unique))}
-        await _add_rows(session, [unique[id] for id in reversed(unique) if id not in existing])
+        leases = {*await fetch_among(session, str, SELECT_LEASES, [row.lease for row in rows if row.lease])}
+        new = []
+        for id in reversed(unique):
+            row = unique[id]
+            if id not in existing and row.lease not in leases:
+                new.append(row)
+                leases |= {row.lease} - {""}
+        await _add_rows(session, new)
 
     @writes
     async def remove_usage(self, session: Session, before_ms: int, limit: int) -> int:
         """Remove at most `limit` requests that began before this time, oldest first; return how many."""
         removed = await _fetch_rows(session, REMOVE, first_id(before_ms), limit)
+        if not removed:
+            return 0
+        await carry_removed(session, removed)
         rollup = roll_up(removed, sign=-1)
         await session.execute_many(ADD_SUMS, [(*astuple(key), *values) for key, values in rollup.sums])
         await session.execute_many(REMOVE_EMPTY, [astuple(key) for key, _ in rollup.sums])
@@ -163,7 +191,7 @@ class UsageTable(StorePart):
     async def read_usage_rows(self, session: Session, span: UsageSpan) -> tuple[UsageRow, ...]:
         """Return the requests that began in this span, oldest first."""
         ids = first_id(span.since_ms), first_id(span.until_ms)
-        return await _fetch_rows(session, SELECT_SPAN, *ids, span.key)
+        return await _fetch_rows(session, SELECT_SPAN, *ids, span.key, span.team, span.user)
 
     @queries
     async def read_usage_sums(self, session: Session, query: SumQuery) -> tuple[UsageSum, ...]:
@@ -172,6 +200,9 @@ class UsageTable(StorePart):
         for part in cover(await _fit(session, query)):
             statement, values = build_statement(query, part)
             found = await session.fetch(UsageSum, statement, *values)
+            if query.by in WITHOUT_NONE and (query.team, query.user) == (None, None) and not isinstance(part, RowsPart):
+                statement, values = build_statement(replace(query, by="all"), part)
+                found += count_rest(await session.fetch(UsageSum, statement, *values), list(found))
             sums += found
             if isinstance(part, MovedPart):
                 sums += [take_back(moved, query) for moved in found]
@@ -234,9 +265,12 @@ def build_statement(query: SumQuery, part: TimePart) -> tuple[str, tuple[Value, 
     """Return the statement that reads one part of a query, and its values."""
     step = start_of_step(query, part)
     if isinstance(part, RowsPart):
-        return SUM_ROWS.format(step=step), (first_id(part.since_ms), first_id(part.until_ms), query.key, query.by)
-    dimension, owner = find_dimension(query.by, query.key)
-    only = query.key if dimension == "key" else None
+        ids = first_id(part.since_ms), first_id(part.until_ms)
+        return SUM_ROWS.format(step=step), (*ids, query.key, query.by, query.team, f",{query.tag}=", query.user)
+    found = find_dimension(query)
+    assert found is not None  # else rows are read
+    dimension, owner = found
+    only = {"key": query.key, "user": query.user}.get(dimension, query.team)
     group = {"provider": PROVIDER, "all": "''"}.get(query.by, "grouped")
     slots: tuple[Value, ...]
     match part:

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import asdict, astuple, fields, replace
 
-GroupBy = Literal["all", "model", "key", "client", "provider"]
+GroupBy = Literal["all", "model", "key", "client", "provider", "user", "team", "session", "agent", "tag"]
 
 SLOT_MS = 15 * 60 * 1000  # in every time zone, days begin at a multiple of this
 TIME_BYTES = 6  # of a row's id
@@ -17,8 +17,11 @@ ID_BYTES = TIME_BYTES + NUMBER_BITS // 8
 MAX_TIME_MS = (1 << 8 * TIME_BYTES) - 1
 
 
-class UsageRow(Struct, frozen=True, gc=False):
-    """One request. A count that was not reported and a cost without a known price are None, never zero."""
+class UsageRow(Struct, gc=False):
+    """One request. A count that was not reported and a cost without a known price are None, never zero.
+
+    It is complete before it is stored, and does not change then.
+    """
 
     id: bytes  # begins with time_ms, so that ids sort by time; a row that is appended again is stored once
     time_ms: int  # since the epoch
@@ -31,25 +34,36 @@ class UsageRow(Struct, frozen=True, gc=False):
     model: str
     requested_model: str
     stream: bool
-    input_tokens: int | None  # including what was read from and written to a cache
-    cache_read_tokens: int | None
-    cache_write_tokens: int | None
-    output_tokens: int | None  # including reasoning
-    reasoning_tokens: int | None
-    credits: float | None
-    usage_source: str | None
-    cost_nano_usd: int | None  # 10**-9 US dollars
-    ttft_ms: int | None
-    duration_ms: int
-    outcome: str
-    error_code: str | None
-    losses: int
-    attempts: int
-    rounds: int  # upstream requests for the reply: more than one if it used server tools
-    web_searches: int
-    web_fetches: int
+    input_tokens: int | None = None  # including what was read from and written to a cache
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    output_tokens: int | None = None  # including reasoning
+    reasoning_tokens: int | None = None
+    credits: float | None = None
+    usage_source: str | None = None
+    cost_nano_usd: int | None = None  # 10**-9 US dollars
+    ttft_ms: int | None = None
+    duration_ms: int = 0
+    outcome: str = ""
+    error_code: str | None = None
+    losses: int = 0
+    attempts: int = 0
+    rounds: int = 1  # upstream requests for the reply: more than one if it used server tools
+    web_searches: int = 0
+    web_fetches: int = 0
     run: str = ""  # the resumable reply that the client got; several requests may have got the same
     client_request_id: str = ""  # what the client calls its request; several may have the same
+    session: str = ""  # of the client's conversations, as it names it or by how its first one begins
+    agent: str = ""  # of the client: a subagent
+    parent_agent: str = ""
+    user: str = ""
+    team: str = ""
+    tags: str = ""
+    lease: str = ""
+    cache_possible_tokens: int | None = None  # of the input: what a prompt cache could have had
+    cache_miss: str | None = None  # why less was read
+    cache_miss_path: str | None = None  # JSON pointer to what differs first in the upstream request
+    cache_saved_nano_usd: int | None = None  # against the same input without a cache; may be negative
 
     @property
     def route(self) -> str:
@@ -72,9 +86,11 @@ def time_of_id(id: bytes) -> int:
     return int.from_bytes(id[:TIME_BYTES], "big")
 
 
-COLUMNS = tuple(field.name for field in fields(UsageRow))  # of the usage tables, in this order
+NAMES = tuple(field.name for field in fields(UsageRow))
+IN_SQL = {"user": "user_name"}  # a word of SQL's own
+COLUMNS = tuple(IN_SQL.get(name, name) for name in NAMES)  # of the usage tables, in this order
 STORED_ONLY = ("id", "time_ms")  # not part of a record
-RECORD_NAMES = ("time", *(name for name in COLUMNS if name not in STORED_ONLY), "route", "cost_usd")
+RECORD_NAMES = ("time", *(name for name in NAMES if name not in STORED_ONLY), "route", "cost_usd")
 
 
 def make_record(row: UsageRow) -> dict[str, object]:
@@ -86,11 +102,17 @@ def make_record(row: UsageRow) -> dict[str, object]:
 
 
 class UsageSpan(Struct, frozen=True):
-    """A period of time, without its end; restricted to the requests of one key unless that is None."""
+    """A period of time, without its end; restricted to the requests of one key, user or team unless that is None."""
 
     since_ms: int
     until_ms: int
     key: str | None = None
+    team: str | None = None
+    user: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return (self.key, self.team, self.user) == (None, None, None)
 
 
 class UsageSum(Struct):
@@ -116,6 +138,9 @@ class UsageSum(Struct):
     duration_ms: int = 0
     web_searches: int = 0
     web_fetches: int = 0
+    cache_possible_tokens: int = 0  # of requests of which that is known
+    cache_had_tokens: int = 0  # what those have read, of each no more than was possible
+    cache_saved_nano_usd: int = 0  # of requests that have a cost; may be negative
     generated_tokens: int = 0  # output tokens of requests whose time to the first token is known
     generating_ms: int = 0  # from the first token of those requests to their end
 
@@ -138,8 +163,8 @@ MAX_PAGE = 100
 MAX_EXAMINED = 10_000  # rows, for one page: a search for something rare continues on the next page
 
 ROUTE = "route"
-FIELDS = frozenset((*COLUMNS, ROUTE)) - {"id"}
-EXPRESSIONS = {ROUTE: "provider || '/' || model"}
+FIELDS = frozenset((*NAMES, ROUTE)) - {"id"}
+EXPRESSIONS = {ROUTE: "provider || '/' || model", **IN_SQL}
 
 Comparison = Literal["=", "<", "<=", ">", ">=", "matches", "in"]
 Single = str | int | float | bytes

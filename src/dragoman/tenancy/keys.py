@@ -7,19 +7,23 @@ import logging
 import secrets
 import string
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.config.limits import NO_LIMITS, Limits
 from dragoman.config.secret import Secret, is_placeholder
 from dragoman.config.settings import DefaultThinking, parse_thinking
 from dragoman.store import Store, StoreError
+from dragoman.store.audit import AuditRow, make_audit_row
+from dragoman.store.client_keys import KeyChange, LiveKey, Rotation
 from dragoman.store.client_keys import KeyId as KeyId
 from dragoman.store.client_keys import KeyRow as KeyRow
-from dragoman.store.client_keys import LiveKey, Rotation
 from dragoman.store.client_keys import NameTaken as NameTaken
+from dragoman.tenancy.policies import ENVIRONMENT_KEY as ENVIRONMENT_KEY
+from dragoman.tenancy.policies import KeySettings, Policies, add_end, encode_settings, has_end
 
 
 class Scope(StrEnum):
@@ -34,10 +38,23 @@ class Scope(StrEnum):
     ACCOUNTS_WRITE = "accounts:write"
     KEYS_READ = "keys:read"
     KEYS_WRITE = "keys:write"
+    TEAMS_READ = "teams:read"
+    TEAMS_WRITE = "teams:write"
+    LIMITS_READ = "limits:read"
+    LIMITS_WRITE = "limits:write"
     CONFIG_READ = "config:read"
     CONFIG_WRITE = "config:write"
     DOCTOR_RUN = "doctor:run"
     AUDIT_READ = "audit:read"
+
+
+# Those of an admin token that is limited to one team: all that they show or change belongs to some team.
+TEAM_SCOPES = frozenset(
+    {
+        *(Scope.KEYS_READ, Scope.KEYS_WRITE, Scope.TEAMS_READ, Scope.TEAMS_WRITE),
+        *(Scope.LIMITS_READ, Scope.LIMITS_WRITE, Scope.USAGE_READ, Scope.MODELS_READ),
+    }
+)
 
 
 class KeyRole(StrEnum):
@@ -52,6 +69,7 @@ class Access(Struct, frozen=True):
     role: KeyRole
     scopes: frozenset[Scope] = frozenset()
     default_thinking: DefaultThinking | None = None  # requested where a request asks for nothing
+    team: str = ""  # of an admin token: the only team that it sees and changes
 
     def may(self, scope: Scope | None) -> bool:
         """Return whether everything in a part of the admin API may be used, not only what belongs to the key."""
@@ -62,10 +80,12 @@ OWNER = Access(KeyRole.OWNER)
 CLIENT = Access(KeyRole.CLIENT)
 
 
-def parse_access(role: str, scopes: str) -> Access:
+def parse_access(role: str, scopes: str, team: str = "") -> Access:
     """Return the rights that the store has for a key; scopes that this version does not know are left out."""
+    if role != KeyRole.ADMIN:
+        return OWNER if role == KeyRole.OWNER else CLIENT
     known = frozenset(scope for scope in Scope if scope in scopes.split())
-    return Access(KeyRole.ADMIN, known) if role == KeyRole.ADMIN else OWNER if role == KeyRole.OWNER else CLIENT
+    return Access(KeyRole.ADMIN, known & TEAM_SCOPES if team else known, team=team)
 
 
 def read_thinking(stored: str | None) -> DefaultThinking | None:
@@ -83,10 +103,10 @@ PREFIX_LENGTH = 8
 MAX_PRESENTED_BYTES = 1024
 FIRST_NAME = "first"
 MAX_NAME = 100
-ENVIRONMENT_KEY = KeyId("environment")
 TENANT_SALT = b"tenant of the client key "  # so that a tenant's id differs from the digest of its key
 POLL_S = 2.0
 TOUCH_S = 60.0
+ENDED_S = 3600  # since a revocation, for which it is looked at: other machines' clocks differ
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +125,10 @@ class Grant(Struct, frozen=True):
     scopes: frozenset[Scope] = frozenset()
     expires_at: int | None = None
     default_thinking: DefaultThinking | None = None
+    user: str = ""
+    team: str = ""
+    settings: KeySettings = KeySettings()
+    limits: Limits = NO_LIMITS
 
 
 CLIENT_GRANT = Grant()
@@ -127,6 +151,7 @@ class Keyring:
             raise ValueError("an empty or sample value cannot be a client key")
         self._store = store
         self._clock = clock
+        self.policies = Policies()  # of the keys: what they may use, and their limits
         self._fixed: dict[bytes, KeyId] = {}
         self._environment_tenant = ""
         self.environment_key_revoked = False  # it is also stored, and was revoked there, which takes precedence
@@ -137,6 +162,7 @@ class Keyring:
         self._live: dict[bytes, tuple[bytes, KeyId, int | None]] = {}  # digest, id, time of expiry
         self._access: dict[KeyId, Access] = {}  # of keys that are not plain client keys without settings
         self._used: set[KeyId] = set()
+        self.on_ended: Callable[[Collection[KeyId]], None] | None = None  # whose requests are to be ended
         self._publish(())
 
     @property
@@ -185,10 +211,10 @@ class Keyring:
         """
         return self._environment_tenant if key == ENVIRONMENT_KEY else key
 
-    async def create(self, name: str, grant: Grant = CLIENT_GRANT) -> CreatedKey:
+    async def create(self, name: str, grant: Grant = CLIENT_GRANT, audit: AuditRow | None = None) -> CreatedKey:
         """Make a key and store its digest; NameTaken if a live key has the name."""
         created, digest = self._make(name, grant)
-        await self._open_store().add_key(created.row, digest)
+        await self._open_store().add_key(created.row, digest, grant.limits, audit)
         await self.refresh()
         return created
 
@@ -197,7 +223,8 @@ class Keyring:
         if self._fixed:
             return None
         created, digest = self._make(FIRST_NAME, Grant(KeyRole.OWNER))
-        is_new = await self._open_store().add_first_key(created.row, digest)
+        audit = make_audit_row("keys.create", FIRST_NAME, {"role": KeyRole.OWNER})
+        is_new = await self._open_store().add_first_key(created.row, digest, audit)
         await self.refresh()
         return created if is_new else None
 
@@ -205,22 +232,41 @@ class Keyring:
         """Return all keys of the store, including revoked ones."""
         return await self._open_store().list_keys()
 
-    async def revoke(self, which: str, version: int | None = None) -> KeyRow:
-        """Revoke a key by id or name, at once in this process and within seconds in others."""
-        now = int(self._clock())
-        row = await self._open_store().revoke_key(which, now, version)
+    async def change(self, row: KeyRow, change: KeyChange, audit: AuditRow | None = None) -> KeyRow:
+        """Change a key that is still as in `row`; raises UnknownKey if it is not."""
+        changed = await self._open_store().change_key(row.id, row.version, change, audit)
+        await self.refresh()
+        if changed is None:
+            raise UnknownKey(row.id)
+        return changed
+
+    async def revoke(
+        self, which: str, version: int | None = None, audit: AuditRow | None = None, *, ends_requests: bool = False
+    ) -> KeyRow:
+        """Revoke a key by id or name, at once in this process and within seconds in others.
+
+        `ends_requests`: its requests under way are ended, too.
+        """
+        now, settings = int(self._clock()), None
+        if ends_requests:
+            found = [row for row in await self.list() if row.revoked_at is None and which in (row.id, row.name)]
+            chosen = min(found, key=lambda row: row.id != which, default=None)
+            settings = None if chosen is None else add_end(chosen.settings)
+        row = await self._open_store().revoke_key(which, now, version, audit, settings)
         await self.refresh()
         if row is None:
             raise UnknownKey(which)
         return row
 
-    async def rotate(self, row: KeyRow, grace_s: int, version: int | None = None) -> CreatedKey:
+    async def rotate(
+        self, row: KeyRow, grace_s: int, version: int | None = None, audit: AuditRow | None = None
+    ) -> CreatedKey:
         """Give a key a new secret; the old one is accepted for another `grace_s`, an older one no longer."""
         secret = _make_secret(KeyRole(row.role))
         text = secret.reveal()
         until = int(self._clock()) + grace_s
         rotation = Rotation(_digest(text.encode()), text[:PREFIX_LENGTH], text[-4:], until)
-        rotated = await self._open_store().rotate_key(row.id, rotation, version)
+        rotated = await self._open_store().rotate_key(row.id, rotation, version, audit)
         await self.refresh()
         if rotated is None:
             raise UnknownKey(row.id)
@@ -231,14 +277,18 @@ class Keyring:
         return await self._open_store().find_key(_digest(secret.reveal().encode()))
 
     async def refresh(self) -> None:
-        """Read the valid keys again, and whether the environment's key was revoked as a stored one."""
+        """Read the valid keys and what is set for them again, and whether the environment's key was revoked there."""
         if self._store is None:
             return
         live = await self._store.list_live_keys()
+        self.policies.publish(await self._store.read_policies())
         for digest in self._fixed:
             row = await self._store.find_key(digest)
             self._record_revocation(row is not None and row.revoked_at is not None)
         self._publish(live)
+        if self.on_ended is not None:
+            revoked = await self._store.list_revoked_keys(int(self._clock()) - ENDED_S)
+            self.on_ended({key.id for key in revoked if has_end(key.settings)})
 
     async def watch(self, poll_s: float = POLL_S) -> None:
         """Follow changes that other processes make, forever. While the store fails, the known keys stay valid."""
@@ -300,8 +350,16 @@ class Keyring:
             scopes=" ".join(sorted(grant.scopes)),
             expires_at=grant.expires_at,
             default_thinking=None if grant.default_thinking is None else str(grant.default_thinking),
+            user=grant.user,
+            team=grant.team,
+            settings=encode_settings(grant.settings),
         )
         return CreatedKey(row, secret), _digest(text.encode())
+
+    @property
+    def store(self) -> Store:
+        """The store of the keys; raises StoreError if there is none."""
+        return self._open_store()
 
     def _open_store(self) -> Store:
         if self._store is None:
@@ -310,7 +368,7 @@ class Keyring:
 
 
 def _find_access(key: LiveKey) -> Access:
-    access, default = parse_access(key.role, key.scopes), read_thinking(key.default_thinking)
+    access, default = parse_access(key.role, key.scopes, key.team), read_thinking(key.default_thinking)
     return access if default is None else replace(access, default_thinking=default)
 
 

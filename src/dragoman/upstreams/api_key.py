@@ -17,8 +17,8 @@ from dragoman.upstreams.provider import (
     RequestRules,
     SendRequest,
     UnsignedRequest,
-    adjust_reasoning,
 )
+from dragoman.upstreams.rejections.reasoning import adjust_reasoning
 from dragoman.upstreams.section import api_key_reader, read_catalogue, read_endpoint, read_secrets
 
 

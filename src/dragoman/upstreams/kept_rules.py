@@ -30,9 +30,10 @@ class KeptRules(LearnedQuirks):
     def adopt(self, sections: Mapping[str, Struct]) -> None:
         """Forget what was learnt of a provider whose section has changed."""
         digests = {name: hashlib.sha256(repr(section).encode()).hexdigest()[:16] for name, section in sections.items()}
-        for name, digest in self._sections.items():
-            if digests.get(name) != digest:
-                self.forget(name)
+        changed = {name for name, digest in self._sections.items() if digests.get(name) != digest}
+        for name in changed:
+            self.forget(name)
+        self._unsaved = {learned: None for learned in self._unsaved if learned.provider not in changed}
         self._sections = digests
         self._seen = -1
 
@@ -40,7 +41,8 @@ class KeptRules(LearnedQuirks):
         is_new = super().keep(learned)
         if is_new and self._store is not None:
             self._unsaved[learned] = None
-            spawn(self._save(self._store, learned), name="learnt rule")
+            section = self._sections.get(learned.provider, "")  # now: it may have changed before the task runs
+            spawn(self._save(self._store, learned, section), name="learnt rule")
         return is_new
 
     async def watch(self, poll_s: float) -> None:
@@ -75,8 +77,7 @@ class KeptRules(LearnedQuirks):
             super().keep(learned)
         self._seen = version
 
-    async def _save(self, store: Store, learned: Learned) -> None:
-        section = self._sections.get(learned.provider, "")
+    async def _save(self, store: Store, learned: Learned, section: str) -> None:
         row = RuleRow(
             learned.tenant,
             learned.provider,

@@ -46,6 +46,12 @@ class QuirkMemory(Protocol):
     def add(self, tenant: str, provider: str, model: str, found: Found) -> None:
         """Keep a rule with which the provider has answered this tenant's request."""
 
+    def forget(self, provider: str | None = None) -> None:
+        """Forget what was learnt of a provider, or of all."""
+
+    def list_all(self) -> list[Learned]:
+        """Return what is known now, the oldest first."""
+
     def list_known_to(self, tenant: str) -> dict[str, tuple[str, ...]]:
         """Return everything that this tenant has learnt, by provider, as text; for captures."""
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from datetime import datetime
 
 import msgspec
 from msgspec import Struct
@@ -32,11 +33,13 @@ NO_LIST_STATUSES = (404, 405, 501)  # the server works, but has no list of model
 class _Listed(Struct):
     id: str = ""
     name: str | None = ""  # of vendors whose entries have no id, or one that requests do not use
-    created: int | float | str | None = 0
+    created: int | float | str | None = None
     owned_by: str | None = ""
     display_name: str | None = ""
     max_input_tokens: int | None = None
     max_tokens: int | None = None
+    created_at: object = None  # Anthropic's, and the next one
+    capabilities: object = None
     max_model_len: object = None  # vLLM's and SGLang's; the window, as in the following ones
     context_length: object = None  # OpenRouter's, Together's
     context_window: object = None  # Groq's
@@ -60,7 +63,7 @@ class CachedCatalogue:
     def __init__(self, provider: Provider, clock: Callable[[], float]) -> None:
         self._provider = provider
         self._clock = clock
-        self._models = self._fill_windows(provider.catalogue.models + provider.catalogue.fallback_models)
+        self._models = self._fill_limits(provider.catalogue.models + provider.catalogue.fallback_models)
         self._max_output: dict[str, int | None] = {}
         self._fetched_at: float | None = None
         self._ttl_s = 0.0
@@ -108,15 +111,15 @@ class CachedCatalogue:
         else:
             ids = {model.id for model in listed}
             unlisted = (model for model in self._provider.catalogue.models if model.id not in ids)
-            self._models = self._fill_windows((*listed, *unlisted))
+            self._models = self._fill_limits((*listed, *unlisted))
             self._max_output = {model.id: model.max_output for model in listed}
             self.complete = True
         finally:
             self._fetching = None
             self._has_tried = True
 
-    def _fill_windows(self, models: tuple[ModelInfo, ...]) -> tuple[ModelInfo, ...]:
-        return tuple(fill_window(model, self._provider.catalogue.default_window) for model in models)
+    def _fill_limits(self, models: tuple[ModelInfo, ...]) -> tuple[ModelInfo, ...]:
+        return tuple(fill_limits(model, self._provider.catalogue.default_window) for model in models)
 
     def _is_stale(self) -> bool:
         if not self._provider.catalogue.has_list:
@@ -161,16 +164,17 @@ async def fetch_models(provider: Provider) -> tuple[ModelInfo, ...]:
     return _redact(listed, list_secrets(credentials, provider.auth.secrets))
 
 
-def fill_window(model: ModelInfo, default: int | None) -> ModelInfo:
-    """Return the model with the best that is known of its window.
+def fill_limits(model: ModelInfo, default: int | None) -> ModelInfo:
+    """Return the model with the best that is known of its window, and of how much it writes.
 
     That is what its server reports, else the table of known models, else the configured default, else the model's own
     maximum, with which its server need not run it.
     """
-    if model.max_input is not None:
+    if model.max_input is not None and model.max_output is not None:
         return model
-    window = find_profile(model.id).window or default or model.trained_window
-    return model if window is None else replace(model, max_input=window)
+    profile = find_profile(model.id)
+    window = model.max_input or profile.window or default or model.trained_window
+    return replace(model, max_input=window, max_output=model.max_output or profile.max_output)
 
 
 def _list_error(upstream: Upstream, status: int, body: bytes) -> Exception:
@@ -204,12 +208,20 @@ def _describe(id: str, model: _Listed) -> ModelInfo:
     return ModelInfo(
         id,
         model.display_name or "",
-        int(model.created) if isinstance(model.created, int | float) else 0,
+        int(model.created) if isinstance(model.created, int | float) else _read_date(model.created_at),
         model.owned_by or "",
         next((window for window in windows if window is not None), None),
         model.max_tokens,
         read_count(meta.get("n_ctx_train")),
+        capabilities=model.capabilities if isinstance(model.capabilities, dict) else None,
     )
+
+
+def _read_date(text: object) -> int:
+    try:
+        return int(datetime.fromisoformat(text).timestamp()) if isinstance(text, str) else 0
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _redact(listed: tuple[ModelInfo, ...], secrets: Secrets) -> tuple[ModelInfo, ...]:

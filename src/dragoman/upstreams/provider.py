@@ -28,10 +28,8 @@ from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import Stage
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import Request
-from dragoman.translate.passes.adapt_turns import allow_unbound
 from dragoman.upstreams.account_state import AccountLimits, Finding, Quota, read_exhausted_until
 from dragoman.upstreams.credentials.pool import CredentialChooser, Pool
-from dragoman.upstreams.rejections.complaint import PATH, make_holes
 
 Pass = Callable[[Request, Ledger], Request]
 
@@ -79,6 +77,7 @@ class ModelInfo(Struct, frozen=True):
     max_output: int | None = None
     trained_window: int | None = None  # the most that the model can have; its server may run it with less
     credit_rate: float | None = None  # by which the plan's credits are multiplied for this model
+    capabilities: dict[str, object] | None = None  # as Anthropic's list describes them
 
 
 class Adjustment(Struct, frozen=True):
@@ -273,16 +272,6 @@ class Provider(Struct, frozen=True):
         return self.replies.fix_response(out, await sending)
 
 
-# Anthropic's sentences about reasoning that it does not accept: it belongs to other turns, another model or account.
-REASONING_REJECTED = re.compile(
-    rf"(?:{PATH}: )?(?:"
-    r"Invalid `(?:signature|data)` in `(?:redacted_)?thinking` block"
-    r"|`(?:redacted_)?thinking` block is (?P<bound>bound to a different) \w{1,40}"
-    r"|`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified"
-    r"(?:\. These blocks must remain as they were in the original response)?"
-    r")\.?",
-    re.IGNORECASE,
-)
 # Some vendors answer 403 to a bad token: that is a rejected credential, not a missing entitlement.
 BAD_TOKEN_CODES = frozenset({"invalid_api_key", "token_expired", "token_invalidated", "invalid_token", "expired_token"})
 BAD_TOKEN = re.compile(
@@ -292,28 +281,15 @@ BAD_TOKEN = re.compile(
 )
 
 
-def adjust_reasoning(failure: Failure) -> Adjustment | None:
-    """Drop opaque reasoning that the upstream cannot read: it is bound to an account, and sometimes to its turns."""
-    rejected = failure.kind is Kind.BAD_REQUEST and REASONING_REJECTED.fullmatch(make_holes(failure.message))
-    if not rejected and failure.code != "invalid_encrypted_content":
-        return None
-    if rejected and rejected["bound"]:
-        return Adjustment("reasoning unbound", allow_unbound, of_reasoning=True)
-    return Adjustment("reasoning dropped", drops_reasoning=True, of_reasoning=True)
-
-
 def is_bad_token(failure: Failure) -> bool:
     """Return whether an HTTP 403 is about the credential itself."""
     return failure.code in BAD_TOKEN_CODES or BAD_TOKEN.search(failure.message) is not None
 
 
-class FixedResponse(ResponseInChunks):
-    """An IncomingResponse whose bytes pass through a stage."""
+class WrappedResponse(ResponseInChunks):
+    """The head of another response, of which the bytes are changed or watched."""
 
-    def __init__(self, response: IncomingResponse, stage: Stage[bytes, bytes]) -> None:
-        self._response = response
-        self._stage = stage
-        self._over = False
+    _response: IncomingResponse
 
     @property
     def status(self) -> int:
@@ -322,6 +298,18 @@ class FixedResponse(ResponseInChunks):
     @property
     def headers(self) -> Headers:
         return self._response.headers
+
+    def close(self) -> None:
+        self._response.close()
+
+
+class FixedResponse(WrappedResponse):
+    """An IncomingResponse whose bytes pass through a stage."""
+
+    def __init__(self, response: IncomingResponse, stage: Stage[bytes, bytes]) -> None:
+        self._response = response
+        self._stage = stage
+        self._over = False
 
     async def chunk(self, timeout_s: float) -> bytes:
         """Return the next bytes, b"" only at the end; wait while the stage holds bytes back."""
@@ -338,9 +326,6 @@ class FixedResponse(ResponseInChunks):
     async def read(self, limit: int, timeout_s: float) -> bytes:
         body = await self._response.read(limit, timeout_s)
         return b"".join([*self._stage.feed(body), *self._stage.finish()])
-
-    def close(self) -> None:
-        self._response.close()
 
 
 def is_event_stream(response: IncomingResponse) -> bool:

@@ -7,8 +7,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from dragoman.config.providers import PICKER_NAME
 from dragoman.config.settings import ModelRoute
 
+# Claude Code's picker lists only names with "claude" or "anthropic" in them: it gets all others behind this prefix too.
+PICKER_PREFIX = f"{PICKER_NAME}/"
 DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from dragoman import __version__
 from dragoman.config.problems import ConfigError
-from dragoman.config.providers import Credential, list_credentials, split_by_credential
+from dragoman.config.providers import Credential, find_stored_name, list_credentials, split_by_credential
 from dragoman.config.proxies import NO_PROXY, parse_proxy, read_proxies
-from dragoman.config.secret import SecretSource, resolve_secret
+from dragoman.config.secret import STORE, SecretSource, resolve_secret
 from dragoman.config.settings import ProviderConfig
 from dragoman.net.client import DialOptions
 from dragoman.net.headers import Header
@@ -22,6 +22,8 @@ from dragoman.translate.hub.caching import CacheMode
 from dragoman.upstreams import KINDS
 from dragoman.upstreams.credentials.credential import PATH_ENDS, find_named_file
 from dragoman.upstreams.credentials.pool import Member, Pool
+from dragoman.upstreams.credentials.shared_cooldowns import CooldownBoard, SharedCooldowns
+from dragoman.upstreams.credentials.stored import StoredCredentials, push_command
 from dragoman.upstreams.models import fetch_models
 from dragoman.upstreams.provider import Catalogue, Endpoint, FirstTokenWait, ModelInfo, Provider, SendRequest
 
@@ -33,13 +35,22 @@ USER_AGENT = f"dragoman/{__version__}"
 
 
 def make_provider(
-    config: ProviderConfig, send: SendRequest, environ: Mapping[str, str], old: Provider | None = None
+    config: ProviderConfig,
+    send: SendRequest,
+    environ: Mapping[str, str],
+    old: Provider | None = None,
+    stored: StoredCredentials | None = None,
+    board: CooldownBoard | None = None,
 ) -> Provider:
-    """Make a provider; take over the state of credentials that stay from `old`, which it replaces."""
-    members = tuple(make_member(section, send, environ) for section in split_by_credential(config))
+    """Make a provider; take over the state of credentials that stay from `old`, which it replaces.
+
+    `board`: the cooldowns that it shares with other gateways; None: those of this process.
+    """
+    members = tuple(make_member(section, send, environ, stored) for section in split_by_credential(config))
     labels = credential_labels(config)
     ids = [_id(credential) for credential in list_credentials(config)] or [""]
-    pool = Pool(tuple(Member(id, label) for id, label in zip(ids, labels, strict=True)))
+    shared = None if board is None else SharedCooldowns(board, config.name)
+    pool = Pool(tuple(Member(id, label) for id, label in zip(ids, labels, strict=True)), cooldowns=shared)
     if old is not None and old.account.cooldowns is not None:
         pool.inherit(old.account.cooldowns)
     if len(members) == 1:
@@ -53,11 +64,18 @@ def make_provider(
     return replace(pooled[0], catalogue=catalogue, members=pooled)
 
 
-def make_member(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+def make_member(
+    config: ProviderConfig,
+    send: SendRequest,
+    environ: Mapping[str, str],
+    stored: StoredCredentials | None = None,
+) -> Provider:
     """Make the provider of a section with one credential, with the settings that all kinds have."""
-    provider, vendor = KINDS[config.kind](config, send, environ), config.preset or config.kind
+    provider, vendor = KINDS[config.kind](config, send, environ, stored), config.preset or config.kind
+    name = find_stored_name(next(iter(list_credentials(config)), None))
     return replace(
         provider,
+        auth=provider.auth if name is None else replace(provider.auth, login_command=push_command(name)),
         catalogue=replace(provider.catalogue, default_window=config.context_window),
         requests=replace(
             provider.requests,
@@ -109,7 +127,7 @@ class PooledCatalogue:
 def _describe_place(credential: Credential) -> str:
     """Return where it comes from, without directories."""
     if isinstance(credential, SecretSource):
-        if credential.text.startswith("env:"):
+        if credential.text.startswith(("env:", STORE)):
             return f" ({credential.text})"
         file = credential.text.startswith("file:")
         path = Path(credential.text.removeprefix("file:")) if file else find_named_file(credential, PATH_ENDS)

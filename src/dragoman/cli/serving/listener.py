@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from msgspec import Struct
 
@@ -26,7 +25,6 @@ log = logging.getLogger(__name__)
 BACKLOG = 1024
 BIND_RETRY_S = 0.5
 BIND_PAUSE_S = 0.05
-MAX_SOCKET_PATH = 100  # bytes; macOS has the lowest limit, 103
 
 GREETING = b"dragoman listening socket 1\n"
 READY = b"ready\n"
@@ -101,22 +99,6 @@ def _listen(family: socket.AddressFamily, address: tuple[str, int]) -> socket.so
         sock.close()
         raise
     return sock
-
-
-def make_socket_directory(workers: int) -> str:
-    """Make a directory for the workers' own sockets that only this user can enter; its path is short enough for them.
-
-    Raises AdminError if neither the directory for temporary files nor /tmp can be used.
-    """
-    import tempfile  # 1 MB, only for several workers
-
-    for parent in (tempfile.gettempdir(), "/tmp"):
-        with suppress(OSError):
-            directory = tempfile.mkdtemp(prefix="dragoman-", dir=parent)
-            if len(f"{directory}/{workers}".encode()) <= MAX_SOCKET_PATH:
-                return directory
-            os.rmdir(directory)
-    raise AdminError("No directory for the sockets of the workers can be made. Set TMPDIR to a short path.")
 
 
 def port_of(sock: socket.socket) -> int:

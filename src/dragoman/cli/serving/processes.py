@@ -19,13 +19,22 @@ from msgspec.structs import replace
 from dragoman.app import App, AppSettings, Listening, run
 from dragoman.cli.errors import explain_error
 from dragoman.cli.logs import BatchingHandler, JsonFormatter, TextFormatter, log_to_stderr
-from dragoman.cli.serving.listener import Bound, Offer, bind, make_socket_directory, port_of
+from dragoman.cli.serving.listener import Bound, Offer, bind, port_of
 from dragoman.cli.serving.startup import Startup, open_keys
-from dragoman.cli.serving.worker_pool import Links, WorkerPool, accept_signals, announce_adopted, announce_ready
+from dragoman.cli.serving.worker_pool import (
+    AliveSigns,
+    Links,
+    WorkerPool,
+    accept_signals,
+    announce_adopted,
+    announce_ready,
+)
 from dragoman.config.load import ConfigSource, Stamp
 from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Config
 from dragoman.net.limits import raise_open_files_limit
+from dragoman.net.socket_directory import make_socket_directory
+from dragoman.operate import AdminError
 from dragoman.operate.configuration.effective import (
     ConfigReader,
     GatewayTarget,
@@ -34,9 +43,11 @@ from dragoman.operate.configuration.effective import (
     suggest_model,
 )
 from dragoman.operate.metrics.registry import SharedCounters
-from dragoman.operate.request_log import format_json, format_text, make_request_log
-from dragoman.proxy.outcome import Outcome
+from dragoman.operate.request_log import FormatLine, RequestLog, format_json, format_text
 from dragoman.server.worker_group import GroupMember
+from dragoman.store.sealing import BadSecretKey, read_secret_variable
+from dragoman.tenancy.shared_meter import SharedMeter
+from dragoman.translate.hub.failure import describe_cause
 
 OPEN_FILES = 65_536  # for each process: a client connection may need an upstream connection too
 GC_THRESHOLD = 10_000  # objects: requests leave hardly any reference cycles
@@ -53,7 +64,7 @@ class ServeOptions(Struct, frozen=True):
     take_stamp: Callable[[], Stamp]
     bound: Bound
     log: BatchingHandler
-    format_request: Callable[[Outcome], str]  # the log line of a request
+    format_request: FormatLine  # the log line of a request
     ends_with_terminal: bool = False  # SIGHUP stops it
     shared_counters: SharedCounters | None = None  # the metrics of all workers
     member: GroupMember | None = None  # which of several workers this process is
@@ -67,6 +78,10 @@ class LogOptions(Struct, frozen=True):
 def start(source: ConfigSource, flags: Mapping[str, object], workers: int, log_options: LogOptions) -> int:
     """Read the configuration, listen, serve until the gateway is stopped, and return the exit code."""
     _replace_closed_streams()
+    try:
+        read_secret_variable(os.environ)
+    except BadSecretKey as wrong:
+        raise click.UsageError(str(wrong)) from None
     raise_open_files_limit(OPEN_FILES)
     formatter = JsonFormatter() if log_options.as_json else TextFormatter()
     handler = log_to_stderr(formatter, logging.DEBUG if log_options.verbose else logging.INFO)
@@ -144,7 +159,11 @@ def _serve_with_workers(options: ServeOptions, workers: int, announce: Callable[
 
     gc.enable()
     parent = _Parent(replace(options, shared_counters=SharedCounters(workers)), announce)
-    directory, secret, pid = make_socket_directory(workers), secrets.token_hex(32).encode(), os.getpid()
+    try:
+        directory = make_socket_directory(str(workers))
+    except OSError as error:
+        raise AdminError(f"The workers cannot reach each other: {describe_cause(error)}") from error
+    secret, pid = secrets.token_hex(32).encode(), os.getpid()
 
     def work(number: int, links: Links) -> int:
         try:
@@ -181,6 +200,8 @@ class _Parent:
             self.options = replace(self.options, config=self.options.reload(), stamp=stamp)
         except ConfigError as error:
             log.debug("the file was edited again: %s", error)
+        else:
+            log.debug("workers that start from now on begin with the edited configuration")
 
     def on_stopping(self, accepting: int, replaced: Callable[[], None]) -> None:
         """Offer the socket to a new gateway, and close it once no worker accepts connections."""
@@ -199,6 +220,8 @@ def _run_worker(options: ServeOptions, links: Links) -> None:
         loop = asyncio.get_running_loop()
         _when_readable(loop, links.lifeline, partial(os.kill, os.getpid(), signal.SIGTERM))
         _when_readable(loop, links.replaced, app.stop_accepting)
+        if isinstance(app.windows, SharedMeter):
+            app.windows.on_alive = AliveSigns(links).send  # called only by the worker that the others ask
         accept_signals()
         announce_ready(links)
 
@@ -233,14 +256,22 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 async def _run(options: ServeOptions, settings: AppSettings, listening: Listening) -> None:
-    observers = [make_request_log(options.format_request, options.log.write)]
+    request_log = RequestLog(options.format_request, options.log.write)
     store, keyring = await open_keys(options.config)
     try:
         # Exempt what the start has made from garbage collection: it lives as long as the process.
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
         gc.enable()
-        app = App(options.config, keyring, os.environ, store, observers, options.shared_counters, options.member)
+        app = App(
+            options.config,
+            keyring,
+            os.environ,
+            store,
+            request_log=request_log,
+            shared_counters=options.shared_counters,
+            member=options.member,
+        )
         ends_with_terminal = options.ends_with_terminal and options.member is None  # workers do as their parent says
         await run(app, settings, listening, ends_with_terminal=ends_with_terminal)
     finally:

@@ -16,6 +16,7 @@ from dragoman.config.discovery import data_directory, home_directory
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Config, ProviderConfig, find_console_state, is_loopback
 from dragoman.operate import AdminError
+from dragoman.operate.accounts import find_account_problems
 from dragoman.operate.configuration.effective import (
     KEY_VARIABLE,
     UNSPECIFIED,
@@ -25,9 +26,11 @@ from dragoman.operate.configuration.effective import (
 )
 from dragoman.operate.gateway.gateway_process import forget_gateway, record_gateway
 from dragoman.store import Store, StoreError, make_store
+from dragoman.store.shared import make_shared
 from dragoman.tenancy.console_sessions import ConsoleSessions, console_address
 from dragoman.tenancy.keys import Keyring
 from dragoman.translate.hub.failure import describe_cause
+from dragoman.upstreams.credentials.stored import make_stored_credentials
 
 NO_VALID_KEY = (
     "Others can reach {host}, and every client key is revoked, so that there is no client key to protect it.\n"
@@ -75,6 +78,7 @@ class Startup:
         problem = find_short_key(self._config, os.environ)
         if problem is not None:
             raise AdminError(problem)
+        make_shared(self._config.store, os.environ)  # what is wrong with it is said once, and not by each worker
         self._keys = asyncio.run(self._read_keys())
 
     def show_banner(self) -> None:
@@ -110,6 +114,7 @@ class Startup:
             created = await keyring.create_first()
             valid = [row for row in await keyring.list() if row.revoked_at is None]
             link = await self._make_console_link(store, keyring)
+            await self._report_accounts(store)
         except StoreError:
             if self._config.client_key is None:
                 raise
@@ -121,6 +126,12 @@ class Startup:
         if not keys.stored and not has_environment_key and not is_loopback(self._config.server.host):
             raise AdminError(NO_VALID_KEY.format(host=self._config.server.host))
         return keys
+
+    async def _report_accounts(self, store: Store) -> None:
+        """Log which credentials in the store cannot be used; nothing is changed."""
+        stored = make_stored_credentials(store, self._config.store.url, os.environ)
+        for problem in await find_account_problems(self._config, stored):
+            log.error("%s", problem)
 
     async def _make_console_link(self, store: Store, keyring: Keyring) -> str | None:
         if not find_console_state(self._config, os.environ).is_on or not is_loopback(self._config.server.host):

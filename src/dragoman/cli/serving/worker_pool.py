@@ -20,7 +20,10 @@ EARLY_S = 10.0  # a worker that dies so soon after it was ready, or before, may 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 READY = signal.SIGUSR1
 ADOPTED = signal.SIGUSR2
-HANDLED = {signal.SIGCHLD, READY, ADOPTED, *FORWARDED}
+TICK = signal.SIGALRM  # each second, once the first worker says that it is alive
+HANDLED = {signal.SIGCHLD, READY, ADOPTED, TICK, *FORWARDED}
+FIRST = 0  # the worker that others ask for limits
+MAX_SILENT = 10  # seconds, after which it is killed: the others refuse requests meanwhile
 _PID = struct.Struct("q")
 
 
@@ -31,6 +34,7 @@ class Links(Struct, frozen=True):
     replaced: int  # end of file when a new gateway accepts connections: the worker stops accepting
     accepting: int  # closed by the worker when it has stopped accepting
     ready: int  # the worker writes its process id when it accepts connections: equal signals are merged into one
+    alive: int  # the first worker writes a byte each second, while others may ask it for limits
 
 
 class EarlyDeaths:
@@ -84,7 +88,10 @@ class WorkerPool:
         self._replaced_reader, self._replaced_writer = os.pipe()
         self._accepting_reader, self._accepting_writer = os.pipe()
         self._ready_reader, self._ready_writer = os.pipe()
-        os.set_blocking(self._ready_reader, False)
+        self._alive_reader, self._alive_writer = os.pipe()
+        self._silent: int | None = None  # seconds for which the first worker was silent; None: it is not watched
+        for descriptor in (self._ready_reader, self._alive_reader, self._alive_writer):
+            os.set_blocking(descriptor, False)
 
     def run(self) -> int:
         """Run until all workers have ended. Return 0 if they were stopped, 1 if they could not be kept alive."""
@@ -98,9 +105,14 @@ class WorkerPool:
     def _handle(self, number: signal.Signals | int) -> None:
         if number == signal.SIGCHLD:
             self._reap()
+        elif number == TICK:
+            self._watch_first()
         elif number == READY:
             self._record_ready()
-            if not self._ready and not self._stopping:
+            if self._silent is None and self._is_first_alive():
+                self._silent = 0
+                signal.setitimer(signal.ITIMER_REAL, 1, 1)
+            if self._ready_at and not self._ready and not self._stopping:
                 self._ready = True
                 self._hooks.on_ready()
         elif number == ADOPTED:
@@ -113,6 +125,30 @@ class WorkerPool:
             self._forward(number)
             if number != signal.SIGHUP:
                 self._begin_stopping()
+
+    def _watch_first(self) -> None:
+        """Kill the first worker if it has been silent for too long; only seconds in which this process ran count."""
+        if self._silent is None or self._stopping:
+            return
+        self._silent = 0 if self._is_first_alive() else self._silent + 1
+        if self._silent < MAX_SILENT:
+            return
+        for pid, number in self._alive.items():
+            if number == FIRST:
+                log.error("worker %d was silent for %d s: killing it", pid, MAX_SILENT)
+                os.kill(pid, signal.SIGKILL)
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        """Watch the first worker no more, until the next one says that it is alive."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._is_first_alive()
+        self._silent = None
+
+    def _is_first_alive(self) -> bool:
+        with suppress(BlockingIOError):
+            return bool(os.read(self._alive_reader, 4096))
+        return False
 
     def _begin_stopping(self) -> None:
         """Stop replacing workers; without any further fork the parent may start threads."""
@@ -156,6 +192,8 @@ class WorkerPool:
             self._begin_stopping()
             return
         log.error("worker %d ended with exit code %d: starting another", pid, code)
+        if number == FIRST:
+            self._stop_watching()
         self._start_worker(number)
 
     def _forward(self, number: signal.Signals | int) -> None:
@@ -176,7 +214,13 @@ class WorkerPool:
             os.close(self._lifeline_writer)
             os.close(self._replaced_writer)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED - set(FORWARDED))
-            links = Links(self._lifeline_reader, self._replaced_reader, self._accepting_writer, self._ready_writer)
+            links = Links(
+                lifeline=self._lifeline_reader,
+                replaced=self._replaced_reader,
+                accepting=self._accepting_writer,
+                ready=self._ready_writer,
+                alive=self._alive_writer,
+            )
             code = self._work(number, links)
         except KeyboardInterrupt:
             code = 0
@@ -193,6 +237,21 @@ def announce_ready(links: Links) -> None:
     """Tell the parent that this worker accepts connections."""
     os.write(links.ready, _PID.pack(os.getpid()))
     os.kill(os.getppid(), READY)
+
+
+class AliveSigns:
+    """What the first worker sends its parent each second."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._is_first = True
+
+    def send(self) -> None:
+        with suppress(BlockingIOError):  # the parent is stopped
+            os.write(self._links.alive, b".")
+        if self._is_first:
+            self._is_first = False
+            os.kill(os.getppid(), READY)
 
 
 def announce_adopted() -> None:

@@ -2,7 +2,7 @@
 
 import { keepInAddress } from "../address.js";
 import { get, send, session } from "../api.js";
-import { meter } from "../chart.js";
+import { meter, planWindows } from "../chart.js";
 import { announce, h, show } from "../dom.js";
 import { ago, exactTime, number } from "../format.js";
 import { SignIn } from "../signin.js";
@@ -25,6 +25,8 @@ class Accounts {
     this.control = new AbortController();
     this.place = h("div");
     this.quotas = h("div");
+    /** @type {any[]} */
+    this.learned = [];
     this.signIn = new SignIn(this.control.signal, () => this.signedIn());
     const ask = h("button", { type: "button", onclick: () => void this.askQuotas() }, "Read the plans now");
     const may = session.may("accounts:write");
@@ -33,8 +35,18 @@ class Accounts {
   }
 
   load() {
-    return fill(this.place, () => get("/api/v1/accounts", {}, this.control.signal), (data) =>
+    return fill(this.place, () => this.read(), (data) =>
       data.accounts.length ? h("div.cards", null, data.accounts.map((/** @type {any} */ one) => this.card(one))) : empty("No providers", "Add one in dragoman.toml, or sign in above."));
+  }
+
+  /** The accounts, and what was learned from their rejections, as far as this session may see them. */
+  async read() {
+    const [data, learned] = await Promise.all([
+      get("/api/v1/accounts", {}, this.control.signal),
+      get("/api/v1/quirks", {}, this.control.signal).catch(() => null), // without a store there are none
+    ]);
+    this.learned = learned ? learned.rules : [];
+    return data;
   }
 
   /** The provider's models are listed with the new credential a moment later. */
@@ -64,8 +76,31 @@ class Accounts {
       one.problem ? h("p", null, h("span.mark.warn", { "aria-hidden": "true" }, "▲"), ` Models not listed: ${plain(one.problem)}.`) : null,
       one.credentials.map((/** @type {any} */ each) => credential(each, one.problem)),
       hasCooldowns && session.may("accounts:write") ? h("div.bar", null, again, h("span.soft", null, "Ends the cooldowns: the next request uses this provider again.")) : null,
+      this.rules(one.provider),
       one.login_command ? h("div.bar.below", null, this.signIn.offers(one.kind) && session.may("accounts:write") ? h("button", { type: "button", onclick: () => this.signIn.choose(one.kind) }, "Sign in") : null,
         h("code", null, plain(one.login_command)), copyButton(() => one.login_command)) : null);
+  }
+
+  /** What is left out of requests to a provider because it rejected it. @param {string} provider */
+  rules(provider) {
+    const known = this.learned.filter((/** @type {any} */ rule) => rule.provider === provider);
+    if (!known.length) return null;
+    const forget = h("button", { type: "button", onclick: () => void this.forget(provider, forget) }, "Forget");
+    return h("details", null, h("summary", null, `${known.length} learned from rejections`),
+      h("ul.plain", null, known.map(learnedRule)),
+      session.may("accounts:write") ? h("div.bar", null, forget, h("span.soft", null, "The next request is sent in full form again.")) : null);
+  }
+
+  /** @param {string} provider @param {any} button */
+  async forget(provider, button) {
+    button.disabled = true;
+    try {
+      await send("DELETE", `/api/v1/quirks/${encodeURIComponent(provider)}`);
+      announce(`What was learned of ${provider} is forgotten.`);
+    } catch (error) {
+      show(this.quotas, failed(error));
+    }
+    await this.load();
   }
 
   /** @param {string} provider @param {any} button */
@@ -79,6 +114,13 @@ class Accounts {
     }
     await this.load();
   }
+}
+
+/** @param {any} rule */
+function learnedRule(rule) {
+  const until = Date.parse(rule.until);
+  return h("li", null, h("code", null, plain(rule.path || rule.rule)), rule.path ? h("span.soft", null, ` ${plain(rule.rule)}`) : null,
+    `, ${rule.model ? plain(rule.model) : "all models"}, key ${plain(rule.key)}, `, h("span.soft", { title: exactTime(until) }, `forgotten ${ago(until)}`));
 }
 
 /** @param {any} one */
@@ -97,9 +139,3 @@ function credential(one, problem) {
     planWindows(one.limits));
 }
 
-/** What is used of a plan, as of the last response. @param {any} limits */
-export function planWindows(limits) {
-  return [limits?.plan ? h("p.soft", null, `Plan: ${plain(limits.plan)}`) : null,
-    ...Object.entries(limits?.windows || {}).map(([name, window]) => h("div", null, h("p", null, `${plain(name)}: `, window.unlimited ? "unlimited" : `${number(window.used_percent)} % used`, window.resets_at ? `, starts anew ${ago(window.resets_at * 1000)}` : ""),
-      window.unlimited || window.used_percent === null ? null : meter(window.used_percent / 100, `${plain(name)}: ${number(window.used_percent)} % used`)))];
-}

@@ -9,7 +9,7 @@ import { diffView, jsonView } from "../json.js";
 import { empty, failed, loading } from "../states.js";
 import { Timeline } from "../timeline.js";
 import { copyButton, plain, quote } from "../text.js";
-import { costText, outcomeMark, protocols, stateMark, tokenText } from "../words.js";
+import { cacheText, costText, outcomeMark, protocols, stateMark, tokenText } from "../words.js";
 
 export const title = "Inspector";
 const NOT_CAPTURED = "This request was not captured. Set debug.capture to errors or all, and send it again.";
@@ -50,10 +50,12 @@ class Inspector {
     this.names = {};
     this.head = h("div", null, loading());
     this.losses = h("div");
+    this.cache = h("div", { role: "status" });
+    this.askCache = h("button", { type: "button", onclick: async () => (await import("../cache.js")).explainCache(this.id, this.cache) }, "Explain the cache");
     this.details = h("div");
     this.problem = h("div");
     this.followEnd = h("button", { type: "button", hidden: true, "aria-pressed": "false", onclick: () => this.toggleEnd() }, "Follow the end");
-    this.node = h("div", null, this.head, this.losses, h("div.bar.heading", null, h("h2", null, "Stream"), this.followEnd), this.problem, this.timeline.node, this.details);
+    this.node = h("div", null, this.head, this.cache, this.losses, h("div.bar.heading", null, h("h2", null, "Stream"), this.followEnd), this.problem, this.timeline.node, this.details);
     /** @type {[string, EventListener][]} */
     this.heard = [];
     /** @type {Record<string, () => void>} */
@@ -234,6 +236,8 @@ class Inspector {
       ["Duration", this.clock],
       ["Cost", row && row.cost_usd !== undefined ? costText(row.cost_usd, row.usage_source) : null],
       ["Tokens", row ? `${tokenText(row.input_tokens, row.usage_source)} in, ${tokenText(row.output_tokens, row.usage_source)} out` : null],
+      ["Session", row?.session ? quote(row.session) : null],
+      ["Prompt cache", row && cacheText(row) ? h("span", null, cacheText(row), " ", session.may("captures:read") && this.hasEnded() ? this.askCache : null) : null],
       ["Read from the upstream", this.hasEnded() && summary.upstream_chunks ? `${bytes(summary.upstream_bytes)} in ${summary.upstream_chunks} chunk${summary.upstream_chunks === 1 ? "" : "s"}` : null],
       ["Earlier attempts", row?.failed_attempts?.length ? row.failed_attempts.map(plain).join("; ") : null],
     ].filter(([, value]) => value !== null && value !== "");

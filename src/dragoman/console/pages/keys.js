@@ -34,7 +34,7 @@ class Keys {
     const note = data.environment_key ? h("p.soft", null, "The key of the environment ($DRAGOMAN_API_KEY) is valid, too: it is the owner's and is not listed.") : null;
     if (!data.keys.length) return h("div", null, note, empty("No keys in the store", "Create one for each person or program, so that you can tell them apart and revoke one."));
     return h("div", null, note, h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Keys" }, h("table.stack", null, h("caption.unseen", null, "Keys"),
-      h("thead", null, h("tr", null, ["Name", "Key", "Role", "State", "Created", "Last used", "Expires", "Action"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", null, h("tr", null, ["Name", "Key", "Role", "User and team", "State", "Created", "Last used", "Expires", "Action"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", null, data.keys.map((/** @type {any} */ key) => this.row(key))))));
   }
 
@@ -46,6 +46,7 @@ class Keys {
     const may = session.may("keys:write") && !revoked;
     return h("tr", null, h("th.text", { scope: "row" }, plain(key.name)), h("td.nowrap", null, h("code", null, `${plain(key.prefix)}…${plain(key.last4)}`)),
       h("td.scopes", null, plain(key.role), key.scopes.length ? h("div.soft", null, key.scopes.map(plain).join(", ")) : null),
+      h("td.text", key.user || key.team ? { "data-label": "User and team" } : null, key.user ? plain(key.user) : null, key.team ? h("div.soft", null, `team ${plain(key.team)}`) : null),
       h("td.nowrap", null, state, key.old_secret_until && key.old_secret_until * 1000 > Date.now() ? h("div.soft", null, `old secret until ${exactTime(key.old_secret_until * 1000)}`) : null),
       time("Created", key.created_at), time("Last used", key.last_used_at), time("Expires", key.expires_at),
       h("td.nowrap", null, may ? [h("button.quiet", { type: "button", onclick: () => void this.rotate(key) }, "Rotate"), h("button.quiet.bad", { type: "button", onclick: () => void this.revoke(key) }, "Revoke")] : null));
@@ -55,13 +56,16 @@ class Keys {
     const name = h("input", { id: "name", required: true, maxlength: "100", autocomplete: "off" });
     const role = h("select", { id: "role" }, h("option", { value: "client" }, "Client: model requests, its own usage"), h("option", { value: "admin" }, "Admin token: parts of this console, no model requests"));
     const expiry = h("select", { id: "expiry" }, h("option", { value: "" }, "Never"), h("option", { value: String(DAY_S) }, "In a day"), h("option", { value: String(30 * DAY_S) }, "In 30 days"), h("option", { value: String(365 * DAY_S) }, "In a year"));
+    const user = h("input", { id: "user", maxlength: "200", autocomplete: "off" });
+    const team = h("input", { id: "team", maxlength: "100", autocomplete: "off" });
     const scopes = SCOPES.map((scope) => h("label.check", null, h("input", { type: "checkbox", value: scope, name: "scope" }), scope));
     const group = h("fieldset", { hidden: true }, h("legend", null, "Scopes"), scopes);
     role.addEventListener("change", () => { group.hidden = role.value !== "admin"; });
-    const done = await dialog("Create a key", [h("label", { for: "name" }, "Name"), name, h("label", { for: "role" }, "For"), role, group, h("label", { for: "expiry" }, "Expires"), expiry], "Create", async () => {
+    const done = await dialog("Create a key", [h("label", { for: "name" }, "Name"), name, h("label", { for: "role" }, "For"), role, group, h("label", { for: "user" }, "User, if it is one person's"), user, h("label", { for: "team" }, "Team, if there is one"), team, h("label", { for: "expiry" }, "Expires"), expiry], "Create", async () => {
       const chosen = [...group.querySelectorAll("input:checked")].map((box) => /** @type {HTMLInputElement} */ (box).value);
       const response = await send("POST", "/api/v1/keys", {
         name: name.value, role: role.value, ...(role.value === "admin" ? { scopes: chosen } : {}),
+        ...(user.value.trim() ? { user: user.value.trim() } : {}), ...(team.value.trim() ? { team: team.value.trim() } : {}),
         ...(expiry.value ? { expires_at: Math.floor(Date.now() / 1000) + Number(expiry.value) } : {}),
       });
       this.show(await response.json(), "created");
@@ -101,7 +105,7 @@ class Keys {
   }
 }
 
-const SCOPES = ["requests:read", "requests:end", "usage:read", "captures:read", "models:read", "accounts:read", "accounts:write", "keys:read", "keys:write", "config:read", "config:write", "doctor:run", "audit:read"];
+const SCOPES = ["requests:read", "requests:end", "usage:read", "captures:read", "models:read", "accounts:read", "accounts:write", "keys:read", "keys:write", "teams:read", "teams:write", "limits:read", "limits:write", "config:read", "config:write", "doctor:run", "audit:read"];
 
 /** @param {string} label @param {number | null} seconds */
 function time(label, seconds) {

@@ -49,8 +49,9 @@ export function open() {
     figures.set(totals, rate);
     if (frozen || waits) return;
     const newest = [...rows.values()].sort((a, b) => b.time - a.time || b.number - a.number);
-    const ended = newest.filter((row) => row.state === "ended").slice(0, ENDED_ROWS); // each worker sends as many
+    const ended = newest.filter((row) => row.state === "ended").slice(0, ENDED_ROWS); // each process sends as many
     const shown = [...newest.filter((row) => row.state !== "ended"), ...ended];
+    table.node.classList.toggle("one-replica", !shown.some((row) => row.replica));
     table.set(shown);
     const content = shown.length ? table.node : totals.requests_last_hour ? earlier : nothing;
     if (place.firstChild !== content) show(place, content);
@@ -88,13 +89,16 @@ export function open() {
     measured = { at: performance.now(), tokens: 0 };
     draw();
   }, 1000);
-  const partial = h("p.notice", { hidden: true }, "A worker of this gateway does not answer: its requests are missing here. Requests has them once they have ended.");
+  const partial = h("p.notice", { hidden: true }, "Another process of this gateway, or the server that its replicas share, does not answer: requests are missing here. Requests has them once they have ended.");
+  const alone = h("p.soft", { hidden: true }, "This is what one replica does. Others with the same database are not shown here: that takes store.shared.");
   node.insertBefore(partial, notice);
+  node.append(alone);
   /** @param {Event} event */
   const hello = (event) => {
     rows.clear();
     Object.assign(names, /** @type {CustomEvent} */ (event).detail.names);
     partial.hidden = !(/** @type {CustomEvent} */ (event).detail.is_partial);
+    alone.hidden = !(/** @type {CustomEvent} */ (event).detail.one_replica);
   };
   const hear = /** @type {EventListener} */ (onRows);
   feed.addEventListener("hello", hello);
@@ -145,6 +149,7 @@ function columns(end, names) {
     { title: "Age", kind: "number", cell: (row) => (row.state === "ended" ? ago(row.time) : duration(Date.now() - row.time)), hint: (row) => exactTime(row.time) },
     { title: "Model, route", kind: "wide", cell: modelCell, hint: (row) => row.failed_attempts.map(plain).join("\n") },
     { title: "Client, key", cell: (row) => h("span", null, quote(row.client || "unknown"), h("br"), h("span.soft", null, quote(names[row.key] || row.key))) },
+    { title: "Replica", kind: "replica", cell: (row) => quote(row.replica || "") },
     { title: "Protocols", kind: "nowrap", cell: protocols },
     { title: "First token", kind: "number", cell: (row) => duration(row.ttft_ms) },
     { title: "Output", kind: "number", cell: (row) => tokenText(row.output_tokens, row.usage_source), hint: (row) => sourceHint(row.usage_source) },

@@ -7,10 +7,10 @@ import { ago, duration, exactTime, number } from "../format.js";
 import { empty, failed, loading, stale } from "../states.js";
 import { Table } from "../table.js";
 import { plain } from "../text.js";
-import { costText, modelCell, outcomeMark, protocols, sourceHint, tokenText } from "../words.js";
+import { cacheText, cacheWord, costText, modelCell, outcomeMark, protocols, sourceHint, tokenText } from "../words.js";
 
 export const title = "Requests";
-const EXAMPLES = ["outcome:!ok", "after:2h", "ttft>5s", "cost>0.1", "losses>0", "client:claude*", "attempts>1"];
+const EXAMPLES = ["outcome:!ok", "after:2h", "ttft>5s", "cost>0.1", "losses>0", "client:claude*", "attempts>1", "cache_miss:*"];
 
 /** @param {{query: URLSearchParams, state: {rows?: number}}} address @returns {import("../main.js").Page} */
 export function open({ query, state }) {
@@ -60,6 +60,7 @@ class Requests {
       { title: "Duration", kind: "number", cell: (row) => duration(row.duration_ms) },
       { title: "In", kind: "number", cell: (row) => tokenText(row.input_tokens, row.usage_source), hint: (row) => sourceHint(row.usage_source) },
       { title: "Out", kind: "number", cell: (row) => tokenText(row.output_tokens, row.usage_source), hint: (row) => sourceHint(row.usage_source) },
+      { title: "Cache", kind: "nowrap", cell: cacheWord, hint: cacheText },
       { title: "Cost", kind: "number", cell: (row) => costText(row.cost_usd, row.usage_source) },
       { title: "Losses", kind: "number", cell: (row) => number(row.losses) },
       { title: "Stream", kind: "nowrap", cell: (row) => (row.captured ? "captured" : "") },

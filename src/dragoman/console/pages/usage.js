@@ -2,12 +2,12 @@
 
 import { keepInAddress } from "../address.js";
 import { get, session } from "../api.js";
-import { barChart } from "../chart.js";
+import { barChart, planWindows } from "../chart.js";
 import { h } from "../dom.js";
 import { ZONE, duration, money, number, percent, tokens } from "../format.js";
 import { empty, fill } from "../states.js";
 import { plain } from "../text.js";
-import { planWindows } from "./accounts.js";
+import { cacheShare } from "../words.js";
 
 export const title = "Usage";
 const SLOT_MS = 900_000;
@@ -102,6 +102,7 @@ function figures(all) {
     ["Cost", cost(all), estimated(all)],
     ["Input tokens", sign(all) + tokens(all.input_tokens), `${percent(all.cache_read_tokens, all.input_tokens)} from cache`],
     ["Output tokens", sign(all) + tokens(all.output_tokens), all.reasoning_tokens ? `${tokens(all.reasoning_tokens)} reasoning` : ""],
+    ["Saved by caches", money(all.cache_saved_nano_usd / 1e9), all.cache_possible_tokens ? `${cacheShare(all)} of what they could have had` : ""],
     ["Mean duration", duration(all.duration_ms / all.requests), ""],
   ];
   return h("dl.figures", null, shown.map(([name, value, note]) => h("div", null, h("dt", null, name), h("dd", null, value, " ", h("small", null, note)))));
@@ -140,9 +141,9 @@ function chart(sums, time, what) {
 
 /** @param {[string, any][]} groups @param {any} all @param {string} by @param {Record<string, string>} names */
 function table(groups, all, by, names) {
-  const heads = [GROUPS[by], "Requests", "Failed", "Input", "From cache", "Cache written", "Output", "Reasoning", "Cost", "Mean duration"];
+  const heads = [GROUPS[by], "Requests", "Failed", "Input", "From cache", "Of possible", "Cache written", "Saved", "Output", "Reasoning", "Cost", "Mean duration"];
   /** @param {any} one */
-  const cells = (one) => [number(one.requests), number(one.failed), sign(one) + tokens(one.input_tokens), percent(one.cache_read_tokens, one.input_tokens), tokens(one.cache_write_tokens), sign(one) + tokens(one.output_tokens),
+  const cells = (one) => [number(one.requests), number(one.failed), sign(one) + tokens(one.input_tokens), percent(one.cache_read_tokens, one.input_tokens), cacheShare(one), tokens(one.cache_write_tokens), money(one.cache_saved_nano_usd / 1e9), sign(one) + tokens(one.output_tokens),
     tokens(one.reasoning_tokens), cost(one), duration(one.duration_ms / one.requests)].map((text) => h("td.number", null, text));
   return h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Usage" }, h("table", null, h("caption.unseen", null, `Usage by ${by}`),
     h("thead", null, h("tr", null, heads.map((name, index) => h(index ? "th.number" : "th", { scope: "col" }, name)))),

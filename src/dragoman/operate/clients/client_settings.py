@@ -38,7 +38,8 @@ COMPRESS_AT = 0.5  # of the window: Gemini CLI's own default
 
 def claude_environment(to: GatewayTarget) -> dict[str, str]:
     """Return the variables that point Claude Code at the gateway, without the key."""
-    env = {"ANTHROPIC_BASE_URL": to.root}
+    # With the second one, its picker asks the gateway for models.
+    env = {"ANTHROPIC_BASE_URL": to.root, "CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY": "1"}
     if to.model is not None:
         # Claude Code uses the second one for titles and the like, in the background.
         env |= {"ANTHROPIC_MODEL": to.model, "ANTHROPIC_DEFAULT_HAIKU_MODEL": to.model}

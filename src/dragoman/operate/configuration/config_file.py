@@ -53,7 +53,7 @@ Section = dict[str, object]
 PlanEdit = Callable[[Path], FileEdit]
 HIDDEN = re.compile(r"<hidden (\d{1,6})>")
 SHORTEST_SECRET = 4  # a shorter value is not a secret, and would be found everywhere
-OWN_REFERENCES = ("env:", "file:")
+OWN_REFERENCES = ("env:", "file:", "store:")
 
 
 class ProviderChoice(Struct, frozen=True):

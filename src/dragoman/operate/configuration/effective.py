@@ -70,6 +70,7 @@ def list_settings(config: Config, environ: Mapping[str, str]) -> Iterator[Effect
         yield from _list_fields(f"models[{index}]", route, config.origins)
     for index, price in enumerate(config.prices):
         yield from _list_fields(f"prices[{index}]", price, config.origins)
+    yield from _list_limits(config)
     yield EffectiveSetting("client key", _mask(config.client_key), _client_key_origin(config, environ))
     yield from _list_proxies(environ)
 
@@ -146,6 +147,19 @@ def _list_provider(prefix: str, provider: ProviderConfig, origins: dict[str, str
         if setting.key == f"{prefix}.kind" and provider.preset:
             setting = replace(setting, value=provider.preset)
         yield setting if setting.key != several else replace(setting, value=_mask(list_credentials(provider)))
+
+
+def _list_limits(config: Config) -> Iterator[EffectiveSetting]:
+    limits, origins = config.limits, config.origins
+    yield from _list_fields("limits", limits, origins, skip=("user", "key", "providers"))
+    yield from _list_fields("limits.user", limits.user, origins)
+    yield from _list_fields("limits.key", limits.key, origins)
+    for index, group in enumerate(limits.providers):
+        yield from _list_fields(f"limits.providers[{index}]", group, origins)
+    for index, team in enumerate(config.teams):
+        yield from _list_fields(f"teams[{index}]", team, origins, skip=("limits", "each_user"))
+        yield from _list_fields(f"teams[{index}].limits", team.limits, origins)
+        yield from _list_fields(f"teams[{index}].each_user", team.each_user, origins)
 
 
 def _list_tool(prefix: str, tool: Struct, origins: dict[str, str]) -> Iterator[EffectiveSetting]:

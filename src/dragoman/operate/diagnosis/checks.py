@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.config.discovery import find_credentials, home_directory
 from dragoman.config.problems import ConfigError
-from dragoman.config.providers import list_credentials, split_by_credential
+from dragoman.config.providers import find_stored_name, list_credentials, split_by_credential
 from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import SecretSource, find_unreadable_secrets
 from dragoman.config.settings import ACCOUNT_BACKEND, Config, ProviderConfig, WebSearch
@@ -24,6 +24,7 @@ from dragoman.translate.protocols import PROTOCOLS
 from dragoman.upstreams import KINDS
 from dragoman.upstreams.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.upstreams.credentials.credential import PATH_ENDS, find_named_file
+from dragoman.upstreams.credentials.stored import StoredCredentials
 from dragoman.upstreams.provider import Provider, UnsignedRequest
 from dragoman.upstreams.section import USER_AGENT
 
@@ -34,12 +35,14 @@ SeeDate = Callable[[bytes | None], None]  # called with the Date header of a res
 QUERY = "weather"
 
 
-async def check_provider(config: ProviderConfig, label: str, http: HttpClient, see_date: SeeDate) -> list[Finding]:
+async def check_provider(
+    config: ProviderConfig, label: str, http: HttpClient, see_date: SeeDate, stored: StoredCredentials | None = None
+) -> list[Finding]:
     """Check one provider with one credential; `label` names the credential where there are several."""
     name = f"provider {config.name}"
     what = f"{name}, credential {label}" if label else name
     try:
-        provider = KINDS[config.kind](config, http.send, os.environ)
+        provider = KINDS[config.kind](config, http.send, os.environ, stored)
         if provider.account.inspect is not None:
             findings = [_redact_finding(finding, provider) for finding in await provider.account.inspect()]
             return [replace(finding, what=finding.what.replace(name, what, 1)) for finding in findings]
@@ -111,7 +114,7 @@ def _secret_files(config: ProviderConfig, environ: Mapping[str, str]) -> Iterato
             yield found
     for credential in configured:
         path = _secret_file(credential) if isinstance(credential, SecretSource) else credential
-        if path is not None:
+        if path is not None and find_stored_name(credential) is None:
             yield path
 
 
@@ -178,14 +181,18 @@ async def _check_backends(
 
 
 async def check_account_search(
-    config: ProviderConfig, settings: WebSearch, environ: Mapping[str, str], http: HttpClient
+    config: ProviderConfig,
+    settings: WebSearch,
+    environ: Mapping[str, str],
+    http: HttpClient,
+    stored: StoredCredentials | None = None,
 ) -> list[Finding]:
     """Search once with a provider's own search, if it has one and is configured to be used."""
     if ACCOUNT_BACKEND not in settings.backend:
         return []
     first = split_by_credential(config)[0]
     try:
-        provider = KINDS[first.kind](first, http.send, environ)
+        provider = KINDS[first.kind](first, http.send, environ, stored)
     except ConfigError:
         return []  # which the check of the provider reports
     if provider.account.search is None:

@@ -6,6 +6,7 @@ import re
 import stat
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from dragoman.translate.framing.known_secrets import Secrets, redact_known
 from dragoman.translate.framing.redaction import redact
 from dragoman.upstreams.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.upstreams.api_key import expand_quirks, make_compatible
+from dragoman.upstreams.credentials.stored import StoredCredentials, open_stored_credentials
 from dragoman.upstreams.models import CachedCatalogue
 from dragoman.upstreams.probing.probe import ProbeResult, Trait, probe
 from dragoman.upstreams.probing.probe_client import ProbeClient
@@ -62,17 +64,29 @@ async def examine(config: Config, environ: Mapping[str, str], url: str | None = 
     yield Finding("configuration", OK, describe_source(config))
     for warning in config.warnings:
         yield Finding("configuration", WARNING, warning)
+    async with (
+        open_stored_credentials(config, environ) as stored,
+        aclosing(_examine(config, environ, url, stored)) as findings,
+    ):
+        async for finding in findings:
+            yield finding
+
+
+async def _examine(
+    config: Config, environ: Mapping[str, str], url: str | None, stored: StoredCredentials | None
+) -> AsyncGenerator[Finding]:
     http = HttpClient()
     clock = ClockCheck()
     checks = [
-        spawn(check_provider(single, label, http, clock.compare), name=f"check of {single.name}")
+        spawn(check_provider(single, label, http, clock.compare, stored), name=f"check of {single.name}")
         for provider in config.providers.values()
         for single, label in zip(split_by_credential(provider), credential_labels(provider), strict=True)
     ]
     checks.append(spawn(check_tools(config, environ, http), name="check of tools"))
     checks += [
         spawn(
-            check_account_search(provider, config.tools.web_search, environ, http), name="check of an account's search"
+            check_account_search(provider, config.tools.web_search, environ, http, stored),
+            name="check of an account's search",
         )
         for provider in config.providers.values()
     ]

@@ -102,6 +102,16 @@ TOKENS = _counter(
     "Tokens by provider and model; cache_read and cache_write are included in input, reasoning in output.",
     *("provider", "model", "type", "source"),
 )
+CACHE_POSSIBLE = _counter(
+    "dragoman_cache_possible_tokens_total",
+    "Input tokens that prompt caches could have had, of translated requests.",
+    *("provider", "model"),
+)
+CACHE_MISSES = _counter(
+    "dragoman_cache_misses_total",
+    "Requests of which the prompt cache had less than nine tenths of what it could, by the first cause that fits.",
+    *("provider", "model", "cause"),
+)
 GUARD_TRIPS = _counter(
     "dragoman_guard_trips_total", "Times that the grammar guard corrected an illegal order of events."
 )
@@ -168,6 +178,23 @@ CAPTURES_WRITTEN = _counter("dragoman_capture_files_written_total", "Captures wr
 CAPTURES_DROPPED = _counter(
     "dragoman_capture_files_dropped_total", "Captures dropped because the disk or the queue was full."
 )
+LIMITS_WAITING = _gauge("dragoman_limits_waiting", "Requests that wait in line for what others have reserved.")
+LIMIT_WARNINGS = _counter(
+    "dragoman_limit_warnings_total",
+    "Limits that reached this percentage of what they allow, once in a window.",
+    "percent",
+)
+BUDGET_DRIFT = _gauge(
+    "dragoman_budget_drift",
+    "Largest difference between a limit's counter and its usage rows at the last comparison, as a share.",
+    aggregation=Aggregation.MAX,
+)
+SHARED_STATE = _gauge(
+    "dragoman_shared_state",
+    "Whether a part of what gateways share answers (1): shared is the server of store.shared, store is PostgreSQL.",
+    "part",
+    aggregation=Aggregation.MIN,
+)
 SPANS_SENT = _counter("dragoman_otlp_spans_sent_total", "Spans accepted by the OTLP collector.")
 SPANS_DROPPED = _counter(
     "dragoman_otlp_spans_dropped_total", "Spans dropped because the OTLP collector was unavailable or too slow."
@@ -199,10 +226,11 @@ CATALOGUE: dict[str, Family] = {
     for family in (
         *(REQUESTS, ANSWERED, REFUSED, IN_PROGRESS, STREAMS, CONNECTIONS),
         *(REQUEST_DURATION, OPERATION_DURATION, FIRST_TOKEN, TIME_PER_TOKEN, TOKEN_USAGE, TOKENS),
-        *(LOSSES, LEARNED, GUARD_TRIPS, RETRIES, FALLBACKS, POOL_CREDENTIALS, LIMIT_USED),
+        *(CACHE_POSSIBLE, CACHE_MISSES, LOSSES, LEARNED, GUARD_TRIPS, RETRIES, FALLBACKS, POOL_CREDENTIALS, LIMIT_USED),
         *(TOOL_RUNS, TOOL_DURATION),
         *(LOOP_LAG, USAGE_WAITING, USAGE_WRITTEN, USAGE_DROPPED, RESPONSES_STORED, RUNS_PARKED),
         *(RUNS_BYTES, RUNS_JOINED, BACKGROUND, BACKGROUND_RUNNING),
+        *(LIMITS_WAITING, LIMIT_WARNINGS, BUDGET_DRIFT, SHARED_STATE),
         *(CAPTURES_WRITTEN, CAPTURES_DROPPED),
         *(SPANS_SENT, SPANS_DROPPED, OBSERVER_FAILURES, RELOADS, WORKERS, BUILD_INFO, START_TIME, MEMORY, OPEN_FILES),
     )

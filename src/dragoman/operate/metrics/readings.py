@@ -127,7 +127,10 @@ class Histogram:
 class _Series:
     """All metrics of the requests that share protocols, provider, model and outcome."""
 
-    __slots__ = ("duration", "first_token", "input", "losses", "output", "time_per_token", "tokens")
+    __slots__ = (
+        *("cache_misses", "cache_possible", "duration", "first_token", "input", "losses", "output", "time_per_token"),
+        "tokens",
+    )
 
     def __init__(self) -> None:
         self.duration = Histogram(catalogue.REQUEST_DURATION)
@@ -137,6 +140,8 @@ class _Series:
         self.output = Histogram(catalogue.TOKEN_USAGE)
         self.tokens: dict[str, list[int]] = {}  # by source
         self.losses = [0] * len(LOSS_KINDS)
+        self.cache_possible: int | None = None  # tokens; None: of no request known
+        self.cache_misses: dict[str, int] = {}  # by cause
 
     def add(self, outcome: Outcome) -> None:
         seconds, first = outcome.duration_s, outcome.ttft_s
@@ -151,6 +156,11 @@ class _Series:
         if outcome.losses:
             for index, count in enumerate(outcome.losses_by_how):
                 self.losses[index] += count
+        use = outcome.cache_use
+        if use.possible_tokens is not None:
+            self.cache_possible = (self.cache_possible or 0) + use.possible_tokens
+        if use.miss is not None:
+            self.cache_misses[use.miss] = self.cache_misses.get(use.miss, 0) + 1
 
     def _add_tokens(self, usage: Usage) -> None:
         self.input.add(usage.input)
@@ -199,14 +209,19 @@ class RequestMetrics:
         provider, model = outcome.provider, outcome.model
         if not provider and outcome.failed_attempts:  # without a reply, the last target is counted
             provider, _, model = outcome.failed_attempts[-1].route.partition("/")
-        model = model[:MAX_NAME].encode(errors="replace").decode()
-        if (provider, model) not in self._models:
-            if len(self._models) < MAX_MODELS:
-                self._models.add((provider, model))
-            else:
-                model = OTHER
+        model = self._bound_model(provider, model)
         key = (outcome.client_protocol, outcome.upstream_protocol, provider, model, outcome.outcome)
         return self._series.setdefault(key, _Series())
+
+    def _bound_model(self, provider: str, model: str) -> str:
+        """Return the name under which a model is counted."""
+        model = model[:MAX_NAME].encode(errors="replace").decode()
+        if (provider, model) in self._models:
+            return model
+        if len(self._models) >= MAX_MODELS:
+            return OTHER
+        self._models.add((provider, model))
+        return model
 
     def _count_failed_attempts(self, outcome: Outcome) -> None:
         """Count a retry or a fallback for each failed attempt that another attempt followed."""
@@ -249,6 +264,10 @@ def _readings_of(key: _Key, series: _Series, operation: str) -> Iterator[Reading
     for source, tokens in list(series.tokens.items()):
         for kind, count in zip(TOKEN_TYPES, tokens, strict=True):
             yield Reading(catalogue.TOKENS.name, (provider, model, kind, source), (count,))
+    if series.cache_possible is not None:
+        yield Reading(catalogue.CACHE_POSSIBLE.name, (provider, model), (series.cache_possible,))
+    for cause, count in list(series.cache_misses.items()):
+        yield Reading(catalogue.CACHE_MISSES.name, (provider, model, cause), (count,))
     for how, count in zip(LOSS_KINDS, series.losses, strict=True):
         if count:
             yield Reading(catalogue.LOSSES.name, (*protocols, how), (count,))

@@ -12,7 +12,9 @@ from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
 
 from dragoman.config.settings import PriceOverride, ProviderConfig
-from dragoman.proxy.outcome import OK, Outcome
+from dragoman.proxy.outcome import OK, Outcome, TurnUsage
+from dragoman.proxy.ports import PricedTarget
+from dragoman.tenancy.reservation import RequestSize
 from dragoman.translate.hub.server_tools import SEARCH
 from dragoman.translate.hub.usage import Usage
 
@@ -150,6 +152,8 @@ def _insert_dashes(found: re.Match[str]) -> str:
 
 
 PICO_PER_NANO = 1000
+NO_USAGE = Usage()
+PICO_PER_DOLLAR = 10**12
 PICO_PER_TOKEN = 10**6  # one dollar per million tokens, in picodollars per token
 VENDOR_OF_KIND = {"anthropic": "anthropic", "openai": "openai", "gemini": "google", "copilot": "github-copilot"}
 UNPRICED_KINDS = ("echo",)
@@ -194,13 +198,57 @@ class Pricing:
 
     def cost_nano(self, outcome: Outcome) -> int | None:
         """Return the cost in nanodollars, of tokens and of searches; None where neither has a known price."""
-        if not outcome.tool_runs:
+        if outcome.charged_nano is not None:
+            return outcome.charged_nano
+        if not outcome.tool_runs and not outcome.turns:
             return self._cost_of_tokens(outcome, outcome.usage)
         searches, usage = sum(run.tool == SEARCH and run.result == OK for run in outcome.tool_runs), outcome.usage
-        if usage is not None:  # the vendor is paid for its own searches
-            usage = replace(usage, web_searches=max(0, usage.web_searches - searches))
-        tokens = self._cost_of_tokens(outcome, usage)
+        if outcome.turns:
+            costs = [self.price_turn(turn, outcome.started_at) for turn in outcome.turns]
+            known = [cost for cost in costs if cost is not None]
+            tokens = sum(known) if known else None
+        else:
+            if usage is not None:  # the vendor is paid for its own searches
+                usage = replace(usage, web_searches=max(0, usage.web_searches - searches))
+            tokens = self._cost_of_tokens(outcome, usage)
         return (tokens or 0) + searches * self._search_nano if searches and self._search_nano else tokens
+
+    def saved_nano(self, outcome: Outcome) -> int | None:
+        """Return what the prompt cache has saved, in nanodollars; negative where writing cost more than was read.
+
+        It is compared with the same input without a cache. None: without a known price.
+        """
+        usage = outcome.usage
+        if usage is None or not outcome.provider:
+            return None
+        rates = self._find_rates(outcome.provider, outcome.model, usage.service_tier, outcome.started_at)
+        if rates is None:
+            return None
+        if not usage.cache_read and not usage.cache_write:
+            return 0
+        uncached = replace(usage, cache_read=0, cache_write=0, cache_write_1h=0)
+        return cost_nano(rates, uncached) - cost_nano(rates, usage)
+
+    def price_turn(self, turn: TurnUsage, at: float) -> int | None:
+        """Return what one upstream request has cost that began at this time, in Unix seconds."""
+        rates = self._find_rates(turn.provider, turn.model, turn.usage.service_tier, at)
+        return None if rates is None else cost_nano(rates, turn.usage)
+
+    def find_size(self, target: PricedTarget, input_tokens: int, max_tokens: int | None) -> RequestSize | None:
+        """Return what a request of this size may cost; None if the target has no price for it."""
+        rates = self._find_rates(target.provider, target.model, None, target.at)
+        if rates is None or (not target.is_charged_by_tokens and rates.request is None):
+            return None
+        read, written = _nano_at(rates.input, input_tokens), _nano_at(rates.output, input_tokens)
+        writes = (_nano_at(price, input_tokens) for price in (rates.cache_write, rates.cache_write_1h))
+        return RequestSize(
+            input_tokens=input_tokens,
+            input_price=read,
+            cache_write_price=max(read, *writes),
+            output_price=max(written, _nano_at(rates.reasoning, input_tokens)),
+            request_price=round(_nano_at(rates.request, input_tokens)),
+            max_tokens=max_tokens,
+        )
 
     def usd_per_million(self, provider: str, model: str, at: float) -> UsdPerMillion | None:
         """Return the prices of a small request's tokens at a time in Unix seconds; None if they are not known."""
@@ -212,20 +260,33 @@ class Pricing:
         return UsdPerMillion(*(None if price is None else _price_at(price, 0) / PICO_PER_TOKEN for price in prices))
 
     def _cost_of_tokens(self, outcome: Outcome, usage: Usage | None) -> int | None:
-        if usage is None or not outcome.provider:
+        if usage is None:
+            return self._cost_of_request(outcome)
+        if not outcome.provider:
             return None
+        rates = self._find_rates(outcome.provider, outcome.model, usage.service_tier, outcome.started_at)
+        return None if rates is None else cost_nano(rates, usage)
+
+    def _cost_of_request(self, outcome: Outcome) -> int | None:
+        """Return what a reply without tokens costs, where the request itself has a price."""
+        if not outcome.provider or not outcome.is_answered or outcome.outcome != OK:
+            return None
+        rates = self._find_rates(outcome.provider, outcome.model, None, outcome.started_at)
+        return None if rates is None or rates.request is None else cost_nano(rates, NO_USAGE)
+
+    def _find_rates(self, provider: str, model: str, tier: str | None, at: float) -> Rates | None:
         # Rates change at whole minutes. Finding them takes several times as long as the rest.
-        key = (outcome.provider, outcome.model, usage.service_tier, outcome.started_at // 60)
+        key = (provider, model, tier, at // 60)
         try:
             rates = self._rates[key]
         except KeyError:
             if len(self._rates) >= MAX_REMEMBERED:
                 self._rates.clear()
-            found = self._find(outcome.provider, outcome.model)
+            found = self._find(provider, model)
             if isinstance(found, PricedModel):
-                found = found.at(utc_datetime(outcome.started_at), usage.service_tier)
+                found = found.at(utc_datetime(at), tier)
             rates = self._rates[key] = found
-        return None if rates is None else cost_nano(rates, usage)
+        return rates
 
     def _find(self, provider: str, model: str) -> Rates | PricedModel | None:
         for pattern, rates in self._overrides:
@@ -267,6 +328,7 @@ def _rates_of_override(override: PriceOverride) -> Rates:
         output=_to_picodollars(override.output),
         cache_read=None if read is None else _to_picodollars(read),
         cache_write=None if write is None else _to_picodollars(write),
+        request=None if override.request is None else round(override.request * PICO_PER_DOLLAR),
     )
 
 
@@ -313,6 +375,10 @@ def _price_cache_writes(rates: Rates, usage: Usage, fresh: int) -> tuple[int, in
         fresh -= written
         pico += _price_at(rates.cache_write, usage.input) * max(0, written)
     return fresh, pico
+
+
+def _nano_at(price: Price | None, size: int) -> float:
+    return _price_at(price, size) / PICO_PER_NANO
 
 
 def _price_at(price: Price | None, size: int) -> int:

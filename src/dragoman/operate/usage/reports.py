@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, cast, get_args
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, field
@@ -29,10 +30,14 @@ from dragoman.translate.framing.redaction import redact
 from dragoman.translate.hub.failure import RequestError
 from dragoman.upstreams import KINDS
 from dragoman.upstreams.account_state import Quota
+from dragoman.upstreams.credentials.stored import open_stored_credentials
 
 PATH = "/api/usage"
 DAY = "day"
 ROWS = "rows"  # instead of a group: every request by itself
+TAG = "tag"
+MAX_TAG = 64
+GROUPS = tuple(by for by in get_args(GroupBy) if by != TAG)
 MAX_ROWS = 10_000
 MAX_SUMS = 40_000
 RELATIVE_TIME = re.compile(r"(\d{1,5})([hdw])")
@@ -44,7 +49,7 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 class UsageReport(Struct, frozen=True):
-    """What was used, in sums or in rows. `whole`: by all keys, not only by the one that sent the request."""
+    """What was used, in sums or in rows. `whole`: by all keys, not only by those of one key, user or team."""
 
     whole: bool
     sums: tuple[UsageSum, ...] = ()
@@ -92,7 +97,7 @@ def parse_span(since: str, until: str | None, now: datetime) -> UsageSpan:
 async def read_usage(store: Store, question: UsageQuestion, *, limited: bool) -> UsageReport:
     """Read what a store has; where `limited`, raise TooMuchUsage instead of building a very long report."""
     span, by = question.span, question.by
-    whole = span.key is None
+    whole = span.is_whole
     if by == ROWS:
         sums = await store.read_usage_sums(make_query(span, step_ms=0)) if limited else ()
         if sum(part.requests for part in sums) > MAX_ROWS:
@@ -100,7 +105,7 @@ async def read_usage(store: Store, question: UsageQuestion, *, limited: bool) ->
         return UsageReport(whole, rows=await store.read_usage_rows(span))
     if by == DAY:
         return UsageReport(whole, sum_by_day(await store.read_usage_sums(make_query(span))))
-    sums = await store.read_usage_sums(make_query(span, cast(GroupBy, by)))
+    sums = await store.read_usage_sums(make_query(span, by))
     return await make_report(store, sums, question, limited=limited)
 
 
@@ -110,13 +115,36 @@ async def make_report(
     """Return sums with the names of keys, where they are by key."""
     if limited and len(sums) > MAX_SUMS:
         raise _too_much(MAX_SUMS)
-    own_key = question.span.key
-    keys = [row for row in await store.list_keys() if own_key in (None, row.id)] if question.by == "key" else ()
-    return UsageReport(own_key is None, sums, names={row.id: row.name for row in keys})
+    whole = question.span.is_whole
+    groups = {part.group for part in sums}
+    keys = [row for row in await store.list_keys() if whole or row.id in groups] if question.by == "key" else ()
+    return UsageReport(whole, sums, names={row.id: row.name for row in keys})
 
 
-def make_query(span: UsageSpan, by: GroupBy = "all", step_ms: int = SLOT_MS) -> SumQuery:
-    return SumQuery(span.since_ms, span.until_ms, span.key, by, step_ms)
+def make_query(span: UsageSpan, by: str = "all", step_ms: int = SLOT_MS) -> SumQuery:
+    """Return the query of a group, which may be `tag:NAME`."""
+    group, _, tag = by.partition(":")
+    return SumQuery(
+        since_ms=span.since_ms,
+        until_ms=span.until_ms,
+        key=span.key,
+        by=cast(GroupBy, group),
+        step_ms=step_ms,
+        team=span.team,
+        tag=tag,
+        user=span.user,
+    )
+
+
+def find_group_problem(by: str, more: Sequence[str] = ()) -> str | None:
+    """Return what is wrong with a group, or None. `more` are words that stand for other reports."""
+    group, _, tag = by.partition(":")
+    if by in more or (group == TAG and 0 < len(tag) <= MAX_TAG and tag.isprintable() and not set(tag) & {",", "="}):
+        return None
+    if by in GROUPS:
+        return None
+    offered = ", ".join((*more, *GROUPS, f"{TAG}:NAME"))
+    return f"by must be one of {offered}, got {by[:80]!r}."
 
 
 async def load_usage(config: Config, key: str | None, question: UsageQuestion, root: str | None = None) -> LoadedUsage:
@@ -138,10 +166,12 @@ async def load_usage(config: Config, key: str | None, question: UsageQuestion, r
 async def read_quotas(config: Config) -> QuotaReport:
     """Ask every provider that has plans how much of them is used."""
     report = QuotaReport([], [])
-    async with HttpClient() as http:
+    async with HttpClient() as http, open_stored_credentials(config, os.environ) as stored:
         for section in (single for provider in config.providers.values() for single in split_by_credential(provider)):
             try:
-                provider = KINDS[section.kind](section, http.send, os.environ) if section.kind in KINDS else None
+                provider = (
+                    KINDS[section.kind](section, http.send, os.environ, stored) if section.kind in KINDS else None
+                )
                 if provider is not None and provider.account.read_quotas is not None:
                     report.quotas.extend(await provider.account.read_quotas())
             except RequestError as refused:
@@ -159,19 +189,19 @@ async def _ask_gateway(
     if root is None or not key:
         return None, ""
     span = question.span
-    path = f"{PATH}?since_ms={span.since_ms}&until_ms={span.until_ms}&by={question.by}"
+    path = f"{PATH}?since_ms={span.since_ms}&until_ms={span.until_ms}&by={quote(question.by)}"
     try:
         async with HttpClient() as http:
             return msgspec.json.decode(await GatewayClient(root, key, http).get(path), type=UsageReport), ""
     except (AdminError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded, *JSON_ERRORS) as fault:
-        if _is_absent(config.store.url):
+        if is_absent(config.store.url):
             raise
         return None, redact(str(fault))
 
 
 async def _read_store(url: str, question: UsageQuestion, opened_by: str | None) -> UsageReport | None:
     """Return None where there is no store, or where it does not have the key that the gateway accepts."""
-    if _is_absent(url):
+    if is_absent(url):
         return None
     async with await open_store(url) as store:
         if opened_by is not None:
@@ -182,7 +212,7 @@ async def _read_store(url: str, question: UsageQuestion, opened_by: str | None) 
         return await read_usage(store, question, limited=False)
 
 
-def _is_absent(url: str) -> bool:
+def is_absent(url: str) -> bool:
     """Return whether the store's file is missing; opening the store would create it."""
     return url.startswith(SQLITE) and not Path(url.removeprefix(SQLITE)).exists()
 
@@ -251,6 +281,15 @@ class Total(UsageSum):
     @property
     def dollars(self) -> Decimal:
         return Decimal(self.cost_nano_usd).scaleb(-9)
+
+    @property
+    def cache_share(self) -> float | None:
+        """How much of what prompt caches could have had they had; None: that is not known."""
+        return self.cache_had_tokens / self.cache_possible_tokens if self.cache_possible_tokens else None
+
+    @property
+    def saved_dollars(self) -> Decimal:
+        return Decimal(self.cache_saved_nano_usd).scaleb(-9)
 
     def add(self, part: "UsageSum | Total", days: Mapping[date, int]) -> None:
         for name in COUNTS:

@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from dragoman.operate import InvalidArgument
-from dragoman.store.usage_rows import Comparison, Condition, RequestSearch, Value
+from dragoman.store.usage_rows import Comparison, Condition, RequestSearch, UsageSpan, Value
+from dragoman.tenancy.keys import ENVIRONMENT_KEY, KeyRow
 
 MAX_CHARACTERS = 2000
 MAX_TERMS = 30
@@ -22,6 +23,7 @@ COMPARISONS: dict[str, Comparison] = {"<": "<", "<=": "<=", ">": ">", ">=": ">="
 TEXTS = (
     *("route", "provider", "model", "requested_model", "key", "client", "client_protocol", "upstream_protocol"),
     *("outcome", "error_code", "request_id", "client_request_id", "run", "usage_source"),
+    *("session", "agent", "parent_agent", "user", "team", "tags", "lease", "cache_miss", "cache_miss_path"),
 )
 TIMES = ("after", "before")
 
@@ -43,6 +45,8 @@ NUMBERS = {
     "reasoning": Number("reasoning_tokens"),
     "cache_read": Number("cache_read_tokens"),
     "cache_write": Number("cache_write_tokens"),
+    "cache_possible": Number("cache_possible_tokens"),
+    "cache_saved": Number("cache_saved_nano_usd", 1e9),
     "credits": Number("credits"),
     "losses": Number("losses"),
     "attempts": Number("attempts"),
@@ -85,6 +89,37 @@ def parse_filter(text: str, now: datetime, key_names: Mapping[str, str]) -> Requ
             case _:
                 conditions.append(_parse_text(term))
     return RequestSearch(since, until, tuple(conditions))
+
+
+def name_keys(rows: Iterable[KeyRow]) -> dict[str, str]:
+    """Return the names of keys by their ids; of several with a name, one that is not revoked, or the newest, has it."""
+    names, named = dict[str, str](), set[str]()
+    for row in sorted(rows, key=lambda row: (row.revoked_at is None, row.created_at), reverse=True):
+        names[row.id] = row.id if row.name in named else row.name
+        named.add(row.name)
+    return names | {ENVIRONMENT_KEY: str(ENVIRONMENT_KEY)}
+
+
+def restrict_usage(span: UsageSpan, search: RequestSearch) -> UsageSpan:
+    """Return what of a span a filter leaves, never more than the span has.
+
+    Raises InvalidArgument for a filter by more than one key, user and team, since there are no sums of that.
+    """
+    only = {"key": span.key, "user": span.user, "team": span.team}
+    since, until = max(span.since_ms, search.since_ms), min(span.until_ms, search.until_ms)
+    for condition in search.conditions:
+        name, value = condition.field, condition.value
+        is_one = condition.comparison == "=" or value == ()
+        if name not in only or not is_one or condition.negated:
+            raise InvalidArgument(
+                "Usage is filtered by one each of key:VALUE, user:VALUE and team:VALUE, and by after: and before:; "
+                f"not by {name} {'not ' if condition.negated else ''}{condition.comparison} {str(value)[:80]!r}."
+            )
+        if value == () or only[name] not in (None, value):
+            until = since
+        else:
+            only[name] = str(value)
+    return UsageSpan(since, max(since, until), only["key"], only["team"], only["user"])
 
 
 def _split(text: str) -> Iterable[Term]:

@@ -12,7 +12,7 @@ from dragoman.operate import InvalidArgument
 from dragoman.operate.usage.reports import make_query
 from dragoman.store import Store
 from dragoman.store.rollup import DAY_MS, HOUR_MS, SumQuery, bucket_ms, merge
-from dragoman.store.usage_rows import SLOT_MS, GroupBy, UsageSpan, UsageSum
+from dragoman.store.usage_rows import SLOT_MS, UsageSpan, UsageSum
 
 Step = Literal["quarter", "hour", "day", "all"]
 STEP_MS: dict[Step, int] = {"quarter": SLOT_MS, "hour": HOUR_MS, "day": DAY_MS, "all": 0}
@@ -52,7 +52,7 @@ def find_zone(name: str) -> ZoneInfo:
         raise InvalidArgument(f"{name[:80]!r} is not a known time zone, such as Europe/Berlin or UTC.") from None
 
 
-async def read_series(store: Store, span: UsageSpan, by: GroupBy, steps: TimeSteps) -> tuple[UsageSum, ...]:
+async def read_series(store: Store, span: UsageSpan, by: str, steps: TimeSteps) -> tuple[UsageSum, ...]:
     """Return one sum for each group and step; `slot` is the quarter of an hour in which the step begins."""
     step, zone = steps.step, steps.zone
     query = make_query(span, by, STEP_MS[step])

@@ -11,9 +11,10 @@ from functools import lru_cache
 
 from dragoman.net.tasks import spawn
 from dragoman.operate.prices import Pricing
-from dragoman.proxy.outcome import Outcome
+from dragoman.proxy.outcome import UNKNOWN_CACHE_USE, UNKNOWN_ORIGIN, Outcome
 from dragoman.store import Store, StoreError
 from dragoman.store.audit import AUDIT_DAYS
+from dragoman.store.meter import encode_charge
 from dragoman.store.usage_rows import NUMBER_BITS, UsageRow, make_id
 from dragoman.translate.hub.failure import describe_cause
 from dragoman.translate.hub.usage import MAX_COUNT, MAX_CREDITS, Usage, UsageSource
@@ -37,6 +38,7 @@ class UsageWriter:
 
     def __init__(self, store: Store, pricing: Pricing) -> None:
         self.pricing = pricing
+        self.on_written: Callable[[Sequence[str]], None] | None = None  # called with the leases of rows that are stored
         self.dropped = 0
         self.written = 0
         self._store = store
@@ -50,13 +52,20 @@ class UsageWriter:
         self._task: asyncio.Task[None] | None = None
 
     def observe(self, outcome: Outcome) -> None:
-        if len(self._pending) + len(self._batch) >= MAX_PENDING:
+        if len(self._pending) + len(self._batch) >= MAX_PENDING and not outcome.lease:  # its limits have counted it
             self.dropped += 1
             return
         # Not in a thread: many outcomes arrive in a row, and a thread would cost more than this does.
-        self._pending.append(make_row(outcome, self.pricing, next(self._numbers)))
+        self._pending.append(self._make_row(outcome))
         if len(self._pending) == 1:
             self._woken.set()
+
+    def encode(self, outcome: Outcome) -> bytes:
+        """Return the row of a request as its lease carries it, so that others can write it."""
+        return encode_charge(self._make_row(outcome))
+
+    def _make_row(self, outcome: Outcome) -> UsageRow:
+        return make_row(outcome, self.pricing, next(self._numbers), self._store.clock.ahead_s)
 
     @property
     def store(self) -> Store:
@@ -114,22 +123,29 @@ class UsageWriter:
                     self._batch, self._pending = self._pending[:BATCH], self._pending[BATCH:]
                 await self._store.append_usage(self._batch)
                 self.written += len(self._batch)
-                self._batch = []
+                stored, self._batch = self._batch, []
+                leases = [row.lease for row in stored if row.lease]
+                if leases and self.on_written is not None:
+                    self.on_written(leases)
 
 
-def make_row(outcome: Outcome, pricing: Pricing, number: int) -> UsageRow:
-    """Make a row; `number` makes its id unique within its millisecond."""
+def make_row(outcome: Outcome, pricing: Pricing, number: int, ahead_s: float = 0.0) -> UsageRow:
+    """Make a row; `number` makes its id unique within its millisecond.
+
+    Its time is that of the store, of which the clock of this machine is `ahead_s`: rows are of the windows of limits.
+    """
     provider, model = outcome.provider, outcome.model
     failed = outcome.failed_attempts
     if not provider and failed:
         provider, _, model = failed[-1].route.partition("/")
-    time_ms = int(outcome.started_at * 1000)
+    time_ms = int((outcome.started_at - ahead_s) * 1000)
     usage, ttft_s = outcome.usage, outcome.ttft_s
     counts, tools = _counts(usage), outcome if usage is None or outcome.tool_runs else usage
-    cost = pricing.cost_nano(outcome)
-    credits = None if usage is None else usage.credits
+    cost, saved, cache = pricing.cost_nano(outcome), pricing.saved_nano(outcome), outcome.cache_use
+    origin = outcome.origin
     key, client, model, requested_model = _known_texts(outcome.key, outcome.client, model, outcome.requested_model)
-    return UsageRow(
+    # Most is set, not passed: a call with more than 15 keywords makes dictionaries of them, and takes twice as long.
+    row = UsageRow(
         id=make_id(time_ms, number),
         time_ms=time_ms,
         request_id=_text(outcome.request_id),
@@ -141,26 +157,33 @@ def make_row(outcome: Outcome, pricing: Pricing, number: int) -> UsageRow:
         model=model,
         requested_model=requested_model,
         stream=outcome.stream,
-        input_tokens=counts[0],
-        cache_read_tokens=counts[1],
-        cache_write_tokens=counts[2],
-        output_tokens=counts[3],
-        reasoning_tokens=counts[4],
-        credits=None if credits is None or not math.isfinite(credits) else min(max(credits, 0.0), MAX_CREDITS),
-        usage_source=None if usage is None else "reported" if usage.source is REPORTED else usage.source.value,
-        cost_nano_usd=cost if cost is None or 0 <= cost <= MAX_COST_NANO else min(max(cost, 0), MAX_COST_NANO),
-        ttft_ms=None if ttft_s is None else int(ttft_s * 1000 + 0.5),
-        duration_ms=int(outcome.duration_s * 1000 + 0.5),
-        outcome=outcome.outcome,
-        error_code=None if outcome.error_code is None else _text(outcome.error_code),
-        losses=outcome.losses,
-        attempts=outcome.attempts,
-        rounds=outcome.rounds,
-        web_searches=tools.web_searches and min(tools.web_searches, MAX_COUNT),
-        web_fetches=tools.web_fetches and min(tools.web_fetches, MAX_COUNT),
-        run=outcome.run,
-        client_request_id=outcome.client_request_id and _text(outcome.client_request_id),
     )
+    row.input_tokens, row.cache_read_tokens, row.cache_write_tokens, row.output_tokens, row.reasoning_tokens = counts
+    if usage is not None:
+        row.usage_source = "reported" if usage.source is REPORTED else usage.source.value
+        credits = usage.credits
+        if credits is not None and math.isfinite(credits):
+            row.credits = min(max(credits, 0.0), MAX_CREDITS)
+    row.cost_nano_usd = cost if cost is None or 0 <= cost <= MAX_COST_NANO else min(max(cost, 0), MAX_COST_NANO)
+    row.ttft_ms = None if ttft_s is None else int(ttft_s * 1000 + 0.5)
+    row.duration_ms = int(outcome.duration_s * 1000 + 0.5)
+    row.outcome = outcome.outcome
+    row.error_code = None if outcome.error_code is None else _text(outcome.error_code)
+    row.losses, row.attempts, row.rounds = outcome.losses, outcome.attempts, outcome.rounds
+    row.web_searches = tools.web_searches and min(tools.web_searches, MAX_COUNT)
+    row.web_fetches = tools.web_fetches and min(tools.web_fetches, MAX_COUNT)
+    row.run = outcome.run
+    row.client_request_id = outcome.client_request_id and _text(outcome.client_request_id)
+    if origin is not UNKNOWN_ORIGIN:
+        row.session, row.agent, row.parent_agent = origin.session, origin.agent, origin.parent_agent
+    if outcome.user or outcome.team:
+        row.user, row.team = outcome.user, outcome.team
+    row.tags, row.lease = outcome.tags, outcome.lease
+    if cache is not UNKNOWN_CACHE_USE:
+        row.cache_possible_tokens = None if cache.possible_tokens is None else min(cache.possible_tokens, MAX_COUNT)
+        row.cache_miss, row.cache_miss_path = cache.miss, cache.miss_path and _text(cache.miss_path)
+    row.cache_saved_nano_usd = None if saved is None else min(max(saved, -MAX_COST_NANO), MAX_COST_NANO)
+    return row
 
 
 def _counts(usage: Usage | None) -> Sequence[int | None]:

@@ -150,6 +150,17 @@ class Capture(Struct, frozen=True, kw_only=True):
     time: str  # when the request began, ISO 8601
     duration_ms: float = 0.0
     client: str = ""
+    key: str = ""  # the id of the client's key
+    user: str = ""
+    team: str = ""
+    session: str = ""
+    agent: str = ""
+    parent_agent: str = ""
+    tags: str = ""
+    lease: str = ""
+    cache_possible_tokens: int | None = None
+    cache_miss: str | None = None
+    cache_miss_path: str | None = None
     client_protocol: str
     upstream_protocol: str = ""
     route: str = ""

@@ -459,6 +459,9 @@ class LookedUpReasoning:
         self._lookups = lookups
         self.record = memory.record
 
+    def knows(self, tenant: str, provider: str) -> bool:
+        return True  # what is recalled stands in every capture, and a replay takes it from there
+
     async def recall(self, tenant: str, provider: str, name: NameSession) -> bytes:
         return await self._lookups.wrap_async(provider, REASONING, self._memory.recall)(tenant, provider, name)
 

@@ -4,7 +4,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from dragoman.net.bodies import BodySink, ResponseInChunks
+from dragoman.net.bodies import BodySink
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -13,12 +13,12 @@ from dragoman.net.client import (
     OutgoingRequest,
     UpstreamTimeout,
 )
-from dragoman.net.headers import Header, Headers
+from dragoman.net.headers import Header
 from dragoman.proxy.capture.format import CANCELLED, CLOSED, WHOLE
 from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.capture.upstream_exchange import UpstreamExchange
 from dragoman.translate.framing.known_secrets import list_secrets
-from dragoman.upstreams.provider import Provider, UnsignedRequest
+from dragoman.upstreams.provider import Provider, UnsignedRequest, WrappedResponse
 
 # What captures call these errors.
 ERROR_NAMES: dict[type[Exception], str] = {
@@ -75,7 +75,7 @@ class ProviderRecorder:
         return RecordingResponse(response, exchange, recording)
 
 
-class RecordingResponse(ResponseInChunks):
+class RecordingResponse(WrappedResponse):
     """An upstream response whose chunks are noted as they are read; also of one that is read whole."""
 
     def __init__(self, response: IncomingResponse, exchange: UpstreamExchange, recording: Recording) -> None:
@@ -83,14 +83,6 @@ class RecordingResponse(ResponseInChunks):
         self._exchange = exchange
         self._recording = recording
         self.where = exchange.route
-
-    @property
-    def status(self) -> int:
-        return self._response.status
-
-    @property
-    def headers(self) -> Headers:
-        return self._response.headers
 
     async def chunk(self, timeout_s: float) -> bytes:
         try:

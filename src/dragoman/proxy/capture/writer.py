@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config.settings import Debug
 from dragoman.net.errors import describe_fault
@@ -77,8 +78,9 @@ class RequestCapture:
 
     def _find_directory(self, debug: Debug) -> CaptureDirectory:
         """Return the same directory for as long as the settings do not change: it remembers its files."""
-        if self._directory is None or self._directory[0] != debug:
-            self._directory = (debug, capture_directory(debug))
+        settings = replace(debug, capture="all")  # keys differ in how much is captured
+        if self._directory is None or self._directory[0] != settings:
+            self._directory = (settings, capture_directory(debug))
         return self._directory[1]
 
     @property

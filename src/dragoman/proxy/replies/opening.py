@@ -1,15 +1,14 @@
 """Open the reply of each turn, in the form that the client requested: this is chosen once per call."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
-
-from msgspec.structs import replace
 
 from dragoman.net.headers import Headers
 from dragoman.proxy.call import Call
 from dragoman.proxy.decoding import begins_array, begins_document, begins_events, make_source
 from dragoman.proxy.ports import PromptMemory
-from dragoman.proxy.prepare import Change, Prepared, prepare
+from dragoman.proxy.prepare import prepare
+from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.replies.passed import PassedDocument, PassedStream
 from dragoman.proxy.replies.reply import DocumentReply, ReplyForm, ReplyOrigin, StreamedReply, choose_reply
 from dragoman.proxy.replies.translated import Body, TranslatedDocument, TranslatedReply, TranslatedStream
@@ -34,8 +33,7 @@ class Replies(Protocol):
     def rules(self) -> tuple[Found, ...]: ...  # that the request was made with
     @property
     def deadline(self) -> type[ReplyDeadline]: ...  # of each request
-    # `if_built`: changes that are no reason to build a request whose bytes may pass. Raises RequestError.
-    def prepare(self, ask: Ask, changes: Sequence[Change], if_built: Sequence[Change]) -> Awaitable[Prepared]: ...
+    def prepare(self, ask: Ask) -> Awaitable[Prepared]: ...  # raises RequestError
     def begin_turn(self, ask: Ask, prepared: Prepared) -> None: ...
     def begin_answer(self, status: int, headers: Headers, *, is_stream: bool) -> bool: ...  # whether events may come
     def reads_events(self, begun: bytes) -> bool: ...  # whether they do, by the first bytes
@@ -57,14 +55,12 @@ class _ModelReplies(Generic[W]):
         self._writer = writer
         self._make_watch = make_watch
 
-    def prepare(self, ask: Ask, changes: Sequence[Change], if_built: Sequence[Change]) -> Awaitable[Prepared]:
+    def prepare(self, ask: Ask) -> Awaitable[Prepared]:
         """Choose between a request of the client's own bytes and one that is translated."""
-        call, route = self._call, ask.route
-        settings = target_settings(call.runtime, route, call.tenant, ask.repairs, strict=call.strict)
+        call = self._call
+        settings = target_settings(call.runtime, ask.route, call.tenant, ask.repairs, strict=call.strict)
         self.rules = settings.rules
-        if if_built:
-            settings = replace(settings, if_built=if_built)
-        return prepare(call, route, ask.provider, settings, ask.number, changes, ask.rounds, self._prompts)
+        return prepare(call, ask, settings, self._prompts)
 
     def begin_turn(self, ask: Ask, prepared: Prepared) -> None:
         self._ask, self._prepared, self._headers = ask, prepared, NO_HEADERS

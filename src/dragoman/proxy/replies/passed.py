@@ -68,6 +68,10 @@ class PassedStream:
     def usage(self) -> Usage | None:
         return self.watch.final_usage
 
+    @property
+    def used_alone(self) -> Usage | None:
+        return self.watch.final_usage
+
     def tap(self, wrap: Callable[[EventSource], EventSource]) -> Secrets:
         self._observer.source = wrap(self._observer.source)
         return self._origin.prepared.secrets
@@ -156,6 +160,10 @@ class PassedDocument(Struct, eq=False):
     watch: ReplyMonitor
     body: bytes
     usage: Usage | None = None
+
+    @property
+    def used_alone(self) -> Usage | None:
+        return self.usage
 
     @property
     def why(self) -> Why:

@@ -1,11 +1,11 @@
 """Replies of the other OpenAI paths: any success passes as its upstream sends it, and is only observed."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import final
 
 from dragoman.net.headers import Header, Headers
 from dragoman.net.sink import ReplySink
-from dragoman.proxy.prepare import Change, Prepared
+from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.relay import RelayedCall, prepare_relayed
 from dragoman.proxy.replies.opening import MakeWatch
 from dragoman.proxy.replies.reply import DocumentReply, ReplyOrigin
@@ -86,6 +86,10 @@ class RelayedReply:
 
     @property
     def usage(self) -> Usage | None:
+        return self.watch.final_usage
+
+    @property
+    def used_alone(self) -> Usage | None:
         return self.watch.final_usage
 
     def tap(self, wrap: Callable[[EventSource], EventSource]) -> Secrets:
@@ -184,7 +188,7 @@ class RelayedReplies:
         self._writer = writer
         self._make_watch = make_watch
 
-    def prepare(self, ask: Ask, changes: Sequence[Change], if_built: Sequence[Change]) -> Awaitable[Prepared]:
+    def prepare(self, ask: Ask) -> Awaitable[Prepared]:
         return prepare_relayed(self._call, ask.route, ask.provider)
 
     def begin_turn(self, ask: Ask, prepared: Prepared) -> None:

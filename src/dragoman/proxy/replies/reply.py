@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from dragoman.net.headers import Headers
 from dragoman.proxy.call import Call
-from dragoman.proxy.prepare import Prepared
+from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.source import EventSource
 from dragoman.proxy.step import Ask, TurnEnd
@@ -58,6 +58,8 @@ class TurnReply(Protocol):
     def why(self) -> Why: ...
     @property
     def usage(self) -> Usage | None: ...  # as the client gets it
+    @property
+    def used_alone(self) -> Usage | None: ...  # of its own turn
     async def commit(self) -> None: ...  # the first token has come: no other turn replaces this one
     def interrupt(self, failure: Failure) -> None: ...  # the upstream's body will not end, or the call is cancelled
     def conclude(self) -> TurnEnd: ...  # how the turn ended, once all of it was read

@@ -9,7 +9,7 @@ from msgspec import Struct
 from dragoman.proxy.client_encoding import ClientEncoding
 from dragoman.proxy.decoding import make_source, make_stages, read_events
 from dragoman.proxy.failures import attribute_failure
-from dragoman.proxy.prepare import Translated
+from dragoman.proxy.prepared import Translated
 from dragoman.proxy.replies.reply import ReplyOrigin
 from dragoman.proxy.replies.translation import Translation
 from dragoman.proxy.request_record import Awaited
@@ -99,6 +99,10 @@ class TranslatedReply(Translation, ABC):
         """Return the usage that the client gets: with that of earlier turns of the same reply."""
         known, before = None if self._estimate is None else self._estimate.usage, self._used_before
         return known if before is None else before + (known or self.used_so_far())
+
+    @property
+    def used_alone(self) -> Usage:
+        return self.used_so_far()
 
     def used_so_far(self) -> Usage:
         """Return what this turn alone has used, as far as it has come."""

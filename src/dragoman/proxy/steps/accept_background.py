@@ -9,11 +9,12 @@ from dragoman.config.settings import ServerSettings
 from dragoman.net.headers import JSON, Header
 from dragoman.net.sink import ReplySink
 from dragoman.proxy.call import Call
-from dragoman.proxy.prepare import KEPT_BACK, client_query, prepare
+from dragoman.proxy.key_policy import is_metered
+from dragoman.proxy.prepare import prepare_once
+from dragoman.proxy.request_headers import KEPT_BACK, client_query
 from dragoman.proxy.response_headers import id_headers
 from dragoman.proxy.response_writer import UNBUFFERED
 from dragoman.proxy.run_headers import KEY, LAST_EVENT, PARK, RESUME
-from dragoman.proxy.runtime import target_settings
 from dragoman.state.background import BackgroundRuns, RunRequest
 from dragoman.state.service import check_trigger
 from dragoman.state.stored_call import StoredCall
@@ -31,11 +32,22 @@ _NOT_REPEATED = frozenset((KEY, LAST_EVENT, PARK, RESUME)) | KEPT_BACK - {b"user
 
 
 def is_queued(call: Call, state: StoredCall | None) -> bool:
-    """Return whether a call asks for a background response that is run here, not by the upstream that keeps it."""
+    """Return whether a call asks for a background response that is run here, not by the upstream that keeps it.
+
+    Raises RequestError if only an upstream could run it, which would not say in time what it uses.
+    """
     if state is None or not state.raw.get("background"):
         return False
+    is_counted = is_metered(call)
     if state.pinned:
+        if is_counted:
+            message = "The limits of this key count what a response uses, and the upstream that keeps the one before it"
+            raise BadRequest(
+                "/background", f"{message} does not say so for background responses: leave out background."
+            )
         return False
+    if is_counted:
+        return True
     providers = (call.runtime.providers.get(route.provider) for route in call.routes)
     endpoints = [provider.endpoint for provider in providers if provider is not None]
     keeps = [endpoint.stores_replies and NAME in endpoint.protocols for endpoint in endpoints]
@@ -76,7 +88,7 @@ async def _check(call: Call, state: StoredCall) -> None:
         route = call.routes[0]
         provider = call.runtime.providers.get(route.provider)
         if provider is not None:
-            await prepare(call, route, provider, target_settings(call.runtime, route, call.tenant), 1)
+            await prepare_once(call, route, provider)
 
 
 def _describe(call: Call, state: StoredCall) -> RunRequest:

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING
 
 from dragoman.proxy.call import Call
 from dragoman.proxy.capture.recording import Recording
+from dragoman.proxy.key_policy import allow_routes, describe_forbidden, leave_out_unpriced
 from dragoman.proxy.runtime import Runtime, find_targets
+from dragoman.tenancy.policies import KeyPolicy
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.upstreams.routing import Route
 
@@ -13,13 +15,18 @@ if TYPE_CHECKING:  # imported when such a request comes
 
 
 async def choose_routes(call: Call, runtime: Runtime) -> None:
-    """Give a call its targets: those of its model, where its state is kept. Raises RequestError if there are none."""
+    """Give a call its targets: those of its model that its key may use, where its state is kept.
+
+    Raises RequestError if there are none.
+    """
     if call.record.recording is not None:
         runtime = _record(call, runtime, call.record.recording)
     call.runtime = runtime
-    call.routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model, call.fallback_model)
+    call.routes = await _find_routes(call, runtime)
     if call.state is not None and call.state.pinned:
         _pin(call, call.state.pinned)
+    if runtime.policies is not None:
+        leave_out_unpriced(call)
 
 
 async def find_routes(call: Call, runtime: Runtime) -> None:
@@ -27,7 +34,28 @@ async def find_routes(call: Call, runtime: Runtime) -> None:
     if call.record.recording is not None:
         runtime = _record(call, runtime, call.record.recording)
     call.runtime = runtime
-    call.routes = await find_targets(runtime, call.model, call.fallback_model)
+    call.routes = await _find_routes(call, runtime)
+
+
+async def _find_routes(call: Call, runtime: Runtime) -> tuple[Route, ...]:
+    """Return the targets of the model, or of the client's choice in its place, that the key may use."""
+    policy, name, fallback = call.policy, call.model, call.fallback_model
+    if not policy.is_restricted:
+        return runtime.targets.get(name) or await find_targets(runtime, name, fallback)
+    try:
+        routes = await find_targets(runtime, name)
+    except RequestError:
+        if not fallback:
+            raise
+        name, routes = fallback, await find_targets(runtime, fallback)
+    return _allow(policy, name, routes)
+
+
+def _allow(policy: KeyPolicy, name: str, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+    allowed = allow_routes(policy, name, routes)
+    if not allowed:
+        raise RequestError(describe_forbidden(policy, name))
+    return allowed
 
 
 async def choose_relayed_routes(call: "RelayedCall", runtime: Runtime) -> None:
@@ -50,6 +78,10 @@ async def choose_relayed_routes(call: "RelayedCall", runtime: Runtime) -> None:
         call.routes = tuple(Route(name, call.model) for name in serving)
     if not call.routes:
         raise RequestError(_describe_unserved(call.model, path, routes))
+    if call.policy.is_restricted:
+        call.routes = _allow(call.policy, call.model, call.routes)
+    if runtime.policies is not None:
+        leave_out_unpriced(call)
 
 
 def _describe_unserved(model: str, path: str, routes: tuple[Route, ...]) -> Failure:

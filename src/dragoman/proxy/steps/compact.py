@@ -108,7 +108,7 @@ async def _summarise(gateway: Gateway, call: Call, state: StoredCall) -> Context
     request, collected = make_post(call.path, call.headers.fields, call.buffered.budget), CollectorSink()
     body = msgspec.json.encode(make_summary_request(state.raw, context.whole))
     inner = Call(call.protocol, request, call.caller, call.record)
-    inner.runtime, inner.routes = call.runtime, call.routes
+    inner.runtime, inner.routes, inner.policy, inner.lease = call.runtime, call.routes, call.policy, call.lease
     try:
         charge_bytes(request.buffered, len(body))
         inner.take_body(body)

@@ -4,16 +4,19 @@ import asyncio
 import re
 
 from dragoman.net.bodies import BudgetShare
+from dragoman.net.headers import JSON
 from dragoman.net.sink import ReplySink, SinkPhase
 from dragoman.proxy.call import Call
 from dragoman.proxy.reply_bounds import charge_bytes
 from dragoman.proxy.response_writer import APART_S
 from dragoman.proxy.run_headers import make_unknown_run
 from dragoman.proxy.steps.find_run import JoinedRun
-from dragoman.proxy.steps.parked_runs import ParkedRuns
-from dragoman.state.parked_run import NOT_COUNTED
+from dragoman.proxy.steps.parked_runs import BY_CURSOR, ParkedRuns
+from dragoman.state.parked_run import NOT_COUNTED, ParkedRun
+from dragoman.state.remote_runs import LOSSES
 from dragoman.state.run_index import MAX_RUN_BYTES
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
+from dragoman.translate.hub.ports import EVENT_STREAM
 
 EVENTS_AT_ONCE = 256  # of those that a client comes back for
 BYTES_AT_ONCE = 64 * 1024  # after which no further event is added to them
@@ -26,12 +29,12 @@ async def follow(parked: ParkedRuns, call: Call, sink: ReplySink, joined: Joined
     sink.allow_leaving()
     parked.joined[joined.how] += 1
     call.record.record_joined(run.id, run.model)
-    run.clients += 1
-    if not run.is_done:
-        run.clear_timer()
+    parked.join(run)
     try:
         while not run.status and not run.is_done:
             await run.wait()
+        if joined.how == BY_CURSOR:  # of others, the body says it
+            call.record.stream = run.is_stream
         if run.is_stream:
             await _send_events(call, sink, joined)
         else:
@@ -64,12 +67,23 @@ async def _send_events(call: Call, sink: ReplySink, joined: JoinedRun) -> None:
             await sink.send(b"" if cursor.with_ids else run.sign)
         else:
             await run.wait()
+    if run.failure in LOSSES:  # of the replica that makes it, or of the way to it
+        await _send_failure(call, sink, run, run.failure)
+        return
     if not run.is_resumable or not run.is_whole:
         sink.abort()
         return
     if run.rest and not run.wants_array:  # it is not an event: some clients must read it by itself
         await asyncio.sleep(APART_S)
     sink.end(run.rest)
+
+
+async def _send_failure(call: Call, sink: ReplySink, run: ParkedRun, failure: Failure) -> None:
+    """End a stream with the protocol's error event, after its last whole event."""
+    stream_type = JSON[1] if run.wants_array else EVENT_STREAM
+    await sink.send(call.client.render_stream_error(failure, None, run.event_count, stream_type))
+    await asyncio.sleep(APART_S)
+    sink.end(call.client.repeat_stream_error(failure, stream_type))
 
 
 async def _send_whole(call: Call, sink: ReplySink, joined: JoinedRun) -> None:

@@ -4,22 +4,31 @@ import asyncio
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from dragoman.config.settings import Debug
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
+from dragoman.proxy.accounts import settle
 from dragoman.proxy.call import Call
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.request_record import ObserverQueue, RequestRecord
+from dragoman.proxy.running_requests import find_cause
+from dragoman.tenancy.policies import CaptureSetting
 from dragoman.translate.hub.failure import RequestError
 
 
+def limit_capture(debug: Debug, most: CaptureSetting) -> Debug:
+    """Return the settings of captures with no more captured than a key allows."""
+    return replace(debug, capture=most) if most == "errors" and debug.capture == "all" else debug
+
+
 class LiveView(Protocol):
-    """Where the console lists the requests under way, and may end them."""
+    """Where the console lists the requests under way."""
 
     def begin(self, record: RequestRecord, request: HttpRequest, sink: ReplySink) -> None: ...
     def end(self, record: RequestRecord) -> None: ...
-    def find_cause(self, fault: BaseException, sink: ReplySink) -> BaseException | None: ...
 
 
 def observe(gateway: Gateway, call: Call, sink: ReplySink, live: LiveView | None) -> "Observation":
@@ -43,20 +52,22 @@ class Observation(Struct, eq=False):
 
     def __enter__(self) -> None:
         gateway, call, record, sink = self._gateway, self._call, self._call.record, self._sink
-        debug = gateway.runtime.config.debug
-        record.recording = gateway.captures.begin(call.http, sink, record.started_at, debug)
+        if call.policy.capture != "off":
+            debug = limit_capture(gateway.runtime.config.debug, call.policy.capture)
+            record.recording = gateway.captures.begin(call.http, sink, record.started_at, debug)
         if self._observers is not None:
             self._observers.under_way += 1
+            gateway.running.begin(record, call.caller.key, sink)
         if self._live is not None:
             self._live.begin(record, call.http, sink)
 
     def __exit__(self, _: object, fault: BaseException | None, trace: object) -> bool:
-        record, cause = self._call.record, fault
+        record = self._call.record
+        cause = None if fault is None else find_cause(fault, self._sink)
         recording = record.recording
+        self._gateway.running.end(record)
         if self._live is not None:
             self._live.end(record)
-            if fault is not None:
-                cause = self._live.find_cause(fault, self._sink)
         if cause is not None:
             cause = self._record_fault(cause)
         if recording is not None and isinstance(cause, asyncio.CancelledError | ClientDisconnected):
@@ -64,6 +75,8 @@ class Observation(Struct, eq=False):
         if self._observers is None:
             record.end()
         else:
+            if record.lease is not None:
+                settle(self._gateway.runtime.prices, self._gateway.charges, record, record.lease)
             self._observers.under_way -= 1
             self._observers.add(record)
         if recording is not None:

@@ -8,12 +8,15 @@ import re
 
 from msgspec import Struct, convert
 
+from dragoman.operate.captures.cache_why import CacheExplanation, explain_cache
 from dragoman.operate.captures.files import CaptureDescription, describe_capture, find_capture, list_captures
 from dragoman.operate.captures.replay.difference import ComparedPart, compare_captures
+from dragoman.operate.usage.usage_writer import UsageWriter
 from dragoman.proxy.capture.files import CaptureFile, to_json
 from dragoman.proxy.capture.format import Capture, CaptureSummary
 from dragoman.proxy.gateway import Gateway
-from dragoman.server.api.operations import AdminAudit
+from dragoman.server.api.operations import STORE_TIMEOUT_S, AdminAudit
+from dragoman.server.api.requests import wait_for_store
 from dragoman.server.api.wire import (
     PAGE,
     NoFields,
@@ -23,9 +26,11 @@ from dragoman.server.api.wire import (
     make_cursor,
     number_parameter,
     respond_bytes,
+    text_parameter,
 )
 from dragoman.server.routes import RoutedRequest
 
+AGAINST = "against"
 UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -67,12 +72,20 @@ MAKE_FIXTURE = Write(
 )
 
 
+EXPLAIN_CACHE = Operation(
+    "Say why an upstream read less of a request from its prompt cache than it could, by its request id or `last`.",
+    (CacheExplanation,),
+    (text_parameter(AGAINST, "The request to compare it with; the session's one before if it is absent."),),
+)
+
+
 class CapturesApi:
     """Captures of the directory that is configured."""
 
-    def __init__(self, gateway: Gateway, audit: AdminAudit) -> None:
+    def __init__(self, gateway: Gateway, audit: AdminAudit, writer: UsageWriter) -> None:
         self._gateway = gateway
         self._audit = audit
+        self._writer = writer
         self._replaying = asyncio.Lock()  # one at a time: it takes the processor from other requests
 
     @LIST_CAPTURES.handled_by
@@ -114,6 +127,16 @@ class CapturesApi:
         body = await asyncio.to_thread(lambda: to_json(make_fixture(capture, replayed)))
         name = UNSAFE.sub("_", capture.request_id)
         respond_bytes(request, body, [(b"content-disposition", f'attachment; filename="{name}.json"'.encode())])
+
+    @EXPLAIN_CACHE.handled_by
+    async def explain_cache(self, request: RoutedRequest) -> None:
+        against = EXPLAIN_CACHE.read_query(request).text(AGAINST)
+        await self._audit.record(request, "captures.read", request.rest)
+        with convert_errors("id"):
+            async with asyncio.timeout(STORE_TIMEOUT_S):
+                store = await wait_for_store(self._gateway, self._writer)
+                debug = self._gateway.runtime.config.debug
+                EXPLAIN_CACHE.respond(request, await explain_cache(store, debug, request.rest, against))
 
     async def _find(self, request: RoutedRequest) -> Capture:
         with convert_errors("id"):

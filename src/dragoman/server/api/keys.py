@@ -1,49 +1,62 @@
 """Keys and admin tokens. A secret is in the response that makes it, and nowhere else."""
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Literal
 
-from msgspec import Struct, convert
-from msgspec.structs import asdict
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, convert
+from msgspec.structs import asdict, replace
 
-from dragoman.config.settings import DefaultThinking, parse_thinking
-from dragoman.net.headers import Header
+from dragoman.config.limits import to_values
+from dragoman.config.settings import DefaultThinking
+from dragoman.operate.key_fields import KeyFields, check_grant, describe_fields, describe_grant, make_change, make_grant
 from dragoman.operate.keys import (
     DEFAULT_GRACE_S,
-    VersionMismatch,
+    change_key,
     choose_name,
     create_key,
+    describe_revocation,
     find_valid_key,
     revoke_key,
     rotate_key,
 )
-from dragoman.server.api.operations import AdminAudit, EveryWorker
+from dragoman.server.api.operations import AdminAudit, Answer, EveryWorker, RepeatableWrites
 from dragoman.server.api.wire import (
     PAGE,
     Operation,
+    QueryParameter,
     Write,
     convert_errors,
     invalid_cursor,
     make_cursor,
+    make_etag,
     read_version,
 )
 from dragoman.server.routes import RoutedRequest
-from dragoman.tenancy.keys import CreatedKey, Grant, Keyring, KeyRole, KeyRow, Scope, parse_access, read_thinking
+from dragoman.store.limit_tables import KEY, PolicyKey
+from dragoman.tenancy.keys import (
+    CreatedKey,
+    Grant,
+    Keyring,
+    KeyRole,
+    KeyRow,
+    Scope,
+    parse_access,
+    read_thinking,
+)
+from dragoman.tenancy.policies import CaptureSetting, read_settings
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 
-MAX_EXPIRY = 253_402_300_799  # the end of the year 9999
 
-
-class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
+class NewKey(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A key to create; the name is chosen if it is absent."""
 
     name: str | None = None
     role: Literal["client", "admin"] = "client"
     scopes: tuple[Scope, ...] = ()
-    expires_at: int | None = None  # Unix seconds
-    default_thinking: str | int | None = None  # low, medium, high, or a budget in tokens
+
+
+NOW = "now"
 
 
 class RotationRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,7 +64,7 @@ class RotationRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyDescription(Struct, frozen=True, kw_only=True):
-    """A key without its secret; times are Unix seconds."""
+    """A key without its secret; times are Unix seconds. `team` is its own, or else the one that its user is in."""
 
     id: str
     name: str
@@ -66,6 +79,16 @@ class KeyDescription(Struct, frozen=True, kw_only=True):
     old_secret_until: int | None
     version: int
     default_thinking: DefaultThinking | None
+    user: str
+    team: str
+    models: tuple[str, ...]
+    providers: tuple[str, ...]
+    default_model: str
+    strict: bool
+    capture: CaptureSetting
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    limits: dict[str, int | float]  # its own, in their units
 
 
 class KeyWithSecret(KeyDescription, frozen=True, kw_only=True):
@@ -82,83 +105,135 @@ class KeyPage(Struct, frozen=True):
 
 LIST_KEYS = Operation("List the keys, in the order in which they were made.", (KeyPage,), PAGE)
 READ_KEY = Operation("Read a key, by its id or name.", (KeyDescription,), versioning="sent")
-CREATE_KEY = Write("Create a key.", (KeyWithSecret,), status=201, versioning="sent", body=NewKey)
-ROTATE_KEY = Write("Give a key a new secret.", (KeyWithSecret,), versioning="checked", body=RotationRequest)
-REVOKE_KEY = Operation("Revoke a key.", (KeyDescription,), versioning="checked")
+CREATE_KEY = Write(
+    "Create a key.",
+    (KeyWithSecret, KeyDescription),
+    status=201,
+    versioning="sent",
+    body=NewKey,
+    repeatable=True,
+)
+CHANGE_KEY = Write("Change what is set for a key.", (KeyDescription,), versioning="checked", body=KeyFields)
+ROTATE_KEY = Write(
+    "Give a key a new secret.",
+    (KeyWithSecret, KeyDescription),
+    versioning="checked",
+    body=RotationRequest,
+    repeatable=True,
+)
+REVOKE_KEY = Operation(
+    "Revoke a key.",
+    (KeyDescription,),
+    (QueryParameter(NOW, "1: end its requests under way, too, in all gateways of the store.", {"enum": ["0", "1"]}),),
+    versioning="checked",
+)
 
 
 class KeysApi:
-    """The keys of the store. A token cannot give or take over more than it has."""
+    """The keys of the store. A token cannot give or take over more than it has, or leave its team."""
 
     def __init__(self, keyring: Keyring, workers: EveryWorker, audit: AdminAudit) -> None:
         self._keyring = keyring
+        self._policies = keyring.policies
         self._workers = workers
         self._audit = audit
+        self._repeatable = RepeatableWrites(keyring.store)
 
     @LIST_KEYS.handled_by
     async def list_keys(self, request: RoutedRequest) -> None:
         query = LIST_KEYS.read_query(request)
         limit, position = query.limit(), query.cursor()
-        with _convert_errors():
+        with convert_errors():
             await self._keyring.touch()  # which is otherwise done once a minute
-            rows = await self._keyring.list()
+            rows = [row for row in await self._keyring.list() if self._is_visible(request, row)]
         first = 0 if position is None else _find_next(rows, position)
         page = rows[first : first + limit]
         following = make_cursor(page[-1].id.encode()) if first + limit < len(rows) else None
-        described = [_describe_key(row) for row in page]
-        LIST_KEYS.respond(request, KeyPage(described, self._keyring.has_fixed_key, following))
+        described = [self._describe(row) for row in page]
+        has_fixed_key = self._keyring.has_fixed_key and not request.access.team
+        LIST_KEYS.respond(request, KeyPage(described, has_fixed_key, following))
 
     @READ_KEY.handled_by
     async def read_key(self, request: RoutedRequest) -> None:
         READ_KEY.read_query(request)
-        row = await self._find(request.rest)
-        READ_KEY.respond(request, _describe_key(row), [_etag(row)])
+        row = await self._find(request)
+        READ_KEY.respond(request, self._describe(row), [make_etag(row.version)])
 
     @CREATE_KEY.handled_by
     async def create_key(self, request: RoutedRequest) -> None:
         new = await CREATE_KEY.read_body(request)
         grant = await self._check_grant(request, new)
-        detail = {
-            "role": grant.role,
-            "scopes": sorted(grant.scopes),
-            "expires_at": grant.expires_at,
-            "default_thinking": grant.default_thinking,
-        }
-        with _convert_errors("name"):
-            name = new.name if new.name is not None else await choose_name(self._keyring)
-        async with self._audit.recording(request, "keys.create", name, detail):
-            with _convert_errors("name"):
-                created = await create_key(self._keyring, name, grant)
+
+        async def create() -> Answer:
+            with convert_errors("name"):
+                name = new.name if new.name is not None else await choose_name(self._keyring)
+            async with self._audit.changing(request, "keys.create", name, describe_grant(grant)) as row:
+                with convert_errors("name"):
+                    created = await create_key(self._keyring, name, grant, row)
+            await self._workers.refresh_keys()
+            return self._answer(created)
+
+        await self._repeatable.respond(request, CREATE_KEY.status, new, create)
+
+    @CHANGE_KEY.handled_by
+    async def change_key(self, request: RoutedRequest) -> None:
+        fields, version = await CHANGE_KEY.read_body(request), read_version(request)
+        row = await self._find(request)
+        self._check_rights(request, row)
+        if row.id == request.key:
+            raise _forbid("A token cannot change itself.", "id")
+        fields = await self._check_fields(request, fields)
+        with convert_errors():
+            change = make_change(self._policies, row, fields)
+        detail = {"name": row.name} | describe_fields(fields)
+        async with self._audit.changing(request, "keys.change", row.id, detail) as audit:
+            with convert_errors("id"):
+                changed = await change_key(self._keyring, row, change, version, audit)
         await self._workers.refresh_keys()
-        CREATE_KEY.respond(request, _show_secret(created), [_etag(created.row)])
+        CHANGE_KEY.respond(request, self._describe(changed), [make_etag(changed.version)])
 
     @ROTATE_KEY.handled_by
     async def rotate_key(self, request: RoutedRequest) -> None:
         rotation, version = await ROTATE_KEY.read_body(request), read_version(request)
-        row = await self._find(request.rest)
+        row = await self._find(request)
         self._check_rights(request, row)
-        detail = {"name": row.name, "grace_s": rotation.grace_s}
-        async with self._audit.recording(request, "keys.rotate", row.id, detail):
-            with _convert_errors("grace_s"):
-                created = await rotate_key(self._keyring, row.id, rotation.grace_s, version)
-        await self._workers.refresh_keys()
-        ROTATE_KEY.respond(request, _show_secret(created), [_etag(created.row)])
+
+        async def rotate() -> Answer:
+            detail = {"name": row.name, "grace_s": rotation.grace_s}
+            async with self._audit.changing(request, "keys.rotate", row.id, detail) as audit:
+                with convert_errors("grace_s"):
+                    created = await rotate_key(self._keyring, row.id, rotation.grace_s, version, audit)
+            await self._workers.refresh_keys()
+            return self._answer(created)
+
+        await self._repeatable.respond(request, ROTATE_KEY.status, rotation, rotate)
 
     @REVOKE_KEY.handled_by
     async def revoke_key(self, request: RoutedRequest) -> None:
-        REVOKE_KEY.read_query(request)
+        ends_requests = REVOKE_KEY.read_query(request).flag(NOW)
         version = read_version(request)
-        row = await self._find(request.rest)
+        row = await self._find(request)
         self._check_rights(request, row)
-        async with self._audit.recording(request, "keys.revoke", row.id, {"name": row.name}):
-            with _convert_errors("id"):
-                revoked = await revoke_key(self._keyring, row.id, version)
+        detail = describe_revocation(row, ends_requests)
+        async with self._audit.changing(request, "keys.revoke", row.id, detail) as audit:
+            with convert_errors("id"):
+                revoked = await revoke_key(self._keyring, row.id, version, audit, ends_requests=ends_requests)
         await self._workers.refresh_keys()
-        REVOKE_KEY.respond(request, _describe_key(revoked), [_etag(revoked)])
+        REVOKE_KEY.respond(request, self._describe(revoked), [make_etag(revoked.version)])
 
-    async def _find(self, name_or_id: str) -> KeyRow:
-        with _convert_errors("id"):
-            return await find_valid_key(self._keyring, name_or_id)
+    async def _find(self, request: RoutedRequest) -> KeyRow:
+        with convert_errors("id"):
+            row = await find_valid_key(self._keyring, request.rest)
+        if not self._is_visible(request, row):
+            message = f'There is no valid key "{request.rest}" in the team of this admin token.'
+            raise RequestError(Failure(Kind.NOT_FOUND, message, at="/id"))
+        return row
+
+    def _is_visible(self, request: RoutedRequest, row: KeyRow) -> bool:
+        return request.access.team in ("", self._find_team(row))
+
+    def _find_team(self, row: KeyRow) -> str:
+        return self._policies.find_team(PolicyKey(row.id, row.name, row.role, row.user, row.team, row.settings))
 
     async def _check_grant(self, request: RoutedRequest, new: NewKey) -> Grant:
         """Return what the key is granted; raise RequestError if that makes no sense, or is more than the caller has."""
@@ -166,21 +241,37 @@ class KeysApi:
             raise BadRequest("/scopes", "Only an admin token has scopes: set role to admin, or leave scopes out.")
         if new.role == "admin" and not new.scopes:
             raise BadRequest("/scopes", f"An admin token needs scopes, some of {', '.join(Scope)}.")
-        if new.expires_at is not None and not time.time() < new.expires_at <= MAX_EXPIRY:
-            raise BadRequest("/expires_at", "expires_at must be a time in the future, in Unix seconds.")
         missing = [scope for scope in new.scopes if not request.access.may(scope)]
         if missing:
-            message = f"This admin token cannot grant what it does not have: {', '.join(missing)}."
-            raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at="/scopes"))
+            raise _forbid(f"This admin token cannot grant what it does not have: {', '.join(missing)}.", "scopes")
         if request.access.role is KeyRole.ADMIN:
-            await self._check_expiry(request, new)
-        return Grant(KeyRole(new.role), frozenset(new.scopes), new.expires_at, _check_thinking(new))
+            await self._check_expiry(request, new.expires_at or None)
+        fields = await self._check_fields(request, new)
+        with convert_errors():
+            grant = replace(make_grant(self._policies, KeyRole(new.role), fields), scopes=frozenset(new.scopes))
+            check_grant(self._policies, grant)
+        return grant
 
-    async def _check_expiry(self, request: RoutedRequest, new: NewKey) -> None:
-        own = await self._find(request.key)
-        if own.expires_at is not None and (new.expires_at is None or new.expires_at > own.expires_at):
-            message = f"This admin token expires at {own.expires_at}, so the keys that it makes cannot expire later."
-            raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at="/expires_at"))
+    async def _check_fields(self, request: RoutedRequest, fields: KeyFields) -> KeyFields:
+        """Return what is to be set, in the caller's team; raise RequestError if the caller may not set it."""
+        access = request.access
+        if fields.limits is not UNSET and not access.may(Scope.LIMITS_WRITE):
+            raise _forbid(f"This admin token does not have the scope {Scope.LIMITS_WRITE}.", "limits")
+        if access.role is KeyRole.ADMIN and not isinstance(fields.expires_at, UnsetType):
+            await self._check_expiry(request, fields.expires_at)
+        if not access.team:
+            return fields
+        if fields.team not in (UNSET, access.team):
+            raise _forbid(f'This admin token is limited to the team "{access.team}".', "team")
+        return replace(fields, team=access.team)
+
+    async def _check_expiry(self, request: RoutedRequest, expires_at: int | UnsetType | None) -> None:
+        with convert_errors("id"):
+            own = await find_valid_key(self._keyring, request.key)
+        if own.expires_at is None or (isinstance(expires_at, int) and expires_at <= own.expires_at):
+            return
+        message = f"This admin token expires at {own.expires_at}, so the keys that it makes cannot expire later."
+        raise _forbid(message, "expires_at")
 
     def _check_rights(self, request: RoutedRequest, row: KeyRow) -> None:
         """Raise RequestError if the key may do more than the caller, who would take it over."""
@@ -188,19 +279,28 @@ class KeysApi:
         if request.access.role is KeyRole.OWNER:
             return
         if access.role is KeyRole.OWNER or not access.scopes <= request.access.scopes:
-            message = f'The key "{row.name}" may do more than this admin token, which therefore cannot change it.'
-            raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at="/id"))
+            raise _forbid(f'The key "{row.name}" may do more than this admin token, which cannot change it.', "id")
+
+    def _describe(self, row: KeyRow) -> KeyDescription:
+        return convert(self._list_fields(row), KeyDescription)
+
+    def _answer(self, created: CreatedKey) -> Answer:
+        fields = self._list_fields(created.row)
+        shown = convert(fields | {"secret": created.secret.reveal()}, KeyWithSecret)
+        kept = convert(fields, KeyDescription)
+        return Answer(msgspec.json.encode(shown), msgspec.json.encode(kept), f'"{created.row.version}"')
+
+    def _list_fields(self, row: KeyRow) -> dict[str, object]:
+        return (
+            asdict(row)
+            | {"scopes": row.scopes.split(), "default_thinking": read_thinking(row.default_thinking)}
+            | asdict(read_settings(row.settings))
+            | {"team": self._find_team(row), "limits": to_values(self._policies.find_limits(KEY, row.id))}
+        )
 
 
-def _check_thinking(new: NewKey) -> DefaultThinking | None:
-    if new.default_thinking is None:
-        return None
-    if new.role == "admin":
-        raise BadRequest("/default_thinking", "An admin token makes no model requests: leave default_thinking out.")
-    try:
-        return parse_thinking(new.default_thinking)
-    except ValueError as wrong:
-        raise BadRequest("/default_thinking", f"default_thinking: {wrong}") from wrong
+def _forbid(message: str, field: str) -> RequestError:
+    return RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at=f"/{field}"))
 
 
 def _find_next(rows: Sequence[KeyRow], position: bytes) -> int:
@@ -209,30 +309,3 @@ def _find_next(rows: Sequence[KeyRow], position: bytes) -> int:
     if not found:
         raise invalid_cursor()
     return found[0] + 1
-
-
-def _describe_key(row: KeyRow) -> KeyDescription:
-    return convert(_list_fields(row), KeyDescription)
-
-
-def _show_secret(created: CreatedKey) -> KeyWithSecret:
-    return convert(_list_fields(created.row) | {"secret": created.secret.reveal()}, KeyWithSecret)
-
-
-def _list_fields(row: KeyRow) -> dict[str, object]:
-    return asdict(row) | {"scopes": row.scopes.split(), "default_thinking": read_thinking(row.default_thinking)}
-
-
-def _etag(row: KeyRow) -> Header:
-    return b"etag", f'"{row.version}"'.encode()
-
-
-@contextmanager
-def _convert_errors(field: str | None = None) -> Iterator[None]:
-    try:
-        with convert_errors(field):
-            yield
-    except RequestError as error:
-        if isinstance(error.__cause__, VersionMismatch):
-            raise RequestError(Failure(Kind.CONFLICT, str(error), code="version_mismatch", at="/If-Match")) from None
-        raise

@@ -7,8 +7,10 @@ import msgspec
 
 from dragoman import __version__
 from dragoman.server.api.wire import (
+    IDEMPOTENCY_KEY,
     IF_MATCH,
     JSON_LINES,
+    MAX_IDEMPOTENCY_KEY,
     PREFIX,
     DescribedHandler,
     Description,
@@ -18,7 +20,7 @@ from dragoman.server.api.wire import (
     Write,
     respond_bytes,
 )
-from dragoman.server.routes import ID, HttpRoute, RoutedRequest
+from dragoman.server.routes import NAMED_PART, HttpRoute, RoutedRequest
 from dragoman.translate.protocols import KEY_PLACES
 
 JsonSchema = dict[str, object]
@@ -121,8 +123,14 @@ def _list_security(route: HttpRoute) -> list[JsonSchema]:
 
 def _list_parameters(route: HttpRoute, operation: Description) -> list[JsonSchema]:
     found = [_describe_parameter(parameter) for parameter in operation.query]
-    if ID in route.path:
-        found.append({"name": "id", "in": "path", "required": True, "schema": {"type": "string"}})
+    for part in NAMED_PART.findall(route.path):
+        found.append({"name": part.strip("{}"), "in": "path", "required": True, "schema": {"type": "string"}})
+    if isinstance(operation, Write) and operation.repeatable:
+        about = "Makes a repetition of the request within a day get the same answer, without a secret."
+        schema: JsonSchema = {"type": "string", "maxLength": MAX_IDEMPOTENCY_KEY}
+        found.append(
+            {"name": IDEMPOTENCY_KEY, "in": "header", "required": False, "description": about, "schema": schema}
+        )
     if operation.versioning in ("checked", "required"):
         is_required = operation.versioning == "required"
         about = "The ETag of what was read." if is_required else "The ETag of what was read, or *."

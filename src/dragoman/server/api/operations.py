@@ -1,24 +1,39 @@
 """What an operator does to the gateway: recorded in the audit log, and done in all of its workers."""
 
 import asyncio
+import hashlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import Struct
 
+from dragoman.net.headers import Header
 from dragoman.net.tasks import spawn
+from dragoman.operate.audit import LATEST, AuditPage, describe_row
 from dragoman.operate.usage.usage_writer import UsageWriter
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.ports import OtherWorkers
-from dragoman.server.api.wire import PAGE, Operation, convert_errors, invalid_cursor, make_cursor
+from dragoman.server.api.wire import (
+    IDEMPOTENCY_KEY,
+    PAGE,
+    Operation,
+    convert_errors,
+    invalid_cursor,
+    make_cursor,
+    number_parameter,
+    read_idempotency_key,
+    respond_bytes,
+    text_parameter,
+)
 from dragoman.server.routes import RoutedRequest
-from dragoman.store.audit import AuditRow
+from dragoman.store import Store
+from dragoman.store.audit import AuditCheck, AuditFilter, AuditRow, make_audit_row
+from dragoman.store.meter import Meter
 from dragoman.tenancy.keys import Keyring
-from dragoman.translate.hub.failure import RequestError
+from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.upstreams.models import CachedCatalogue
 
 if TYPE_CHECKING:
@@ -26,32 +41,25 @@ if TYPE_CHECKING:
     from dragoman.operate.provider_state import ProviderAccount
     from dragoman.server.worker_group import Question
 
-LATEST = 2**62
 STORE_TIMEOUT_S = 10.0
-MAX_SUBJECT = 200
 RELOAD, USE_ACCOUNT, REFRESH_KEYS = "reload", "use-account", "refresh-keys"
 END_COOLDOWNS, LIST_ACCOUNTS = "end-cooldowns", "list-accounts"
 
 
-class AuditEntry(Struct, frozen=True):
-    """What was done, by which key and from where. `previous` is the hash of the entry before."""
-
-    number: int
-    time: str
-    actor: str
-    address: str
-    action: str
-    subject: str
-    detail: dict[str, object] | None
-    previous: str
-
-
-class AuditPage(Struct, frozen=True):
-    audit: list[AuditEntry]
-    next: str | None
+LIST_AUDIT = Operation(
+    "List what was done and looked at, the newest first.",
+    (AuditPage,),
+    (
+        *PAGE,
+        number_parameter("since_ms", "Milliseconds since the epoch; 0 if it is absent."),
+        text_parameter("actor", "The id of the key that did it, or local."),
+        text_parameter("action", "An action, or the first words of several: keys, keys.create."),
+        text_parameter("subject", "What it was done to."),
+    ),
+)
 
 
-LIST_AUDIT = Operation("List what was done and looked at, the newest first.", (AuditPage,), PAGE)
+VERIFY_AUDIT = Operation("Check that no row of the audit log was changed or removed.", (AuditCheck,))
 
 
 class AdminAudit:
@@ -68,12 +76,25 @@ class AdminAudit:
         detail: Mapping[str, object] | None = None,
     ) -> None:
         """Add a row before the action is done, by the request's key; raises RequestError if it cannot be stored."""
-        now = time.time_ns() // 1_000_000
-        text = "" if detail is None else msgspec.json.encode(detail).decode()
-        row = AuditRow(now, request.key, action, subject[:MAX_SUBJECT], request.http.address, text)
+        row = make_audit_row(action, subject, detail, actor=request.key, address=request.http.address)
         with convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._writer.store.add_audit(row)
+
+    @asynccontextmanager
+    async def changing(
+        self, request: RoutedRequest, action: str, subject: str, detail: Mapping[str, object] | None = None
+    ) -> AsyncIterator[AuditRow]:
+        """Yield the row that a change of the store adds in its own transaction.
+
+        If the change raises RequestError, the row is `ACTION.failed` instead.
+        """
+        try:
+            yield make_audit_row(action, subject, detail, actor=request.key, address=request.http.address)
+        except RequestError as refused:
+            with suppress(RequestError):  # the caller gets the reason of the action
+                await self.record(request, f"{action}.failed", subject, {"error": refused.failure.message})
+            raise
 
     @asynccontextmanager
     async def recording(
@@ -95,24 +116,81 @@ class AdminAudit:
         before = LATEST if position is None else int.from_bytes(position, "big")
         if before > LATEST:
             raise invalid_cursor()
+        fits = AuditFilter(
+            query.number("since_ms", 0), *((query.text(name) or "") for name in ("actor", "action", "subject"))
+        )
         with convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                rows = await self._writer.store.list_audit_rows(before, limit)
+                rows = await self._writer.store.list_audit_rows(before, limit, fits)
         following = make_cursor(rows[-1].number.to_bytes(8, "big")) if len(rows) == limit else None
-        LIST_AUDIT.respond(request, AuditPage([_describe(row) for row in rows], following))
+        LIST_AUDIT.respond(request, AuditPage([describe_row(row) for row in rows], following))
+
+    @VERIFY_AUDIT.handled_by
+    async def verify_audit(self, request: RoutedRequest) -> None:
+        VERIFY_AUDIT.read_query(request)
+        with convert_errors():
+            found = await self._writer.store.verify_audit()
+        VERIFY_AUDIT.respond(request, found)
 
 
-def _describe(row: AuditRow) -> AuditEntry:
-    return AuditEntry(
-        number=row.number,
-        time=datetime.fromtimestamp(row.time_ms / 1000, UTC).isoformat("T", "milliseconds"),
-        actor=row.actor,
-        address=row.address,
-        action=row.action,
-        subject=row.subject,
-        detail=msgspec.json.decode(row.detail) if row.detail else None,
-        previous=row.previous.hex(),
-    )
+class Answer(Struct, frozen=True):
+    """What a write answers; `kept` is what a repetition of it is answered, without a secret."""
+
+    body: bytes
+    kept: bytes
+    etag: str = ""
+
+    @property
+    def headers(self) -> list[Header]:
+        return [(b"etag", self.etag.encode())] if self.etag else []
+
+
+class RepeatableWrites:
+    """Handles each request with an Idempotency-Key once, and gives its answer to those that repeat it for a day."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def respond(
+        self, request: RoutedRequest, status: int, body: Struct, write: Callable[[], Awaitable[Answer]]
+    ) -> None:
+        """Respond with what `write` answers, or with what it answered to the same request before."""
+        key = read_idempotency_key(request)
+        if key is None:
+            answer = await write()
+            respond_bytes(request, answer.body, answer.headers, status)
+            return
+        content = f"{request.http.method} {request.path} ".encode() + msgspec.json.encode(body)
+        digest, now = hashlib.sha256(content).digest(), int(time.time())
+        with convert_errors():
+            earlier = await self._store.claim_request(request.key, key, digest, now)
+        if earlier is None:
+            await self._handle_first(request, key, status, write)
+            return
+        if earlier.request != digest:
+            raise _refuse_repetition("idempotency_mismatch", "was sent with another request before: use a new one.")
+        if not earlier.status:
+            raise _refuse_repetition("idempotency_in_progress", "is of a request that has not ended yet.")
+        repeated = Answer(earlier.body, earlier.body, earlier.etag)
+        respond_bytes(request, repeated.body, repeated.headers, earlier.status)
+
+    async def _handle_first(
+        self, request: RoutedRequest, key: str, status: int, write: Callable[[], Awaitable[Answer]]
+    ) -> None:
+        try:
+            answer = await write()
+        except RequestError:
+            with convert_errors():
+                await self._store.forget_request(request.key, key)
+            raise
+        with convert_errors():
+            await self._store.keep_answer(request.key, key, status, answer.etag, answer.kept)
+        respond_bytes(request, answer.body, answer.headers, status)
+
+
+def _refuse_repetition(code: str, message: str) -> RequestError:
+    at = f"/{IDEMPOTENCY_KEY}"
+    return RequestError(Failure(Kind.CONFLICT, f"This {IDEMPOTENCY_KEY} {message}", code=code, at=at))
 
 
 class ReloadSettings(Protocol):
@@ -137,6 +215,7 @@ class EveryWorker:
     def __init__(self, gateway: Gateway, keyring: Keyring, process: Process) -> None:
         self.gateway = gateway
         self.keyring = keyring
+        self.meter: Meter | None = None  # of what is spent; None: it is not known
         self._process = process
         self._group: OtherWorkers | None = None
 

@@ -15,16 +15,19 @@ from dragoman.net.guest_threads import run_on_file_thread
 from dragoman.operate.captures.files import find_captured
 from dragoman.operate.usage.reports import (
     DAY,
+    GROUPS,
     ROWS,
+    TAG,
     TooMuchUsage,
     UsageQuestion,
     UsageReport,
+    find_group_problem,
     format_csv_header,
     format_csv_rows,
     make_report,
     read_usage,
 )
-from dragoman.operate.usage.request_filter import parse_filter
+from dragoman.operate.usage.request_filter import name_keys, parse_filter, restrict_usage
 from dragoman.operate.usage.series import RouteSpeed, Step, TimeSteps, find_zone, read_series, read_speed
 from dragoman.operate.usage.usage_writer import UsageWriter
 from dragoman.proxy.gateway import Gateway
@@ -32,6 +35,7 @@ from dragoman.server.api.wire import (
     PAGE,
     Operation,
     Parameters,
+    QueryParameter,
     choice_parameter,
     convert_errors,
     invalid_cursor,
@@ -47,7 +51,6 @@ from dragoman.store.usage_rows import (
     RECORD_NAMES,
     STORED_ONLY,
     Condition,
-    GroupBy,
     RequestPage,
     RequestSearch,
     UsageRow,
@@ -61,7 +64,7 @@ from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestErr
 
 STORE_TIMEOUT_S = 10.0
 FOREVER_MS = 10**17
-GROUPS = (DAY, *get_args(GroupBy), ROWS)
+GROUP = {"anyOf": [{"enum": [DAY, *GROUPS, ROWS]}, {"type": "string", "pattern": f"^{TAG}:"}]}
 STEPS = get_args(Step)
 STEP = "step"
 ZONE = "time_zone"
@@ -92,7 +95,7 @@ StoredRequest = Annotated[dict[str, object], Meta(extra_json_schema=_describe_re
 
 
 class UsageAnswer(Struct, frozen=True):
-    """Usage in sums or in rows. `whole` is false if only the caller's own usage is reported."""
+    """Usage in sums or in rows. `whole` is false if only that of one key, user or team is reported."""
 
     whole: bool
     by: str
@@ -125,9 +128,10 @@ REPORT_USAGE = Operation(
     (UsageAnswer,),
     (
         *SPAN,
-        choice_parameter("by", "How requests are grouped; all if it is absent.", GROUPS),
+        QueryParameter("by", "How requests are grouped; all if it is absent. tag:NAME is by a tag's value.", GROUP),
         choice_parameter(STEP, f"The length of one sum; not with by={DAY}, {ROWS}.", STEPS),
         text_parameter(ZONE, "The time zone of days and hours, such as Europe/Berlin; UTC if it is absent."),
+        text_parameter(FILTER, "A filter of key, user, team, after and before, as of the list of requests."),
     ),
 )
 REPORT_SPEED = Operation("Report the time to the first token, and the speed after it.", (SpeedAnswer,), SPAN)
@@ -151,16 +155,17 @@ class UsageApi:
     async def report_usage(self, request: RoutedRequest) -> None:
         query = REPORT_USAGE.read_query(request)
         by, step = query.text("by") or "all", query.text(STEP)
-        if by not in GROUPS:
-            raise BadRequest("/by", f"by must be one of {', '.join(GROUPS)}, got {by[:80]!r}.")
+        problem = find_group_problem(by, (DAY, ROWS))
+        if problem is not None:
+            raise BadRequest("/by", problem)
         if step is not None and (step not in STEPS or by in (DAY, ROWS)):
             raise BadRequest(
                 "/step", f"step must be one of {', '.join(STEPS)}, and cannot be used with by={DAY}, {ROWS}."
             )
-        question = UsageQuestion(_parse_span(request, query), by)
         with _convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                store = await _wait_for_store(self._gateway, self._writer)
+                store = await wait_for_store(self._gateway, self._writer)
+                question = UsageQuestion(await _filter_span(request, query, store), by)
                 if step is None:
                     report = await read_usage(store, question, limited=True)
                 else:
@@ -171,13 +176,16 @@ class UsageApi:
     @REPORT_SPEED.handled_by
     async def report_speed(self, request: RoutedRequest) -> None:
         span = _parse_span(request, REPORT_SPEED.read_query(request))
+        if span.team is not None:
+            message = f'The speed of routes is not reported for the team "{span.team}" alone.'
+            raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required"))
         with _convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                speeds = await read_speed(await _wait_for_store(self._gateway, self._writer), span)
+                speeds = await read_speed(await wait_for_store(self._gateway, self._writer), span)
         REPORT_SPEED.respond(request, SpeedAnswer(span.key is None, speeds))
 
 
-async def _wait_for_store(gateway: Gateway, writer: UsageWriter) -> Store:
+async def wait_for_store(gateway: Gateway, writer: UsageWriter) -> Store:
     """Return the store once it has the rows of all requests that have ended."""
     Context().run(gateway.observers.flush)  # its log lines are not about this request
     return await writer.wait_until_written()
@@ -187,14 +195,23 @@ async def _read_series(store: Store, question: UsageQuestion, step: str, zone_na
     with convert_errors(ZONE):
         zone = find_zone(zone_name)
     steps = TimeSteps(cast(Step, step), zone, datetime.now(UTC))
-    sums = await read_series(store, question.span, cast(GroupBy, question.by), steps)
+    sums = await read_series(store, question.span, question.by, steps)
     return await make_report(store, sums, question, limited=True)
 
 
 def _parse_span(request: RoutedRequest, query: Parameters) -> UsageSpan:
     key = None if request.sees_all else request.key
     since, until = query.number("since_ms", 0), query.number("until_ms", FOREVER_MS)
-    return UsageSpan(min(since, FOREVER_MS), min(until, FOREVER_MS), key)
+    return UsageSpan(min(since, FOREVER_MS), min(until, FOREVER_MS), key, request.access.team or None)
+
+
+async def _filter_span(request: RoutedRequest, query: Parameters, store: Store) -> UsageSpan:
+    span, text = _parse_span(request, query), query.text(FILTER)
+    if not text:
+        return span
+    names = name_keys(await store.list_keys())
+    with convert_errors(FILTER):
+        return restrict_usage(span, parse_filter(text, datetime.now(UTC), names))
 
 
 @contextmanager
@@ -270,7 +287,7 @@ class RequestsApi:
     async def _search(self, search: RequestSearch) -> RequestPage:
         with convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                store = await _wait_for_store(self._gateway, self._writer)
+                store = await wait_for_store(self._gateway, self._writer)
                 return await store.search_requests(search)
 
     async def _key_names(self, request: RoutedRequest) -> dict[str, str]:

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from dragoman.server.api.captures import CapturesApi
     from dragoman.server.api.config import ConfigApi, ConfigFileApi
     from dragoman.server.api.keys import KeysApi
+    from dragoman.server.api.limits import LimitsApi
     from dragoman.server.api.openapi import ApiDocument
     from dragoman.server.api.providers import StateApi
+    from dragoman.server.api.quirks import QuirksApi
     from dragoman.server.api.requests import RequestsApi, UsageApi
     from dragoman.server.api.sign_in import SignInApi
+    from dragoman.server.api.teams import TeamsApi
 
 OLD_USAGE_PATH = "/api/usage"
 
@@ -92,6 +95,7 @@ class _StoredParts:
         yield HttpRoute("GET", OLD_USAGE_PATH, AccessRole.OWN, old_usage, scope=Scope.USAGE_READ)
         yield make_own_route("GET", "requests", lambda: self._requests.list_requests, Scope.REQUESTS_READ)
         yield make_own_route("GET", "requests/export", lambda: self._requests.export_requests, Scope.REQUESTS_READ)
+        yield make_route("GET", "requests/{id}/cache", lambda: self._captures.explain_cache, Scope.CAPTURES_READ)
         yield make_route("GET", "captures", lambda: self._captures.list_captures, Scope.CAPTURES_READ)
         yield make_route("GET", "captures/{id}", lambda: self._captures.read_capture, Scope.CAPTURES_READ)
         yield make_route("POST", "captures/{id}/replay", lambda: self._captures.replay_capture, Scope.CAPTURES_READ)
@@ -100,13 +104,28 @@ class _StoredParts:
         yield make_route("POST", "keys", lambda: self._keys.create_key, Scope.KEYS_WRITE)
         yield make_route("GET", "keys/{id}", lambda: self._keys.read_key, Scope.KEYS_READ)
         yield make_route("DELETE", "keys/{id}", lambda: self._keys.revoke_key, Scope.KEYS_WRITE)
+        yield make_route("PATCH", "keys/{id}", lambda: self._keys.change_key, Scope.KEYS_WRITE)
         yield make_route("POST", "keys/{id}/rotate", lambda: self._keys.rotate_key, Scope.KEYS_WRITE)
+        yield make_route("GET", "teams", lambda: self._teams.list_teams, Scope.TEAMS_READ)
+        yield make_route("POST", "teams", lambda: self._teams.create_team, Scope.TEAMS_WRITE)
+        yield make_route("GET", "teams/{id}", lambda: self._teams.read_team, Scope.TEAMS_READ)
+        yield make_route("PATCH", "teams/{id}", lambda: self._teams.change_team, Scope.TEAMS_WRITE)
+        yield make_route("DELETE", "teams/{id}", lambda: self._teams.remove_team, Scope.TEAMS_WRITE)
+        yield make_route("GET", "limits", lambda: self._limits.list_limits, Scope.LIMITS_READ)
+        yield make_route("GET", "limits/{scope}/{name}", lambda: self._limits.read_limits, Scope.LIMITS_READ)
+        yield make_route("PUT", "limits/{scope}/{name}", lambda: self._limits.set_limits, Scope.LIMITS_WRITE)
+        yield make_route("DELETE", "limits/{scope}/{name}", lambda: self._limits.remove_limits, Scope.LIMITS_WRITE)
+        yield make_route("POST", "limits/{scope}/{name}/forgive", lambda: self._limits.forgive, Scope.LIMITS_WRITE)
         yield make_route("GET", "config/file", lambda: self._file.read_file, Scope.CONFIG_READ)
         yield make_route("PUT", "config/file", lambda: self._file.write_file, Scope.CONFIG_WRITE)
         yield make_route("POST", "config/check", lambda: self._file.check_text, Scope.CONFIG_WRITE)
         yield make_route("POST", "accounts/sign-in", lambda: self._sign_in.sign_in, Scope.ACCOUNTS_WRITE)
         yield make_route("DELETE", "accounts/{id}/cooldowns", lambda: self._sign_in.end_cooldowns, Scope.ACCOUNTS_WRITE)
+        yield make_route("GET", "quirks", lambda: self._quirks.list_rules, Scope.ACCOUNTS_READ)
+        yield make_route("DELETE", "quirks", lambda: self._quirks.forget_rules, Scope.ACCOUNTS_WRITE)
+        yield make_route("DELETE", "quirks/{id}", lambda: self._quirks.forget_rules_of_provider, Scope.ACCOUNTS_WRITE)
         yield make_route("GET", "audit", lambda: self._audit.list_audit, Scope.AUDIT_READ)
+        yield make_route("GET", "audit/verify", lambda: self._audit.verify_audit, Scope.AUDIT_READ)
 
     @cached_property
     def _usage(self) -> "UsageApi":
@@ -124,7 +143,7 @@ class _StoredParts:
     def _captures(self) -> "CapturesApi":
         from dragoman.server.api.captures import CapturesApi
 
-        return CapturesApi(self._gateway, self._audit)
+        return CapturesApi(self._gateway, self._audit, self._writer)
 
     @cached_property
     def _keys(self) -> "KeysApi":
@@ -133,10 +152,28 @@ class _StoredParts:
         return KeysApi(self._keyring, self._workers, self._audit)
 
     @cached_property
+    def _teams(self) -> "TeamsApi":
+        from dragoman.server.api.teams import TeamsApi
+
+        return TeamsApi(self._keyring, self._workers, self._audit)
+
+    @cached_property
+    def _limits(self) -> "LimitsApi":
+        from dragoman.server.api.limits import LimitsApi
+
+        return LimitsApi(self._keyring, self._workers, self._audit)
+
+    @cached_property
     def _file(self) -> "ConfigFileApi":
         from dragoman.server.api.config import ConfigFileApi
 
         return ConfigFileApi(self._gateway, self._environ, self._workers, self._audit)
+
+    @cached_property
+    def _quirks(self) -> "QuirksApi":
+        from dragoman.server.api.quirks import QuirksApi
+
+        return QuirksApi(self._gateway, self._writer, self._audit)
 
     @cached_property
     def _sign_in(self) -> "SignInApi":

@@ -15,12 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.net.headers import JSON, Header
-from dragoman.operate import AdminError, Conflict, InvalidArgument, NotFound
+from dragoman.operate import AdminError, Conflict, InvalidArgument, NotFound, VersionMismatch
 from dragoman.proxy.response_headers import request_id_headers
 from dragoman.server.models import read_parameters
 from dragoman.server.routes import Handler, RoutedRequest, read_short_body
 from dragoman.store import StoreError
 from dragoman.store.usage_rows import MAX_PAGE
+from dragoman.translate.framing.jsonscan import find_repeated_key
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.translate.hub.ports import Client, ErrorResponse
 
@@ -139,6 +140,8 @@ JSON_LINES_TYPE: Header = (b"content-type", JSON_LINES.encode())
 
 # What an operation has to do with versions: its replies have an ETag; If-Match is also checked; it is also required.
 Versioning = Literal["none", "sent", "checked", "required"]
+IDEMPOTENCY_KEY = "Idempotency-Key"
+MAX_IDEMPOTENCY_KEY = 255
 
 
 class Description(Struct, frozen=True):
@@ -177,6 +180,7 @@ class Write(Operation[Reply], Generic[Reply, Body], frozen=True, kw_only=True):
     """An operation with a body, a struct that should forbid unknown fields. It has no parameters."""
 
     body: type[Body]
+    repeatable: bool = False  # with an Idempotency-Key, its answer is the same for a day
 
     async def read_body(self, request: RoutedRequest) -> Body:
         self.read_query(request)
@@ -226,12 +230,16 @@ async def _read_body(request: RoutedRequest, kind: type[T]) -> T:
         raise RequestError(Failure(Kind.BAD_REQUEST, message, code="unsupported_media_type"))
     body = await read_short_body(request.http, MAX_BODY_BYTES, BODY_TIMEOUT_S)
     try:
-        return msgspec.json.decode(body, type=kind)
+        read = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         field, message = _name_field(str(error))
         raise BadRequest(f"/{field}", message) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest("/", f"The body is not valid JSON: {error}") from None
+    repeated = find_repeated_key(body)
+    if repeated is not None:  # parsers differ in which of the values counts
+        raise BadRequest(f"/{repeated}", f"{repeated} is given twice: write one value.")
+    return read
 
 
 def read_version(request: RoutedRequest) -> int | None:
@@ -243,6 +251,21 @@ def read_version(request: RoutedRequest) -> int | None:
     if match is None:
         raise BadRequest(f"/{IF_MATCH}", 'If-Match must be the ETag of an earlier response, such as "3", or *.')
     return int(match[1])
+
+
+def read_idempotency_key(request: RoutedRequest) -> str | None:
+    given = request.http.headers.get(IDEMPOTENCY_KEY.lower().encode())
+    if given is None:
+        return None
+    text = given.decode("latin-1")
+    if not 0 < len(text) <= MAX_IDEMPOTENCY_KEY or not (text.isascii() and text.isprintable()):
+        message = f"{IDEMPOTENCY_KEY} must be printable ASCII of at most {MAX_IDEMPOTENCY_KEY} characters."
+        raise BadRequest(f"/{IDEMPOTENCY_KEY}", message)
+    return text
+
+
+def make_etag(version: int) -> Header:
+    return b"etag", f'"{version}"'.encode()
 
 
 def _name_field(message: str) -> tuple[str, str]:
@@ -276,9 +299,12 @@ def convert_errors(field: str | None = None) -> Iterator[None]:
     """Raise errors of `operate/` and the store as RequestError; `field` is the one at fault, if it is one."""
     try:
         yield
+    except VersionMismatch as error:
+        raise RequestError(Failure(Kind.CONFLICT, str(error), code="version_mismatch", at=f"/{IF_MATCH}")) from error
     except AdminError as error:
         kind = KINDS.get(type(error), Kind.BAD_REQUEST)
-        at = None if field is None else f"/{field}"
+        named = error.field if isinstance(error, InvalidArgument) and error.field else field
+        at = None if named is None else f"/{named}"
         raise RequestError(Failure(kind, str(error), at=at)) from error
     except (StoreError, TimeoutError) as error:
         raise RequestError(Failure(Kind.OVERLOADED, "The store cannot be read or written just now.")) from error

@@ -2,10 +2,8 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -14,21 +12,15 @@ from dragoman import __version__
 from dragoman.net.headers import Header
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
-from dragoman.operate.captures.files import CaptureDescription
-from dragoman.operate.captures.timeline import TimelineEntry
 from dragoman.proxy.gateway import Gateway
+from dragoman.proxy.ports import OtherProcesses
 from dragoman.server.api.operations import AdminAudit
 from dragoman.server.api.table import make_own_route, make_route
 from dragoman.server.api.wire import Operation, choice_parameter, respond_bytes, response_headers, text_parameter
+from dragoman.server.console.found_requests import DESCRIBE_LIVE, FoundRequests, LiveDescription
 from dragoman.server.console.gateway_rows import GatewayRows, Watcher, read_position
-from dragoman.server.console.live_frames import (
-    MAX_ENTRIES,
-    LiveTimeline,
-    RingTimeline,
-    describe_recording,
-    hide_content,
-)
-from dragoman.server.console.live_requests import TICK_S, LiveRequest, LiveRequests
+from dragoman.server.console.inspected_frames import NOT_RECORDED, FrameSource, InspectedRequest
+from dragoman.server.console.live_requests import TICK_S, LiveRequests
 from dragoman.server.console.stored_hour import HourReader
 from dragoman.server.rejections import AuthBackoff
 from dragoman.server.routes import HttpRoute, RoutedRequest
@@ -38,28 +30,13 @@ from dragoman.tenancy.console_sessions import ConsoleSessions
 from dragoman.tenancy.keys import KeyId, Keyring, KeyRow, Scope
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 
-if TYPE_CHECKING:
-    from dragoman.server.worker_group import WorkerGroup
-
 KEEP_ALIVE_S = 15.0
 CHECK_S = 0.5  # how often it is checked that the session and its key are still valid
 BYTES_PER_S = 64 * 1024
 BURST_BYTES = 4 * BYTES_PER_S  # what a page that was just opened gets at once
 ROW_BYTES = 200  # of a changed row, roughly
-ENTRY_BYTES = 60  # of a frame, without its text
+ELSEWHERE = " It may be under way on another replica with the same database: replicas see each other with store.shared."
 EVENT_STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
-NOT_RECORDED = (
-    "This request has ended, and was not recorded. A request is recorded if it began while the console was open, or if "
-    "debug.capture is on."
-)
-HAS_REQUEST = "has-request"
-
-
-class LiveDescription(Struct, frozen=True):
-    """What is recorded of a request, in the shape of its capture; null if nothing is, and `problem` says why."""
-
-    description: CaptureDescription | None
-    problem: str
 
 
 class EndedRequest(Struct, frozen=True):
@@ -75,10 +52,16 @@ STREAM_FEED = Operation(
     ),
     media_types=("text/event-stream",),
 )
-DESCRIBE_LIVE = Operation("Describe what is recorded of a request in memory.", (LiveDescription,))
 END_LIVE = Operation("End a request that is under way.", (EndedRequest,))
 
 FindSession = Callable[[HttpRequest], Awaitable[SessionRow | None]]
+
+
+class ReplicaView(Struct, frozen=True):
+    """Of which replicas the console of this one can know. `find_name` returns the name of this one."""
+
+    find_name: Callable[[], str | None]  # None: there is one replica
+    has_unknown: bool  # others with the same database are not known
 
 
 class ShownGateway(Struct, frozen=True, kw_only=True):
@@ -89,22 +72,21 @@ class ShownGateway(Struct, frozen=True, kw_only=True):
     backoff: AuthBackoff
     store: Store | None
     audit: AdminAudit | None  # None without a store
-    group: "WorkerGroup | None"  # None: there is one worker
+    group: OtherProcesses | None  # None: there is no other process, or none is known
+    replica: ReplicaView
 
 
 class FeedApi:
-    """The paths of the live feed. What concerns one request is answered by the worker that has it."""
+    """The paths of the live feed. What concerns one request is asked of the process that has it."""
 
     def __init__(
         self, shown: ShownGateway, live: LiveRequests, sessions: ConsoleSessions, find_session: FindSession
     ) -> None:
-        group = shown.group
         self._store = shown.store
-        self._live = live
-        self._group = group
-        self._rows = GatewayRows(live, group)
-        if group is not None:
-            group.answer(HAS_REQUEST, self._answer_has_request)
+        self._rows = GatewayRows(live, shown.group)
+        self._replica = shown.replica
+        self._not_recorded = NOT_RECORDED + (ELSEWHERE if shown.replica.has_unknown else "")
+        self._requests = FoundRequests(live, shown.group, self._not_recorded)
         self._find_session = find_session
         self._sessions = sessions
         self._keyring = shown.keyring
@@ -119,31 +101,12 @@ class FeedApi:
         """End all feeds."""
         self._rows.begin_stop()
 
-    async def _forwards(self, request: RoutedRequest, id: str) -> bool:
-        """Pass a request on if it is about one that another worker has; return whether that is so."""
-        if self._group is None or request.is_forwarded or self._has_request(id):
-            return False
-        answers = await self._group.ask_all(HAS_REQUEST, {"id": id})
-        for worker, answer in answers.items():
-            if answer:
-                await self._group.forward(request, worker)
-                return True
-        return False
-
-    def _has_request(self, id: str) -> bool:
-        return self._live.find(id, None) is not None or self._live.find_recording(id, None) is not None
-
-    async def _answer_has_request(self, question: dict[str, str]) -> bytes:
-        return b"yes" if self._has_request(question["id"]) else b""
-
     @STREAM_FEED.handled_by
     async def stream_feed(self, request: RoutedRequest) -> None:
         query = STREAM_FEED.read_query(request)
         inspected = query.text("frames")
         if query.text("watch") not in (None, "live"):
             raise RequestError(Failure(Kind.BAD_REQUEST, "watch must be `live`.", at="/watch"))
-        if inspected is not None and await self._forwards(request, inspected):
-            return
         key = None if request.sees_all else request.key
         reads_content = inspected is not None and request.access.may(Scope.CAPTURES_READ)
         if inspected is not None and reads_content:
@@ -152,7 +115,9 @@ class FeedApi:
         request.sink.begin(200, [EVENT_STREAM, *response_headers(request)])
         last_id = (request.http.headers.get(b"last-event-id") or b"").decode("latin-1")
         async with self._rows.watch(key, read_position(last_id)) as watcher:
-            frames = None if inspected is None else InspectedFrames(self._live, inspected, key, reads_content)
+            frames = None
+            if inspected is not None:
+                frames = await self._requests.open_frames(InspectedRequest(inspected, key, reads_content))
             rows: tuple[KeyRow, ...] = ()
             with suppress(StoreError):  # then keys are shown by their ids
                 rows = await self._keyring.list()
@@ -161,6 +126,7 @@ class FeedApi:
                 "version": __version__,
                 "time": round(time.time() * 1000),
                 "sees_all": request.sees_all,
+                "one_replica": self._replica.has_unknown,
             }
             sources = FeedSources(watcher, frames, HourReader(self._store, key))
             stream = FeedStream(request.sink, sources, about)
@@ -179,37 +145,29 @@ class FeedApi:
 
     @DESCRIBE_LIVE.handled_by
     async def describe_live(self, request: RoutedRequest) -> None:
-        if await self._forwards(request, request.rest):
-            return
-        recording = self._live.find_recording(request.rest, None)
-        if recording is None:
-            DESCRIBE_LIVE.respond(request, LiveDescription(None, NOT_RECORDED))
+        body = await self._requests.describe(request.rest)
+        if not body:
+            DESCRIBE_LIVE.respond(request, LiveDescription(None, self._not_recorded))
             return
         await self._record_look(request, request.rest)
-        live = self._live.find(request.rest, None)
-        capture = recording.make_capture(None if live is None else live.find_outcome())
-        secrets = frozenset(recording.secrets)
-        body = await asyncio.to_thread(
-            lambda: DESCRIBE_LIVE.encode(LiveDescription(describe_recording(capture, secrets), ""))
-        )
         respond_bytes(request, body)
 
     @END_LIVE.handled_by
     async def end_live(self, request: RoutedRequest) -> None:
         END_LIVE.read_query(request)
-        if await self._forwards(request, request.rest):
-            return
-        live = self._find(request)
-        async with nullcontext() if self._audit is None else self._audit.recording(request, "live.end", request.rest):
-            if not self._live.end_stream(live):
+        id = request.rest
+        holder = await self._requests.find_holder(id)
+        if holder is None:
+            message = f"No request {id[:80]!r} is under way."
+            if self._replica.has_unknown:
+                message = f"No request {id[:80]!r} is under way on this replica.{ELSEWHERE}"
+            elif self._requests.is_partial:
+                message += " It may be on another replica: store.shared does not answer now."
+            raise RequestError(Failure(Kind.NOT_FOUND, message, at="/id"))
+        async with nullcontext() if self._audit is None else self._audit.recording(request, "live.end", id):
+            if not await self._requests.end(holder, id):
                 raise RequestError(Failure(Kind.CONFLICT, "This request has ended already.", at="/id"))
-        END_LIVE.respond(request, EndedRequest(request.rest))
-
-    def _find(self, request: RoutedRequest) -> LiveRequest:
-        live = self._live.find(request.rest, None)
-        if live is None:
-            raise RequestError(Failure(Kind.NOT_FOUND, f"No request {request.rest[:80]!r} is under way.", at="/id"))
-        return live
+        END_LIVE.respond(request, EndedRequest(id))
 
 
 class SessionCheck:
@@ -234,65 +192,11 @@ class SessionCheck:
             return self._keyring.is_valid(self._key)  # as for any other request while the store is down
 
 
-class InspectedFrames:
-    """The frames of one request, as far as they were not sent yet: what is recorded, or what comes from now on."""
-
-    def __init__(self, live: LiveRequests, request_id: str, key: str | None, with_content: bool) -> None:
-        self._live = live
-        self._request_id = request_id
-        self._key = key
-        self._with_content = with_content
-        self._timeline: LiveTimeline | RingTimeline | None = None
-        self._waiting: deque[TimelineEntry] = deque(maxlen=MAX_ENTRIES)
-        self._is_explained = False
-
-    def take(self, most: int) -> dict[str, object] | None:
-        """Return what is new, up to this number of bytes; None if nothing is."""
-        if self._timeline is None and not self._open():
-            if self._is_explained:
-                return None
-            self._is_explained = True
-            return {"request_id": self._request_id, "entries": [], "dropped": 0, "problem": NOT_RECORDED}
-        assert self._timeline is not None
-        for entry in self._timeline.read():
-            self._waiting.append(entry if self._with_content else hide_content(entry))
-        taken: list[TimelineEntry] = []
-        while self._waiting and most > 0:
-            taken.append(self._waiting.popleft())
-            most -= len(taken[-1].text) + ENTRY_BYTES
-        return self._describe(taken) if taken or not self._is_explained else None
-
-    def close(self) -> None:
-        if self._timeline is not None:
-            self._timeline.close()
-
-    def _open(self) -> bool:
-        recording = self._live.find_recording(self._request_id, self._key)
-        if recording is not None:
-            self._timeline = LiveTimeline(recording)
-        elif (ring := self._live.open_ring(self._request_id, self._key)) is not None:
-            self._timeline = RingTimeline(ring)
-        return self._timeline is not None
-
-    def _describe(self, taken: list[TimelineEntry]) -> dict[str, object]:
-        """Describe frames; with the first ones, the reader forgets those that an earlier connection brought."""
-        assert self._timeline is not None
-        is_first, self._is_explained = not self._is_explained, True
-        return {
-            "request_id": self._request_id,
-            "entries": taken,
-            "dropped": self._timeline.dropped,
-            "with_content": self._with_content,
-            "first": is_first,
-            "late": isinstance(self._timeline, RingTimeline),
-        }
-
-
 class FeedSources(Struct, frozen=True):
     """What a feed is read from."""
 
     watcher: Watcher  # of rows that change
-    frames: InspectedFrames | None  # of one request
+    frames: FrameSource | None  # of one request
     hour: HourReader
 
 
@@ -311,7 +215,7 @@ class FeedStream:
     async def send_all(self) -> None:
         """Send what there is now, or what changed since the last event that the reader has."""
         await self._count_stored()
-        await self._sink.send(self._changes() + self._render_frames())
+        await self._sink.send(self._changes() + await self._render_frames())
 
     def close(self) -> None:
         if self._frames is not None:
@@ -325,14 +229,15 @@ class FeedStream:
             # Wait until something changed, but not longer than until the next check.
             longest = TICK_S if self._frames is not None else CHECK_S
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._watcher.woken.wait(), longest)
+                async with asyncio.timeout(longest):
+                    await self._watcher.woken.wait()
             if self._watcher.must_end:
                 return
             if not await check.is_open():
                 await self._sink.send(self._event("ended", {"why": "The session has ended. Sign in again."}))
                 return
             await self._count_stored()
-            data = self._changes() + self._render_frames()
+            data = self._changes() + await self._render_frames()
             if not data and time.monotonic() - sent_at >= KEEP_ALIVE_S:
                 data = b": still here\n\n"
             if data:
@@ -357,8 +262,8 @@ class FeedStream:
         rows = {"rows": taken.rows, "gone": taken.gone, "totals": watcher.totals, "behind": False}
         return hello + self._event("rows", rows, watcher.position)
 
-    def _render_frames(self) -> bytes:
-        taken = None if self._frames is None else self._frames.take(int(self._count_allowance()))
+    async def _render_frames(self) -> bytes:
+        taken = None if self._frames is None else await self._frames.take(int(self._count_allowance()))
         return b"" if taken is None else self._event("frames", taken)
 
     def _count_allowance(self) -> float:

@@ -1,6 +1,6 @@
-"""The rows of all workers of a gateway, for the tabs that this worker serves.
+"""The rows of all processes of all replicas, for the tabs that this process serves.
 
-While a tab is open, this worker's rows are described anew at each tick, and the changes of the other workers' rows are
+While a tab is open, the rows of this process are described anew at each tick, and the changes of the others' rows are
 fetched. While none is open, nothing happens.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.net.tasks import spawn
-from dragoman.proxy.ports import OtherWorkers
+from dragoman.proxy.ports import OtherProcesses
 from dragoman.server.console.live_requests import (
     ENDED_ROWS,
     MANY,
@@ -29,15 +29,15 @@ from dragoman.server.console.stored_hour import StoredHour
 
 QUESTION = "rows"
 EVERY_KEY = "*"
-POLLED_S = 3.0  # seconds after a poll by another worker for which a tab counts as watching this one
-MAX_MISSES = 2  # questions in a row that a worker does not answer before its rows are taken away
+POLLED_S = 3.0  # seconds after a poll by another process for which a tab counts as watching this one
+MAX_MISSES = 2  # questions in a row that a process does not answer before its rows are taken away
 _POSITION = re.compile(r"([0-9a-f]{8})-([0-9]{1,12})")
 
 Position = dict[str, int]  # of a reader: the number of the last change that it has, by the epoch of the log
 
 
-class WorkerRows(Struct, array_like=True):
-    """What a worker answers: what changed after the change `first`, and its rows where that is not enough."""
+class ProcessRows(Struct, array_like=True):
+    """What a process answers: what changed after the change `first`, and its rows where that is not enough."""
 
     epoch: str
     first: int
@@ -47,11 +47,11 @@ class WorkerRows(Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(WorkerRows).decode
+_decode = msgspec.msgpack.Decoder(ProcessRows).decode
 
 
 class Taken(Struct, frozen=True):
-    """What a reader is sent. `is_whole`: it must forget what it had before; `is_partial`: a worker does not answer."""
+    """What a reader is sent. `is_whole`: it must forget what it had before; `is_partial`: a process does not answer."""
 
     rows: list[Row]
     gone: list[int]
@@ -66,7 +66,7 @@ def read_position(text: str) -> Position:
 
 
 class Watcher:
-    """One reader of the feed, and how far it has read each worker's changes. `key` restricts it to one key's rows."""
+    """One reader of the feed, and how far it has read each process's changes. `key` restricts it to one key's rows."""
 
     def __init__(self, rows: "GatewayRows", key: str | None, position: Position) -> None:
         self.key = key
@@ -129,16 +129,17 @@ class Watcher:
 
 
 class GatewayRows:
-    """The logs of all workers, kept up to date while a tab is open."""
+    """The logs of all processes, kept up to date while a tab is open."""
 
-    def __init__(self, live: LiveRequests, group: OtherWorkers | None) -> None:
+    def __init__(self, live: LiveRequests, group: OtherProcesses | None) -> None:
         self._live = live
         self._group = group
         self.is_stopping = False
+        self.is_partial = False  # a process does not answer, so that its requests are missing
         self._watchers: set[Watcher] = set()
-        self._others: dict[int, RowLog] = {}  # by worker
-        self._other_totals: dict[int, dict[str, Row]] = {}
-        self._misses: dict[int, int] = {}
+        self._others: dict[str, RowLog] = {}  # by process
+        self._other_totals: dict[str, dict[str, Row]] = {}
+        self._misses: dict[str, int] = {}
         self._following: asyncio.Task[None] | None = None
         self._polled_until = 0.0
         self._ticked_at = 0.0
@@ -151,16 +152,11 @@ class GatewayRows:
     def logs(self) -> list[RowLog]:
         return [self._live.log, *self._others.values()]
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether a worker does not answer, so that its requests are missing."""
-        return self._group is not None and len(self._others) < self._group.count - 1
-
     def find_row(self, number: int) -> Row | None:
         return next((log.rows[number] for log in self.logs if number in log.rows), None)
 
     def count_totals(self, key: str | None) -> Row:
-        """Return the totals of all workers."""
+        """Return the totals of all processes."""
         totals = self._live.count_totals(key)
         for others in self._other_totals.values():
             for name, value in others.get(key or EVERY_KEY, {}).items():
@@ -175,7 +171,7 @@ class GatewayRows:
         try:
             self._live.set_watched(True)
             self._tick()
-            await self._poll_others(position)  # the reader may have seen more of other workers than this one has
+            await self._poll_others(position)  # the reader may have seen more of other processes than this one has
             if self._following is None:
                 self._following = spawn(self._follow(), name="live feed")
             watcher.wake_if_changed()
@@ -186,7 +182,7 @@ class GatewayRows:
             self._record_unwatched()
 
     def begin_stop(self) -> None:
-        """End all feeds, so that their tabs connect to another worker, or to the gateway that replaces this one."""
+        """End all feeds, so that their tabs connect to another process, or to the gateway that replaces this one."""
         self.is_stopping = True
         for watcher in self._watchers:
             watcher.woken.set()
@@ -214,19 +210,19 @@ class GatewayRows:
         self._live.tick()
 
     async def _poll_others(self, position: Position) -> None:
-        """Ask the other workers what changed; `position` is where a reader is of which they may know more."""
+        """Ask the other processes what changed; `position` is where a reader is of which they may know more."""
         if self._group is None:
             return
         async with self._polling:
+            names = self._group.names
             answers = await self._group.ask_all(QUESTION, self._make_question(position))
-            for worker in range(self._group.count):
-                if worker in answers:
-                    self._update(worker, _decode(answers[worker]))
-                elif worker in self._others:
-                    self._misses[worker] = self._misses.get(worker, 0) + 1
-                    if self._misses[worker] >= MAX_MISSES:
-                        del self._others[worker]
-                        self._other_totals.pop(worker, None)
+            for process, answer in answers.items():
+                self._update(process, _decode(answer))
+            for process in self._others.keys() - answers.keys():
+                self._misses[process] = self._misses.get(process, 0) + 1
+                if self._misses[process] >= MAX_MISSES or process not in names:
+                    self._forget(process)
+            self.is_partial = self._group.is_partial or not {*names} - {self._group.own} <= self._others.keys()
 
     def _make_question(self, position: Position) -> dict[str, str]:
         keys = {watcher.key or EVERY_KEY for watcher in self._watchers}
@@ -235,16 +231,21 @@ class GatewayRows:
         place = ".".join(f"{epoch}-{number}" for epoch, number in (position | known).items())
         return {"position": place, "known": ".".join(f"{epoch}-0" for epoch in known), "keys": ",".join(keys)}
 
-    def _update(self, worker: int, answer: WorkerRows) -> None:
-        self._misses.pop(worker, None)
-        self._other_totals[worker] = answer.totals
+    def _update(self, process: str, answer: ProcessRows) -> None:
+        self._misses.pop(process, None)
+        self._other_totals[process] = answer.totals
         if answer.rows is not None:
-            self._others[worker] = RowLog(answer.epoch, answer.first, answer.rows)
+            self._others[process] = RowLog(answer.epoch, answer.first, answer.rows)
         for change in answer.changes:
-            self._others[worker].append(change)
+            self._others[process].append(change)
+
+    def _forget(self, process: str) -> None:
+        del self._others[process]
+        self._other_totals.pop(process, None)
+        self._misses.pop(process, None)
 
     async def _answer(self, question: dict[str, str]) -> bytes:
-        """Answer another worker that has a tab open."""
+        """Answer another process that has a tab open."""
         now = time.monotonic()
         self._polled_until = now + POLLED_S
         self._live.set_watched(True)
@@ -260,10 +261,10 @@ class GatewayRows:
             key: self._live.count_totals(None if key == EVERY_KEY else key) for key in question["keys"].split(",")
         }
         first = log.number if changes is None else position[log.epoch]
-        return _encode(WorkerRows(log.epoch, first, rows, changes or [], totals))
+        return _encode(ProcessRows(log.epoch, first, rows, changes or [], totals))
 
     def _expire(self) -> None:
-        """Stop recording for other workers that ask no more."""
+        """Stop recording for other processes that ask no more."""
         left = self._polled_until - time.monotonic()
         self._expiry = asyncio.get_running_loop().call_later(left, self._expire) if left > 0 else None
         self._record_unwatched()

@@ -4,6 +4,7 @@ Those of a recorded request are read piece by piece from its recording, and are 
 any other request, the last ones are kept from the moment on in which its inspector was opened. Secrets are masked.
 """
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,7 @@ from dragoman.translate.protocols import find_client_keys
 
 MAX_ENTRIES = 2000  # from the end, when it is read for the first time
 MAX_TEXT = 4000  # characters of one entry
+END_OF_EVENT = re.compile(rb"\n\r?\n")
 EVENT_FIELDS = (b"data:", b"event:", b"id:", b":")  # with one of which an event begins
 
 NoteFrames = Callable[[Sequence[object], Sequence[Event]], None]  # frames of the upstream, and what they mean
@@ -199,6 +201,7 @@ class FrameRing:
         self._tapped: object = None
         self._secrets: set[bytes] = set(find_client_keys(request.headers.fields, request.query))
         self._client: FrameCutter | None = None
+        self._line_end = b""  # the last bytes of a response, as long as no event of it has ended
         if sink.listener is None:
             sink.listener = self
         self._tap()
@@ -258,17 +261,24 @@ class FrameRing:
 
     def on_body(self, data: bytes) -> None:
         if self._client is None:
-            # What can be read of a response whose head was sent already: from its next event on.
-            if data.startswith(EVENT_FIELDS):
-                self._client = FrameCutter(EVENT_STREAM)
-            elif b"\n\n" in data:
-                self._client = FrameCutter(EVENT_STREAM)
-                data = data.partition(b"\n\n")[2]
-            elif data:
-                self._client = FrameCutter("")
+            data = self._skip_to_event(data)
         if data and self._client is not None:
             for at, text in self._client.feed(Chunk(self._elapsed(), data)):
                 self._add(at, "client", text)
+
+    def _skip_to_event(self, data: bytes) -> bytes:
+        """Return what follows the first end of an event in a reply that began unseen; bytes before it are one text."""
+        if data.startswith(EVENT_FIELDS):
+            self._client = FrameCutter(EVENT_STREAM)
+            return data
+        joined = self._line_end + data
+        if (end := END_OF_EVENT.search(joined)) is not None:
+            self._client = FrameCutter(EVENT_STREAM)
+            return joined[end.end() :]
+        self._line_end = joined[-2:]
+        if data:
+            self._add(self._elapsed(), "client", data.decode(errors="replace"))
+        return b""
 
     def on_end(self) -> None:
         self._sink = None

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct
 
 from dragoman.net.http_request import HttpRequest
-from dragoman.net.sink import ReplySink, SinkPhase
+from dragoman.net.sink import ReplySink
 from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.capture.writer import RequestCapture
 from dragoman.proxy.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.proxy.request_record import RequestRecord
+from dragoman.proxy.running_requests import ENDED_BY_OPERATOR
 from dragoman.server.console.live_frames import FrameRing
-from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.usage import UsageSource
 
 KEPT_CHANGES = 4  # whose changed fields are kept; of older ones it is only known which rows they concern
@@ -41,8 +41,7 @@ TOTALS_S = 1.0  # how often totals are counted
 HOUR_S = 3600.0
 NANO = 1_000_000_000
 MAX_TEXT = 200
-
-ENDED_BY_OPERATOR = Failure(Kind.FORBIDDEN, "The operator of the gateway ended this request.", code="ended_by_operator")
+PROCESS_NUMBERS = 2**20  # so that browsers, whose numbers have 53 bits, count 8,000 million requests
 
 Row = dict[str, object]
 CostOf = Callable[[Outcome], int | None]
@@ -136,15 +135,18 @@ class LiveRequest(Struct, eq=False):
 class LiveRequests:
     """Holds the requests under way and the last ENDED_ROWS that ended; `log` has their rows while a tab is open.
 
-    Rows are numbered in the order of their requests, in steps of `step` from `first` on, so that all workers of a
-    gateway have different numbers.
+    Rows are numbered in the order of their requests. The last digits of a number are those of the process, drawn by
+    lot, so that all processes of all replicas have different numbers.
     """
 
-    def __init__(self, captures: RequestCapture, cost_of: CostOf, first: int = 1, step: int = 1) -> None:
+    def __init__(
+        self, captures: RequestCapture, cost_of: CostOf, find_replica: Callable[[], str | None] = lambda: None
+    ) -> None:
         self.log = RowLog()
         self._captures = captures
         self._cost_of = cost_of
-        self._numbers = itertools.count(first, step)
+        self._find_replica = find_replica
+        self._numbers = itertools.count(PROCESS_NUMBERS + secrets.randbelow(PROCESS_NUMBERS), PROCESS_NUMBERS)
         self._under_way: dict[RequestRecord, LiveRequest] = {}
         self._ending: dict[RequestRecord, LiveRequest] = {}  # whose outcome comes with the next batch
         self._ended: deque[LiveRequest] = deque(maxlen=ENDED_ROWS)
@@ -162,15 +164,6 @@ class LiveRequests:
         self._under_way[record] = LiveRequest(next(self._numbers), record.id, record.key, record, task, request, sink)
         if record.recording is not None:
             self._allow_recordings()
-
-    def find_cause(self, fault: BaseException, sink: ReplySink) -> BaseException | None:
-        """Return what a request really failed with: it may have been ended here. None if its client knows already."""
-        reason = fault.args[0] if isinstance(fault, asyncio.CancelledError) and fault.args else None
-        task = asyncio.current_task()
-        if reason is not ENDED_BY_OPERATOR or sink.reader_gone or task is None:
-            return fault
-        task.uncancel()
-        return None if sink.phase >= SinkPhase.SENT else RequestError(ENDED_BY_OPERATOR)
 
     def end(self, record: RequestRecord) -> None:
         live = self._under_way.pop(record, None)
@@ -305,6 +298,7 @@ class LiveRequests:
             "request_id": live.id,
             "client_request_id": _clean(outcome.client_request_id),
             "time": round(outcome.started_at * 1000),
+            "replica": self._find_replica(),
             "key": live.key,
             "client": outcome.client,
             "client_protocol": outcome.client_protocol,

@@ -343,8 +343,6 @@ def _show(row: SessionRow, names: Mapping[str, str]) -> dict[str, object]:
 
 def make_console(shown: ShownGateway, cost_of: CostOf) -> Console:
     """Make the console of a gateway, which sees every request from now on."""
-    group = shown.group
-    number, count = (0, 1) if group is None else (group.number, group.count)
-    live = LiveRequests(shown.gateway.captures, cost_of, count + number, count)
+    live = LiveRequests(shown.gateway.captures, cost_of, shown.replica.find_name)
     shown.gateway.observers.on_end = live.record_outcome
     return Console(shown, live)

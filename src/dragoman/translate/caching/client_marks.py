@@ -41,13 +41,14 @@ def remove_marks(request: Request, note: Note) -> Request:
 
 
 def _strip_turn(turn: Turn, note: Note) -> Turn:
-    if not any(_has_mark(part) for part in turn.parts):
+    if not any(is_marked(part) for part in turn.parts):
         return turn
     return replace(turn, parts=tuple(_strip_part(part, note) for part in turn.parts))
 
 
-def _has_mark(part: Part) -> bool:
-    if isinstance(part, ToolResult) and any(_has_mark(inner) for inner in part.content):
+def is_marked(part: Part) -> bool:
+    """Whether a part has a breakpoint, or one of a tool's result has."""
+    if isinstance(part, ToolResult) and any(is_marked(inner) for inner in part.content):
         return True
     return isinstance(part, Text | Image | Document | ToolCall | ToolResult) and part.cache is not None
 

@@ -8,7 +8,14 @@ from collections import OrderedDict, deque
 from msgspec import Struct
 
 from dragoman.translate.caching.branches import extends
-from dragoman.translate.hub.caching import FIVE_MINUTES, ONE_HOUR, SentPrompt, SessionMemory
+from dragoman.translate.hub.caching import (
+    FIVE_MINUTES,
+    ONE_HOUR,
+    Moved,
+    SentPrompt,
+    SessionMemory,
+    WrittenPrefix,
+)
 
 MAX_BRANCHES = 16
 MAX_BYTES = 32 * 1024 * 1024
@@ -16,8 +23,8 @@ NEW_SESSIONS = 32  # of a client key at one upstream, by which its one-shot requ
 MAX_KEYS = 4096  # client keys at an upstream for which new sessions are remembered
 SHORT_GAP_S = 300.0
 LONG_GAP_S = 3600.0
-_SESSION_BYTES = 640  # what a session takes besides its digests and its name
-_BRANCH_BYTES = 56
+_SESSION_BYTES = 800  # what a session takes besides its digests and its name
+_BRANCH_BYTES = 200
 
 
 class SessionId(Struct, frozen=True):
@@ -30,17 +37,19 @@ class SessionId(Struct, frozen=True):
     model: str
 
 
-class _Session(Struct):
-    branches: list[bytes]  # the one that was extended last at the end
-    started_at: float  # of the last request
-    ttl: str
-    strays: int = 0
-    size: int = 0
-
-
 class _NewSession(Struct):
     head: bytes
     is_continued: bool = False
+
+
+class _Session(Struct):
+    branches: list[bytes]  # the one that was extended last at the end
+    written: list[WrittenPrefix]  # by the last request of each of them
+    started_at: float  # of the last request
+    ttl: str
+    novelty: _NewSession
+    strays: int = 0
+    size: int = 0
 
 
 class SessionMemories:
@@ -50,7 +59,8 @@ class SessionMemories:
         self._max_bytes = max_bytes
         self._size = 0
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
-        self._new: OrderedDict[tuple[str, str], deque[tuple[SessionId, _NewSession]]] = OrderedDict()
+        self._latest: dict[tuple[str, str], SessionId] = {}  # where the last request of (tenant, session) went
+        self._new: OrderedDict[tuple[str, str], deque[_NewSession]] = OrderedDict()
 
     @property
     def size(self) -> int:
@@ -61,9 +71,9 @@ class SessionMemories:
         """Return what is known when a request of the session starts."""
         session = self._sessions.get(id)
         if session is None:
-            return SessionMemory(one_shot_heads=self._one_shot_heads(id))
+            return SessionMemory(one_shot_heads=self._one_shot_heads(id), moved=self._find_move(id))
         ttl = choose_ttl(session.ttl, at - session.started_at)
-        return SessionMemory(tuple(session.branches), session.strays, ttl)
+        return SessionMemory(tuple(session.branches), session.strays, ttl, written=tuple(session.written))
 
     def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
         """Remember a request that started at `at`, once its reply has begun."""
@@ -71,50 +81,63 @@ class SessionMemories:
             return
         session = self._sessions.pop(id, None)
         if session is None:
-            session = _Session([], at, FIVE_MINUTES)
-            self._record_new(id, sent.head)
+            session = _Session([], [], at, FIVE_MINUTES, self._record_new(id, sent.head))
         self._size -= session.size
         session.ttl = choose_ttl(session.ttl, at - session.started_at)
         session.started_at = at
-        self._add_branch(id, session, sent.chain)
+        _add_branch(session, sent.chain)
+        session.written.append(WrittenPrefix(sent.written, at + sent.life_s))
+        del session.written[:-MAX_BRANCHES]
         session.size = _measure(id, session)
         self._size += session.size
         self._sessions[id] = session
+        self._latest[id.tenant, id.session] = id
         while self._size > self._max_bytes:
-            self._size -= self._sessions.popitem(last=False)[1].size
+            self._forget_oldest()
 
-    def _add_branch(self, id: SessionId, session: _Session, chain: bytes) -> None:
-        """Replace the branch that the request extends, of several the longest."""
-        extended = max((branch for branch in session.branches if extends(chain, branch)), key=len, default=None)
-        if extended is None:
-            session.strays += 1
-        else:
-            session.strays = 0
-            session.branches.remove(extended)
-            self._record_continued(id)
-        session.branches.append(chain)
-        del session.branches[:-MAX_BRANCHES]
+    def _forget_oldest(self) -> None:
+        id, session = self._sessions.popitem(last=False)
+        self._size -= session.size
+        if self._latest.get((id.tenant, id.session)) == id:
+            del self._latest[id.tenant, id.session]
 
-    def _record_new(self, id: SessionId, head: bytes) -> None:
+    def _find_move(self, id: SessionId) -> Moved | None:
+        latest = self._latest.get((id.tenant, id.session))
+        if latest is None:
+            return None
+        return Moved.MODEL if latest.model != id.model else Moved.ACCOUNT
+
+    def _record_new(self, id: SessionId, head: bytes) -> _NewSession:
         key = (id.tenant, id.provider)
         known = self._new.pop(key, None)
         if known is None:
             known = deque(maxlen=NEW_SESSIONS)
-        known.append((id, _NewSession(head)))
+        session = _NewSession(head)
+        known.append(session)
         self._new[key] = known
         if len(self._new) > MAX_KEYS:
             self._new.popitem(last=False)
-
-    def _record_continued(self, id: SessionId) -> None:
-        for new, session in self._new.get((id.tenant, id.provider), ()):
-            if new == id:
-                session.is_continued = True
+        return session
 
     def _one_shot_heads(self, id: SessionId) -> tuple[bytes, ...] | None:
         known = self._new.get((id.tenant, id.provider), ())
-        if len(known) < NEW_SESSIONS or any(session.is_continued for _, session in known):
+        if len(known) < NEW_SESSIONS or any(session.is_continued for session in known):
             return None
-        return tuple({session.head: None for _, session in known})
+        return tuple({session.head: None for session in known})
+
+
+def _add_branch(session: _Session, chain: bytes) -> None:
+    """Replace the branch that a request extends, of several the longest."""
+    extended = [branch for branch in session.branches if extends(chain, branch)]
+    if extended:
+        session.strays = 0
+        session.novelty.is_continued = True
+        place = session.branches.index(max(extended, key=len))
+        del session.branches[place], session.written[place]
+    else:
+        session.strays += 1
+    session.branches.append(chain)
+    del session.branches[:-MAX_BRANCHES]
 
 
 def choose_ttl(current: str, gap_s: float) -> str:
@@ -125,5 +148,6 @@ def choose_ttl(current: str, gap_s: float) -> str:
 
 
 def _measure(id: SessionId, session: _Session) -> int:
+    branches = session.branches
     names = len(id.tenant) + len(id.session) + len(id.provider) + len(id.model)
-    return _SESSION_BYTES + names + sum(len(branch) + _BRANCH_BYTES for branch in session.branches)
+    return _SESSION_BYTES + names + sum(map(len, branches)) + _BRANCH_BYTES * len(branches)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from dragoman.translate.caching.branches import DIGEST_BYTES, count_common, extends_any
+from dragoman.translate.caching.branches import count_common, digest_head, extends_any
 from dragoman.translate.hub.caching import ONE_HOUR, CacheMode, CachePlan, SessionMemory
 
 MAX_MARKS = 4
@@ -20,20 +20,21 @@ class RenderedPrompt(Struct, frozen=True):
     head: int  # how many blocks are tools and system prompt
     newest_turn: int  # the first block of the newest assistant turn; 0: there is none
     size: int  # bytes
-    chain: bytes  # chained digests of the blocks, marks aside
+    chain: bytes  # digests of the blocks, marks aside
 
     @property
     def head_digest(self) -> bytes:
-        return self.chain[(self.head - 1) * DIGEST_BYTES : self.head * DIGEST_BYTES] if self.head else b""
+        return digest_head(self.chain, self.head)
 
 
 def place_marks(prompt: RenderedPrompt, client: Mapping[int, str], plan: CachePlan, minimum: int) -> dict[int, str]:
     """Return the blocks that get a mark, each with its lifetime.
 
     `client`: the blocks that the client marked. Those marks come first and keep their lifetimes, of more than four the
-    latest. `minimum`: tokens below which the model caches nothing.
+    latest; one that its block cannot have goes to the block before. `minimum`: tokens below which nothing is cached.
     """
-    marks = dict(sorted(client.items())[-MAX_MARKS:])
+    moved = ((_find_markable(prompt, index + 1), ttl) for index, ttl in sorted(client.items()))
+    marks = dict([(index, ttl) for index, ttl in moved if index is not None][-MAX_MARKS:])
     if plan.mode is CacheMode.AUTO and prompt.size >= minimum * BYTES_PER_TOKEN:
         _add_own(marks, prompt, plan)
     return _keep_long_first(marks)

@@ -1,5 +1,6 @@
 """Name the conversation that a request belongs to: by what its client sends, else by how it begins."""
 
+from functools import lru_cache
 from hashlib import blake2b
 from uuid import NAMESPACE_URL, uuid5
 
@@ -40,30 +41,30 @@ def name_session(header: GetHeader, request: Request) -> str:
 
 def read_name(header: GetHeader, request: Request) -> str | None:
     """Return the name that the client of a parsed request gives to its conversation."""
-    name = find_name(header, request.cache_key, request.raw.get("conversation"), request.user)
+    name = find_name(header, request.cache_key, request.raw.get("conversation"), request.attribution.user)
     return None if name is None else shorten_name(name)
 
 
 def find_name(header: GetHeader, cache_key: object, conversation: object, user_id: object) -> str | None:
     """Return the name that a client gives to its conversation, in headers or in these fields of the body."""
-    for name_of_header in SESSION_HEADERS:
-        value = header(name_of_header)
+    for value in map(header, SESSION_HEADERS):
         if value:
             return value.decode("latin-1")
-    for name in (cache_key, _id_in(conversation), _in_user_id(user_id)):
+    for name in (cache_key, conversation and _id_in(conversation), user_id and _in_user_id(user_id)):
         if isinstance(name, str) and name:
             return name
     return None
 
 
+@lru_cache(maxsize=256)
 def derive_key(tenant: str, session: str) -> str:
     """Return the id of a session for upstreams: the same everywhere, and never that of another client key."""
     return str(uuid5(NAMESPACE_URL, f"{tenant}\0{session}"))
 
 
 def shorten_name(name: str) -> str:
-    """Return the name, or its digest if it is long: thousands of names are remembered."""
-    if len(name) <= LONGEST_SESSION_NAME:
+    """Return the name, or its digest if it is long, since thousands are remembered, or cannot be written as UTF-8."""
+    if len(name) <= LONGEST_SESSION_NAME and name.isprintable():
         return name
     return blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 

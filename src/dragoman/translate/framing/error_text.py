@@ -109,6 +109,8 @@ OPENAI_ERRORS: dict[Kind, tuple[int, str, str | None]] = {
     Kind.CONFLICT: (409, "conflict_error", None),
     Kind.QUOTA: (429, "insufficient_quota", "insufficient_quota"),
     Kind.RATE_LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
+    Kind.LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
+    Kind.SPENT: (402, "insufficient_quota", "insufficient_quota"),
     Kind.OVERLOADED: (503, "server_error", None),
     Kind.BUSY: (503, "server_error", None),
     Kind.CONTEXT_TOO_LONG: (400, "invalid_request_error", "context_length_exceeded"),

@@ -219,12 +219,14 @@ def _format_value(value: object) -> str:
     return shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
 
 
+NO_MODEL = "missing_required_parameter"  # the code of a request that names no model
 MAX_MODEL_BYTES = 1024  # names stay in logs, metrics, caches and usage rows
 
 
 class _Head(Struct):
     model: object = None
     stream: object = None
+    prompt_cache_key: object = None
 
 
 _head = msgspec.json.Decoder(_Head)
@@ -246,7 +248,7 @@ def read_head(decoder: msgspec.json.Decoder[_T_HEAD], body: bytes) -> _T_HEAD:
 
 
 def read_body_call(path: str, query: str, body: bytes) -> CallHead:
-    """Return `model` and `stream` of a JSON body; path and query do not matter. Raises RequestError."""
+    """Return what a JSON body says, since path and query do not matter. Raises RequestError."""
     return read_call_head(body, needs_model=True)
 
 
@@ -256,13 +258,14 @@ def read_call_head(body: bytes, *, needs_model: bool) -> CallHead:
     model = "" if head.model is None and not needs_model else check_model(head.model)
     if head.stream is not None and not isinstance(head.stream, bool):
         raise BadRequest("/stream", f"stream must be true or false, got {_format_value(head.stream)}.")
-    return CallHead(model, bool(head.stream))
+    key = head.prompt_cache_key
+    return CallHead(model, bool(head.stream), cache_key=key if isinstance(key, str) else "")
 
 
 def check_model(model: object) -> str:
     """Return the name of a model; raises RequestError if it is none."""
     if model is None:
-        raise BadRequest("/model", "model is missing: name the model to use.", code="missing_required_parameter")
+        raise BadRequest("/model", "model is missing: name the model to use.", code=NO_MODEL)
     if not isinstance(model, str) or not model:
         raise BadRequest("/model", f"model must be a non-empty string, got {_format_value(model)}.")
     if len(model) > MAX_MODEL_BYTES // 4 and len(model.encode(errors="surrogatepass")) > MAX_MODEL_BYTES:

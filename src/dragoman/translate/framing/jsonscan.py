@@ -5,6 +5,7 @@ bytes, so characters may be cut by a read: no byte of a multi-byte character loo
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache, partial
 from itertools import islice
@@ -286,6 +287,19 @@ def _make_key(_: type, name: str) -> _Key:
 
 
 _values_by_key = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_make_key)
+
+
+def find_repeated_key(body: bytes) -> str | None:
+    """Return a key that an object, or one inside it, has twice; None if there is none. Lists are not searched."""
+    objects = [body]
+    while objects:
+        values = _values(objects.pop())
+        names = Counter(key.name for key in values)
+        repeated = next((name for name, count in names.items() if count > 1), None)
+        if repeated is not None:
+            return repeated
+        objects += [text for value in values.values() if (text := bytes(value)).startswith(b"{")]
+    return None
 
 
 def replace_value(body: bytes, key: str, new: bytes) -> bytes:

@@ -55,7 +55,7 @@ class FieldFinder:
     differ in which of the two they use.
     """
 
-    __slots__ = ("_at", "_boundary", "_buffer", "_name", "_state", "span", "value")
+    __slots__ = ("_at", "_boundary", "_buffer", "_name", "_state", "first", "span", "value")
 
     def __init__(self, name: bytes, boundary: bytes) -> None:
         self._name = name
@@ -63,8 +63,21 @@ class FieldFinder:
         self._buffer = b"\r\n"  # the first boundary may stand at the very beginning
         self._at = -2  # of the buffer in the body
         self._state = _State.OUTSIDE
+        self.first: int | None = None  # where the first boundary stands in the body
         self.span: tuple[int, int] | None = None  # of the value in the body, once it is complete
         self.value = b""
+
+    def find_place(self, value: bytes) -> tuple[tuple[int, int], bytes]:
+        """Return what of the body is to be replaced, and by what, so that the field has this value.
+
+        A form without the field gets it as its first part; a body without any boundary stays as it is.
+        """
+        if self.span is not None:
+            return self.span, value
+        if self.first is None:
+            return (0, 0), b""
+        head = b'%b\r\ncontent-disposition: form-data; name="%b"\r\n\r\n' % (self._boundary[2:], self._name)
+        return (self.first, self.first), head + value + b"\r\n"
 
     @property
     def is_complete(self) -> bool:
@@ -85,6 +98,8 @@ class FieldFinder:
                 if found < 0:
                     self._skip(max(0, len(self._buffer) - len(self._boundary) + 1))
                     return False
+                if self.first is None:
+                    self.first = self._at + found + len(b"\r\n")
                 self._skip(found + len(self._boundary))
                 self._state = _State.BOUNDARY
                 return True

@@ -1,6 +1,7 @@
 """Fields that only one protocol has: its own `build` restores them, any other records them in the ledger."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
@@ -19,6 +20,8 @@ from dragoman.translate.hub.request import (
 CACHE_MODE = "prompt_cache_options/mode"  # honoured wherever the gateway would set marks of its own
 # Fields of a request that other vendors have as well, but that cannot be translated.
 _WHY = {"context_management": "only its own vendor can read back a compacted context: the whole context is sent"}
+
+Settings = tuple[tuple[str, Callable[[Request], object], object], ...]  # name, reader and default of each
 
 
 def restore(wire: dict[str, object], ext: Ext) -> None:
@@ -39,10 +42,10 @@ def record_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept:
     """
     if request.protocol == protocol:
         return
-    if request.not_a_reply is not None:
-        field, what = request.not_a_reply
+    if request.vendor.not_a_reply is not None:
+        field, what = request.vendor.not_a_reply
         raise BadRequest(f"/{field}", f"{field} requests {what}, which only this API's own vendor can make")
-    if request.search_sources:
+    if request.extras.search_sources:
         ledger.record_approximated(request.pointer("search_sources"), "the upstream's own sources are listed")
     why = f"{protocol} has no such field"
     for pointer in request.ext:
@@ -58,6 +61,19 @@ def record_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept:
     for part in foreign:
         if not part.is_upstreams:
             ledger.record_dropped(part.at, f"{protocol} has nothing like {part.what!r}")
+
+
+def list_settings(defaults: Mapping[str, object]) -> Settings:
+    """Return settings of a request by their paths, such as `sampling.seed`, each with the default that is no loss."""
+    return tuple((path.rpartition(".")[2], attrgetter(path), default) for path, default in defaults.items())
+
+
+def record_unsupported(request: Request, settings: Settings, why: str, ledger: Ledger) -> None:
+    """Note the settings as dropped that the client has set to something else than their defaults."""
+    for name, read, default in settings:
+        value = read(request)
+        if value is not None and value != default:
+            ledger.record_dropped(request.pointer(name), why)
 
 
 def record_unread_fields(tool: Hosted, protocol: str, ledger: Ledger) -> None:

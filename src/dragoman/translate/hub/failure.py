@@ -6,6 +6,7 @@ from typing import final
 from msgspec import Struct
 
 UNKNOWN_MODEL = "model_not_found"  # the code of a request for a model that does not exist, in OpenAI's spelling
+UNKNOWN_USE = "counters_unreachable"  # the code of a request that is not admitted because it is not known what was used
 NO_REPLY = "no_reply"  # the code of a body that is not a reply at all, as opposed to a reply with a defect
 
 
@@ -20,6 +21,8 @@ class Kind(Enum):
     CONFLICT = "conflict"
     QUOTA = "quota"
     RATE_LIMITED = "rate_limited"
+    LIMITED = "limited"  # a limit of ours that will have room again soon
+    SPENT = "spent"  # a limit of ours that has none until it starts anew
     OVERLOADED = "overloaded"
     BUSY = "busy"  # the gateway has reached its own limit
     CONTEXT_TOO_LONG = "context_too_long"

@@ -6,8 +6,10 @@ from enum import Enum
 from itertools import chain
 from typing import TypeVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
+from dragoman.translate.hub.caching import RenderedGroup
 from dragoman.translate.hub.events import Delta, Event, Started
 from dragoman.translate.hub.failure import Failure
 from dragoman.translate.hub.loss import Ledger
@@ -127,6 +129,7 @@ class CallHead(Struct, frozen=True):
     model: str
     stream: bool
     stream_type: bytes = EVENT_STREAM  # the content type of a streamed reply
+    cache_key: str = ""  # by which OpenAI's clients name a session
 
 
 class Location(Struct, frozen=True):
@@ -167,12 +170,17 @@ class ListedModel(Struct, frozen=True):
     max_input: int | None = None  # tokens
     max_output: int | None = None
     credit_rate: float | None = None  # by which the plan's credits are multiplied for this model
+    capabilities: dict[str, object] | None = None  # as Anthropic's list describes them
+    description: str = ""  # for people, in a list of which they choose
 
     def for_openai(self) -> dict[str, object]:
         """Return the model as OpenAI's lists describe it."""
         owner = self.owned_by or "dragoman"
         rate = {} if self.credit_rate is None else {"credit_rate": self.credit_rate}
         return {"id": self.id, "object": "model", "created": self.created, "owned_by": owner, **rate}
+
+    def render_for_openai(self) -> bytes:
+        return msgspec.json.encode(self.for_openai())
 
 
 class ModelList(Struct, frozen=True):
@@ -334,6 +342,22 @@ class Client(Struct, frozen=True, kw_only=True):
     envelope_start: bytes = b'"' + ENVELOPE_PREFIX.encode()  # how a JSON string begins that is an envelope of ours
     error_shape: type[Struct] = ErrorShape  # an upstream's error body of this shape is passed on unchanged
     end_markers: tuple[bytes, ...] = ()  # every complete stream contains one of these
+    # Where a body limits the tokens of its reply; a limit of ours is written at the first place if there is none.
+    output_limits: tuple[tuple[str, ...], ...] = ()
+    # The header of a unit (requests, tokens) and field (limit, remaining, reset) of what is left; None: there is none.
+    rate_header: Callable[[str, str], str] | None = None
+    rates_reset_at: bool = False  # its reset is a time, not a duration
+
+
+class PromptReader(Struct, frozen=True):
+    """How the vendor of a protocol reads the prompt of a body, and how long it caches one."""
+
+    # The blocks of a body in the vendor's order: tools, system prompt, settings that change what follows, messages.
+    # Raises JSON_ERRORS for what is no such body.
+    list_groups: Callable[[Mapping[str, Raw]], list[RenderedGroup]]
+    find_life_s: Callable[[Mapping[str, Raw], Profile], float]  # for how long the cache keeps what a body writes
+    # Which blocks of a body are marked, where the vendor caches at marks only; None: it needs none.
+    list_marks: Callable[[bytes], list[int]] | None = None
 
 
 def _no_headers(request: Request) -> tuple[Header, ...]:
@@ -365,6 +389,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
     describe_request: Callable[[bytes], str] | None = None
     models_query: str = ""  # of GET /models
     caches_at_marks: bool = False  # it caches a prompt only where a request marks it
+    prompts: PromptReader | None = None  # None: it caches none
     options_type: Callable[[], type[Struct]] | None = None  # of `Target.options`, where it has any
     accepts: Callable[[Profile, bytes], bool] = lambda profile, body: (
         True

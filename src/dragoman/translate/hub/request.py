@@ -308,14 +308,9 @@ class Format(Struct, frozen=True):
     strict: bool | None = None
 
 
-class Request(Struct, frozen=True):
-    protocol: str  # the client's
-    model: str
-    turns: tuple[Turn, ...]
-    tools: tuple[Tool, ...] = ()
-    tool_choice: ToolChoice | None = None
-    parallel: bool | None = None
-    max_tokens: int | None = None
+class Sampling(Struct, frozen=True):
+    """How the model chooses its tokens, how many answers it gives, and where each ends."""
+
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -326,32 +321,64 @@ class Request(Struct, frozen=True):
     n: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    reasoning: Reasoning | None = None
-    encrypted_reasoning: bool = True  # whether the client wants it (in the `include` of Responses)
-    kept: bool = False  # the gateway keeps the reply, so it needs opaque reasoning even if the client does not
-    search_sources: bool = False  # whether the client wants every address that a search found
-    format: Format | None = None
-    verbosity: str | None = None
-    cache: Cache | None = None  # a breakpoint after the last part that can have one
-    cache_key: str | None = None
+
+
+class Attribution(Struct, frozen=True):
+    """The end user of a request, and how its vendor bills it."""
+
     user: str | None = None
     safety_identifier: str | None = None
     metadata: dict[str, Json] | None = None
     service_tier: str | None = None  # in OpenAI's spelling
-    max_tool_calls: int | None = None
-    not_a_reply: tuple[str, str] | None = None  # (field, what): it requests this, which only its own vendor can make
+
+
+class ReplyExtras(Struct, frozen=True):
+    """What the reply has besides the answer."""
+
+    encrypted_reasoning: bool = True  # whether the client wants it (in the `include` of Responses)
+    kept: bool = False  # the gateway keeps the reply, so it needs opaque reasoning even if the client does not
+    search_sources: bool = False  # whether the client wants every address that a search found
+    include_usage: bool = True  # whether the client wants usage in its stream
+
+
+class VendorTerms(Struct, frozen=True):
+    """What only one vendor understands."""
+
+    not_a_reply: tuple[str, str] | None = None  # (field, what): the client requests this, which only its own can make
     continuation: str | None = None  # the token that its upstream gave with the reply so far
     drops_unbound: bool = False  # the upstream is to leave out reasoning that belongs to another conversation
+
+
+_SAMPLING, _ATTRIBUTION, _EXTRAS, _VENDOR = Sampling(), Attribution(), ReplyExtras(), VendorTerms()
+
+
+class Request(Struct, frozen=True):
+    protocol: str  # the client's
+    model: str
+    turns: tuple[Turn, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice | None = None
+    parallel: bool | None = None
+    max_tool_calls: int | None = None
+    max_tokens: int | None = None
+    sampling: Sampling = _SAMPLING
+    reasoning: Reasoning | None = None
+    format: Format | None = None
+    verbosity: str | None = None
+    cache: Cache | None = None  # a breakpoint after the last part that can have one
+    cache_key: str | None = None
+    attribution: Attribution = _ATTRIBUTION
+    extras: ReplyExtras = _EXTRAS
+    vendor: VendorTerms = _VENDOR
     stream: bool = False
-    include_usage: bool = True  # whether the client wants usage in its stream
-    where: dict[str, str] = field(default_factory=dict)  # field of this struct -> its pointer in the client's body
+    where: dict[str, str] = field(default_factory=dict)  # field, of a record of these too -> its pointer in the body
     ext: Ext = field(default_factory=dict)
     raw: dict[str, Json] = field(
         default_factory=dict
     )  # the client's body, for protocols whose replies repeat parts of it
 
     def pointer(self, name: str) -> str:
-        """Return the JSON pointer of a field of this struct in the client's body."""
+        """Return the JSON pointer of a field in the client's body; the fields of its records have unique names."""
         return self.where.get(name, "/" + name)
 
 

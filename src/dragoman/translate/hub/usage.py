@@ -1,6 +1,7 @@
 """Token counts, with one definition for all protocols: input includes cached tokens, output includes reasoning."""
 
 import math
+from collections.abc import Iterable
 from enum import Enum
 
 from msgspec import Struct
@@ -59,6 +60,14 @@ class Usage(Struct, frozen=True, gc=False):
     def fresh(self) -> int:
         """Return the input that was neither read from nor written to a cache: Anthropic's input_tokens."""
         return max(0, self.input - self.cache_read - self.cache_write)
+
+
+def sum_usages(usages: Iterable[Usage]) -> Usage | None:
+    """Return the sum; None without any."""
+    total: Usage | None = None
+    for usage in usages:
+        total = usage if total is None else total + usage
+    return total
 
 
 def clamp_usage(usage: Usage, ledger: Ledger) -> Usage:

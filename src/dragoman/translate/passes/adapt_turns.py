@@ -7,7 +7,6 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.opaque import Opaque
 from dragoman.translate.hub.request import (
     Document,
     Foreign,
@@ -25,7 +24,7 @@ from dragoman.translate.hub.request import (
 )
 
 INSTRUCTION_ROLES = (Role.SYSTEM, Role.DEVELOPER)
-_REASONING_REJECTED = "the upstream rejected the reasoning of earlier turns, so the request was sent without it"
+REASONING_REJECTED = "the upstream rejected the reasoning of earlier turns, so the request was sent without it"
 DIGEST_BYTES = 8  # of an opaque value
 
 _Content = Text | Image | Document | Foreign
@@ -72,18 +71,22 @@ def drop_reasoning(request: Request, ledger: Ledger) -> Request:
 def drop_rejected(request: Request, ledger: Ledger, rejected: Collection[bytes]) -> Request:
     """Return the request without the reasoning whose opaque values have these digests; other reasoning stays."""
     return _drop_thoughts(
-        request, lambda thought: thought.opaque is not None and _digest(thought.opaque) in rejected, ledger
+        request,
+        lambda thought: thought.opaque is not None and digest_payload(thought.opaque.payload) in rejected,
+        ledger,
     )
 
 
 def digest_reasoning(request: Request) -> list[bytes]:
     """Return digests of the opaque values in a request, in order."""
     parts = (part for turn in request.turns for part in turn.parts)
-    return [_digest(part.opaque) for part in parts if isinstance(part, Thinking) and part.opaque is not None]
+    return [
+        digest_payload(part.opaque.payload) for part in parts if isinstance(part, Thinking) and part.opaque is not None
+    ]
 
 
-def _digest(opaque: Opaque) -> bytes:
-    return blake2b(opaque.payload.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
+def digest_payload(payload: str) -> bytes:
+    return blake2b(payload.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 def _drop_thoughts(request: Request, drops: Callable[[Thinking], bool], ledger: Ledger) -> Request:
@@ -100,14 +103,14 @@ def allow_unbound(request: Request, ledger: Ledger) -> Request:
     if reasoning is not None and (reasoning.switch is Switch.DISABLED or reasoning.effort == "none"):
         return drop_reasoning(request, ledger)
     ledger.record_approximated(request.pointer("turns"), "the upstream leaves out reasoning of another conversation")
-    return replace(request, drops_unbound=True)
+    return replace(request, vendor=replace(request.vendor, drops_unbound=True))
 
 
 def _drop_from_turn(turn: Turn, drops: Callable[[Thinking], bool], ledger: Ledger) -> Turn:
     parts: list[Part] = []
     for part in turn.parts:
         if isinstance(part, Thinking) and drops(part):
-            ledger.record_dropped(part.at, _REASONING_REJECTED)
+            ledger.record_dropped(part.at, REASONING_REJECTED)
         else:
             parts.append(part)
     return turn if len(parts) == len(turn.parts) else replace(turn, parts=tuple(parts))

@@ -104,8 +104,10 @@ def offer_server_tools(
     offered = ServerTools(declared, names, request.max_tool_calls)
     # The gateway keeps the limit itself, unless the upstream has tools of its own to count.
     limit = request.max_tool_calls if any(isinstance(tool, Hosted) for tool in tools) else None
-    sources = request.search_sources and SEARCH not in declared  # the gateway lists those of its own searches
-    changed = replace(request, tools=tools, tool_choice=choice, max_tool_calls=limit, search_sources=sources)
+    extras = request.extras
+    if SEARCH in declared and extras.search_sources:  # the gateway lists those of its own searches
+        extras = replace(extras, search_sources=False)
+    changed = replace(request, tools=tools, tool_choice=choice, max_tool_calls=limit, extras=extras)
     return changed, offered
 
 

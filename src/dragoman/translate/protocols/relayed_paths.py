@@ -36,6 +36,7 @@ class RelayedPath(Struct, frozen=True):
     form: bool = False  # takes multipart/form-data as well as JSON
     default_model: str = ""  # the model that OpenAI uses for a request without one; empty: it must be named
     stream_ends: tuple[bytes, ...] = ()  # types of the event that ends its stream
+    output_limits: tuple[tuple[str, ...], ...] = ()  # where a request bounds the tokens of its reply
 
 
 _IMAGE_ENDS = (b"image_generation.completed", b"image_edit.completed")
@@ -44,7 +45,7 @@ RELAYED_PATHS: Mapping[str, RelayedPath] = {
     path.name: path
     for path in (
         RelayedPath("embeddings", "embeddings"),
-        RelayedPath("completions", "text_completion", stream_ends=(b"[DONE]",)),
+        RelayedPath("completions", "text_completion", stream_ends=(b"[DONE]",), output_limits=(("max_tokens",),)),
         RelayedPath("moderations", "moderation", default_model="omni-moderation-latest"),
         RelayedPath("rerank", "rerank", unit="searches"),
         RelayedPath(
@@ -73,7 +74,7 @@ UPSTREAM: Upstream = CHAT.upstream
 @lru_cache(maxsize=len(RELAYED_PATHS))
 def find_protocol(path: str) -> Protocol:
     """Return the protocol under whose name the requests of a path are recorded."""
-    return replace(PROTOCOL, name=path)
+    return replace(PROTOCOL, name=path, client=replace(CLIENT, output_limits=RELAYED_PATHS[path].output_limits))
 
 
 TRUNCATED = Failure(Kind.TRUNCATED, "the upstream's stream ended without its terminal event")

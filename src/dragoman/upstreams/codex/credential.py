@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -10,11 +11,12 @@ from dragoman.translate.hub.failure import Kind
 from dragoman.upstreams.credentials import credential as accounts
 from dragoman.upstreams.credentials.credential import (
     CredentialError,
-    JsonSource,
+    CredentialForm,
     Table,
     TokenRejected,
     format_timestamp,
     is_sendable,
+    load_table,
     parse_timestamp,
     read_table,
     read_text,
@@ -44,19 +46,20 @@ class Credential(accounts.Credential, frozen=True):
     residency: str = ""  # the region in which its data must stay
 
 
-class AuthFile(JsonSource[Credential]):
+class AuthForm(CredentialForm[Credential]):
     """The file of Codex, which uses no lock and writes in place: if it has written meanwhile, its content stays."""
 
+    kind = "codex"
     remedy = REMEDY
 
-    def parse(self, table: Table) -> Credential:
+    def parse(self, table: Table, location: str) -> Credential:
         credential = make_credential(
             read_table(table, "tokens"), parse_timestamp(read_text(table, "last_refresh")) or 0.0
         )
         if not credential.access_token and not credential.refresh_token:
-            raise CredentialError(f"{self.location} {_describe_contents(table)}: {REMEDY}")
+            raise CredentialError(f"{location} {_describe_contents(table)}: {REMEDY}")
         if not is_sendable(credential.access_token + credential.refresh_token + credential.account):
-            raise CredentialError(f"{self.location} holds a token with characters that no token has: {REMEDY}")
+            raise CredentialError(f"{location} holds a token with characters that no token has: {REMEDY}")
         return credential
 
     def read_refresh_token(self, table: Table) -> str:
@@ -65,6 +68,15 @@ class AuthFile(JsonSource[Credential]):
     def renewed_fields(self, table: Table, fresh: Credential) -> Table:
         tokens = {**read_table(table, "tokens"), **token_fields(fresh)}
         return {"tokens": tokens, "last_refresh": format_timestamp(fresh.renewed_at)}
+
+
+def read_account_file(path: Path) -> Table | None:
+    """Return what the store keeps of a credential file; None if it is another vendor's."""
+    table = load_table(path, REMEDY)[1]
+    if not {"tokens", "auth_mode"} & table.keys():
+        return None
+    AuthForm().parse(table, str(path))
+    return table
 
 
 def make_credential(tokens: Table, renewed_at: float) -> Credential:

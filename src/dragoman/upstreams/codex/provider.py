@@ -24,11 +24,12 @@ from dragoman.upstreams.codex.account import (
     authorization_headers,
     read_codex_exhausted_until,
 )
-from dragoman.upstreams.codex.credential import ISSUER_URL, NO_CREDENTIAL, AuthFile, Credential, TokenIssuer
+from dragoman.upstreams.codex.credential import ISSUER_URL, NO_CREDENTIAL, AuthForm, Credential, TokenIssuer
 from dragoman.upstreams.codex.request_rules import fit_request, passthrough_body
-from dragoman.upstreams.credentials.credential import CredentialSource, make_missing_source
+from dragoman.upstreams.credentials.credential import CredentialSource, JsonSource, make_missing_source
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
+from dragoman.upstreams.credentials.stored import StoredCredentials, find_stored_source
 from dragoman.upstreams.provider import (
     Account,
     Attempt,
@@ -41,9 +42,9 @@ from dragoman.upstreams.provider import (
     RequestRules,
     SendRequest,
     UnsignedRequest,
-    adjust_reasoning,
     is_event_stream,
 )
+from dragoman.upstreams.rejections.reasoning import adjust_reasoning
 from dragoman.upstreams.section import (
     configured_models,
     read_dial,
@@ -53,6 +54,7 @@ from dragoman.upstreams.section import (
     read_user_agent,
 )
 
+FORM = AuthForm()
 ITEM_DONE = b'"response.output_item.done"'
 FINAL_EVENTS = (b'"response.completed"', b'"response.incomplete"')
 NULL = Raw(b"null")
@@ -118,12 +120,17 @@ ACCEPT_STREAM = (b"accept", b"text/event-stream")  # it only streams
 MODEL_GATE = re.compile(r"not supported when using codex|requires a newer version of codex|model not found", re.I)
 
 
-def make_codex(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+def make_codex(
+    config: ProviderConfig,
+    send: SendRequest,
+    environ: Mapping[str, str],
+    stored: StoredCredentials | None = None,
+) -> Provider:
     assert isinstance(config, CodexProviderConfig)
     service = make_service_client(config, send, environ)
     issuer = TokenIssuer(service, config.auth_endpoint or ISSUER_URL, config.client_id)
     timing = RenewalTiming(service.clock, config.refresh_margin_s)
-    refresher = CredentialRefresher(config.name, find_source(config, environ), issuer, timing)
+    refresher = CredentialRefresher(config.name, find_source(config, environ, stored), issuer, timing)
     account = CodexAccount(config, service, refresher)
     codex = Codex(account, service.clock)
     return Provider(
@@ -169,17 +176,19 @@ def make_service_client(config: CodexProviderConfig, send: SendRequest, environ:
     return ServiceClient(send, read_dial(config, environ), ServerClock(), headers)
 
 
-def find_source(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callable[[], CredentialSource[Credential]]:
+def find_source(
+    config: CodexProviderConfig, environ: Mapping[str, str], stored: StoredCredentials | None = None
+) -> Callable[[], CredentialSource[Credential]]:
     """Return a function that finds the credential at each use, so that a new login needs no restart."""
     home = home_directory(environ)
     if config.credentials is not None:
-        configured_file = AuthFile(config.credentials)
-        return lambda: configured_file
+        configured = find_stored_source(config.credentials, stored, FORM) or JsonSource(config.credentials, FORM)
+        return lambda: configured
     places = codex_credential_paths(environ, home) if home is not None else ()
 
     def find_saved() -> CredentialSource[Credential]:
         path = next((path for path in places if path.is_file()), None)
-        return make_missing_source(NO_CREDENTIAL) if path is None else AuthFile(path)
+        return make_missing_source(NO_CREDENTIAL) if path is None else JsonSource(path, FORM)
 
     return find_saved
 

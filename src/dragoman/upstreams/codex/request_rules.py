@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from dragoman.translate.caching.client_marks import remove_marks
 from dragoman.translate.framing.jsonread import JSON_ERRORS
 from dragoman.translate.framing.jsonscan import replace_value
+from dragoman.translate.hub.ext import list_settings, record_unsupported
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import (
+    Attribution,
     Ext,
     Hosted,
     Part,
@@ -38,18 +40,20 @@ ULTRA = "ultra"  # an effort that Codex names, but its backend does not
 DEFAULT_INSTRUCTIONS = "You are a helpful assistant."
 MAX_ID_LENGTH = 64
 
-# Fields of a request that the backend rejects, and the value that is the default.
-REJECTED: dict[str, object] = {
-    "max_tokens": None,
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "logprobs": None,
-    "top_logprobs": None,
-    "max_tool_calls": None,
-    "user": None,
-    "safety_identifier": None,
-    "metadata": None,
-}
+# Settings of a request that the backend rejects, and the value that is the default.
+REJECTED = list_settings(
+    {
+        "max_tokens": None,
+        "sampling.temperature": 1.0,
+        "sampling.top_p": 1.0,
+        "sampling.logprobs": False,
+        "sampling.top_logprobs": None,
+        "max_tool_calls": None,
+        "attribution.user": None,
+        "attribution.safety_identifier": None,
+        "attribution.metadata": None,
+    }
+)
 # Fields that Chat has too, and that would be copied.
 SHARED = frozenset(("moderation", "prompt_cache_options", "prompt_cache_retention"))
 NO_CACHE = "the ChatGPT backend accepts no cache breakpoints"
@@ -131,25 +135,18 @@ def fit_request(request: Request, ledger: Ledger) -> Request:
         tools=tuple(_fit_tool(tool) for tool in request.tools),
         parallel=request.parallel if request.tools else None,
         reasoning=_replace_ultra(request, ledger),
-        service_tier=_fit_tier(request, ledger),
+        attribution=Attribution(service_tier=_fit_tier(request, ledger)),
         ext=_keep_known_ext(request, ledger),
-        encrypted_reasoning=True,  # nothing is stored upstream, so reasoning must be sent along
+        # Nothing is stored upstream, so reasoning must be sent along.
+        extras=replace(request.extras, encrypted_reasoning=True),
         stream=True,
         raw={**request.raw, "store": False},
+        sampling=replace(request.sampling, temperature=None, top_p=None, logprobs=None, top_logprobs=None),
+        max_tokens=None,
+        max_tool_calls=None,
     )
-    return _drop_rejected(fitted, ledger)
-
-
-def _drop_rejected(request: Request, ledger: Ledger) -> Request:
-    dropped: dict[str, None] = {}
-    for name, default in REJECTED.items():
-        value = getattr(request, name)
-        if value is None:
-            continue
-        dropped[name] = None
-        if value != default and value is not False:
-            ledger.record_dropped(request.pointer(name), NO_SUCH_FIELD)
-    return replace(request, **dropped)
+    record_unsupported(request, REJECTED, NO_SUCH_FIELD, ledger)
+    return fitted
 
 
 def _keep_known_ext(request: Request, ledger: Ledger) -> Ext:
@@ -165,7 +162,7 @@ def _keep_known_ext(request: Request, ledger: Ledger) -> Ext:
 
 
 def _fit_tier(request: Request, ledger: Ledger) -> str | None:
-    tier = request.service_tier
+    tier = request.attribution.service_tier
     if tier in (None, TIER):
         return tier
     if tier != "default":

@@ -15,6 +15,7 @@ from dragoman.upstreams.credentials.credential import (
     NEVER_EXPIRES,
     Credential,
     CredentialError,
+    CredentialForm,
     CredentialSource,
     GivenSource,
     JsonSource,
@@ -32,6 +33,7 @@ from dragoman.upstreams.credentials.credential import (
     reveal,
 )
 from dragoman.upstreams.credentials.service_client import ServiceClient, ServiceResponse
+from dragoman.upstreams.credentials.stored import StoredCredentials, find_stored_source
 
 REMEDY = "`dragoman login copilot`"
 VARIABLE = "COPILOT_GITHUB_TOKEN"
@@ -49,27 +51,23 @@ class Session(Credential, frozen=True):
     client_id: str = ""  # of the app that the refresh token belongs to
 
 
-class TokenFile(JsonSource[Session]):
-    """Our own file, or that of an editor's plugin. Only our own contains renewable tokens and is written."""
+class TokenForm(CredentialForm[Session]):
+    """Our own file, or that of an editor's plugin. Only our own contains renewable tokens, which are written."""
 
+    kind = "copilot"
     remedy = REMEDY
 
-    def __init__(self, path: Path, domain: str, mode: str) -> None:
-        super().__init__(path)
+    def __init__(self, domain: str, mode: str) -> None:
         self._domain = domain
         self._mode = mode
 
-    @property
-    def lock(self) -> Path | None:
-        return self.path if self.read_refresh_token(load_table(self.path, REMEDY)[1]) else None
-
-    def parse(self, table: Table) -> Session:
+    def parse(self, table: Table, location: str) -> Session:
         entry = _entry(table, self._domain)
         token = read_text(entry, "oauth_token") or read_text(read_table(table, OPENCODE), "refresh")
         if not token:
-            raise CredentialError(f"{self.path} holds no token for {self._domain}: {REMEDY}")
+            raise CredentialError(f"{location} holds no token for {self._domain}: {REMEDY}")
         mode = (read_text(entry, "auth") or self._mode) if self._mode == "auto" else self._mode
-        session = _session(token, self.location, mode)
+        session = _session(token, location, mode)
         if not self.read_refresh_token(table) or not session.access_token:
             return session
         return replace(
@@ -79,15 +77,21 @@ class TokenFile(JsonSource[Session]):
             client_id=read_text(entry, "client_id"),
         )
 
-    def write(self, consumed: Session, fresh: Session) -> bool:
-        return super().write(consumed, fresh) if consumed.client_id else True  # exchanged tokens are kept in memory
-
     def read_refresh_token(self, table: Table) -> str:
         return read_text(_entry(table, self._domain), "refresh_token")
 
     def renewed_fields(self, table: Table, fresh: Session) -> Table:
         renewed = renewable_fields(fresh.access_token, fresh.refresh_token, fresh.expires_at)
         return {self._domain: {**_entry(table, self._domain), **renewed}}
+
+    def is_written(self, credential: Session) -> bool:
+        return bool(credential.client_id)  # exchanged tokens are kept in memory
+
+
+class TokenFile(JsonSource[Session]):
+    @property
+    def lock(self) -> Path | None:
+        return self.path if self.form.read_refresh_token(load_table(self.path, REMEDY)[1]) else None
 
 
 def renewable_fields(token: str, refresh_token: str, expires_at: float) -> Table:
@@ -113,15 +117,18 @@ def detect_mode(token: str, configured: str) -> str:
     return next((mode for prefix, mode in MODES.items() if token.startswith(prefix)), "exchange")
 
 
-def find_source(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Callable[[], CredentialSource[Session]]:
+def find_source(
+    config: CopilotProviderConfig, environ: Mapping[str, str], stored: StoredCredentials | None = None
+) -> Callable[[], CredentialSource[Session]]:
     """Return a function that finds the credential at each use, so that a new login needs no restart."""
     home = home_directory(environ)
     secret, mode, domain = config.credentials, config.auth, config.domain
+    form = TokenForm(domain, mode)
     if secret is not None:
         path = find_named_file(secret)
-        if path is not None:
-            file = TokenFile(path, domain, mode)
-            return lambda: file
+        named = find_stored_source(secret, stored, form) or (None if path is None else TokenFile(path, form))
+        if named is not None:
+            return lambda: named
         given = _bare_token(partial(reveal, secret, environ), describe_place(secret), mode)
         return lambda: given
     places = copilot_credential_paths(environ, home) if home is not None else ()
@@ -131,7 +138,7 @@ def find_source(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Ca
         if own is None and environ.get(VARIABLE):
             return _bare_token(lambda: environ[VARIABLE].strip(), VARIABLE, mode)
         path = own or next((path for path in places if path.is_file() and _holds(path, domain)), None)
-        return make_missing_source(NO_CREDENTIAL) if path is None else TokenFile(path, domain, mode)
+        return make_missing_source(NO_CREDENTIAL) if path is None else TokenFile(path, form)
 
     return find_saved
 
@@ -154,6 +161,22 @@ def _entry(table: Table, domain: str) -> Table:
 
 
 PUBLIC = "github.com"
+
+
+def read_account_file(path: Path) -> Table | None:
+    """Return what the store keeps of a credential file; None if it is another vendor's."""
+    table = load_table(path, REMEDY)[1]
+    domain = _find_domain(table)
+    if not domain:
+        return None
+    TokenForm(domain, "auto").parse(table, str(path))
+    return table
+
+
+def _find_domain(table: Table) -> str:
+    """Return the host whose token a file has first; empty if it has none."""
+    hosts = (key.partition(":")[0] for key in table if read_text(read_table(table, key), "oauth_token"))
+    return next(hosts, PUBLIC if read_text(read_table(table, OPENCODE), "refresh") else "")
 
 
 class Addresses(Struct, frozen=True):

@@ -25,6 +25,7 @@ from dragoman.upstreams.copilot.response_fixes import ChoiceMerger, finish_calls
 from dragoman.upstreams.credentials.credential import CredentialError
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient, ServiceResponse
+from dragoman.upstreams.credentials.stored import StoredCredentials
 from dragoman.upstreams.provider import (
     Account,
     Address,
@@ -40,9 +41,9 @@ from dragoman.upstreams.provider import (
     RequestRules,
     SendRequest,
     UnsignedRequest,
-    adjust_reasoning,
     is_event_stream,
 )
+from dragoman.upstreams.rejections.reasoning import adjust_reasoning
 from dragoman.upstreams.section import (
     USER_AGENT,
     configured_models,
@@ -75,11 +76,16 @@ EAGER = "eager_input_streaming"
 REJECTED = {"chat": b'"max_tokens"', "messages": f'"{EAGER}"'.encode()}
 
 
-def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+def make_copilot(
+    config: ProviderConfig,
+    send: SendRequest,
+    environ: Mapping[str, str],
+    stored: StoredCredentials | None = None,
+) -> Provider:
     assert isinstance(config, CopilotProviderConfig)
     places = find_addresses(config)
     service = make_service_client(config, send, environ)
-    source, exchange = find_source(config, environ), TokenExchange(service, places)
+    source, exchange = find_source(config, environ, stored), TokenExchange(service, places)
     timing = RenewalTiming(service.clock, config.refresh_margin_s)
     refresher = CredentialRefresher(config.name, source, exchange, timing)
     copilot = Copilot(config, service, refresher, places)

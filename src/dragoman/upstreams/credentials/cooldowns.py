@@ -5,7 +5,7 @@ Times are seconds since the epoch and are passed in; nothing here waits or does 
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -43,54 +43,64 @@ class ActiveCooldown(Struct):
 
 
 class Cooldowns(Protocol):
-    """The cooldowns of one provider's credentials, which are identified by their index.
+    """The cooldowns of one provider's credentials, which are identified by the id of the pool's member.
 
     Gateways that use the same accounts should agree on them. They are read in many requests: nothing here waits.
     """
 
-    def active(self, member: int, model: str, now: float) -> Iterable[ActiveCooldown]:
+    def active(self, member: str, model: str, now: float) -> Iterable[ActiveCooldown]:
         """Return the cooldowns that a request for this model meets: the model's, and that of all models."""
 
-    def list_models(self, member: int, now: float) -> Iterable[tuple[str, ActiveCooldown]]:
+    def list_models(self, member: str, now: float) -> Iterable[tuple[str, ActiveCooldown]]:
         """Return the cooldowns of single models."""
 
-    def start(self, member: int, cooldown: CredentialCooldown, now: float) -> None:
+    def start(self, member: str, cooldown: CredentialCooldown, now: float) -> None:
         """Do not use the member until then. After a probe that failed, the next one is twice as far away."""
 
-    def end(self, member: int, model: str) -> None:
+    def end(self, member: str, model: str) -> None:
         """End the cooldowns that a request for this model meets."""
 
-    def end_all(self) -> int:
-        """End all; return how many there were."""
+    def end_all(self, members: Collection[str]) -> int:
+        """End all of these members; return how many there were."""
 
-    def begin_probes(self, member: int, model: str, now: float) -> tuple[ActiveCooldown, ...]:
+    def begin_probes(self, member: str, model: str, now: float) -> tuple[ActiveCooldown, ...]:
         """Return the cooldowns that a request probes which uses the member now; no other request probes them too."""
 
     def end_probes(self, probes: Iterable[ActiveCooldown]) -> None:
         """Let another request probe these cooldowns."""
 
-    def renumber(self, indexes: Mapping[int, int]) -> "Cooldowns":
-        """Return the cooldowns of the members that have a new index, after the configuration was edited."""
-
 
 class MemoryCooldowns:
     """Cooldowns in this process."""
 
-    def __init__(self, known: Mapping[tuple[int, str], ActiveCooldown] | None = None) -> None:
-        self._known = dict(known or {})
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], ActiveCooldown] = {}  # by member and model
 
-    def active(self, member: int, model: str, now: float) -> Iterator[ActiveCooldown]:
+    def find(self, member: str, model: str) -> ActiveCooldown | None:
+        """Return the cooldown of exactly this model, or of ALL_MODELS, even if it is over."""
+        return self._known.get((member, model))
+
+    def list_all(self) -> Iterator[tuple[str, str, ActiveCooldown]]:
+        """Return all with member and model; some may be over."""
+        for (member, model), cooldown in self._known.items():
+            yield member, model, cooldown
+
+    def replace_all(self, known: Mapping[tuple[str, str], ActiveCooldown]) -> None:
+        """Forget what is known, and know this instead."""
+        self._known = dict(known)
+
+    def active(self, member: str, model: str, now: float) -> Iterator[ActiveCooldown]:
         for key in {(member, ALL_MODELS), (member, model)}:
             cooldown = self._known.get(key)
             if cooldown is not None and now < cooldown.until:
                 yield cooldown
 
-    def list_models(self, member: int, now: float) -> Iterator[tuple[str, ActiveCooldown]]:
-        for (index, model), cooldown in self._known.items():
-            if index == member and model != ALL_MODELS and now < cooldown.until:
+    def list_models(self, member: str, now: float) -> Iterator[tuple[str, ActiveCooldown]]:
+        for one, model, cooldown in self.list_all():
+            if one == member and model != ALL_MODELS and now < cooldown.until:
                 yield model, cooldown
 
-    def start(self, member: int, cooldown: CredentialCooldown, now: float) -> None:
+    def start(self, member: str, cooldown: CredentialCooldown, now: float) -> None:
         if cooldown.until <= now:
             return
         old = self._known.get((member, cooldown.model))
@@ -98,20 +108,27 @@ class MemoryCooldowns:
         if old is not None:  # no success since
             is_due = now >= old.probe_at
             interval_s = min(old.probe_interval_s * 2, MAX_PROBE_INTERVAL_S) if is_due else old.probe_interval_s
-        active = ActiveCooldown(cooldown.until, cooldown.reason, now + interval_s, interval_s)
-        self._known[(member, cooldown.model)] = active
+        self.put(member, cooldown.model, ActiveCooldown(cooldown.until, cooldown.reason, now + interval_s, interval_s))
         if len(self._known) > MAX_COOLDOWNS:
             self._drop(now)
 
-    def end(self, member: int, model: str) -> None:
-        self._known.pop((member, ALL_MODELS), None)
+    def put(self, member: str, model: str, cooldown: ActiveCooldown) -> None:
+        self._known[member, model] = cooldown
+
+    def remove(self, member: str, model: str) -> None:
         self._known.pop((member, model), None)
 
-    def end_all(self) -> int:
-        ended, self._known = len(self._known), {}
-        return ended
+    def end(self, member: str, model: str) -> None:
+        self.remove(member, ALL_MODELS)
+        self.remove(member, model)
 
-    def begin_probes(self, member: int, model: str, now: float) -> tuple[ActiveCooldown, ...]:
+    def end_all(self, members: Collection[str]) -> int:
+        ended = [key for key in self._known if key[0] in members]
+        for key in ended:
+            del self._known[key]
+        return len(ended)
+
+    def begin_probes(self, member: str, model: str, now: float) -> tuple[ActiveCooldown, ...]:
         probes = tuple(cooldown for cooldown in self.active(member, model, now) if not cooldown.is_probed)
         for cooldown in probes:
             cooldown.is_probed = True
@@ -120,10 +137,6 @@ class MemoryCooldowns:
     def end_probes(self, probes: Iterable[ActiveCooldown]) -> None:
         for cooldown in probes:
             cooldown.is_probed = False
-
-    def renumber(self, indexes: Mapping[int, int]) -> "MemoryCooldowns":
-        kept = ((member, model, cooldown) for (member, model), cooldown in self._known.items() if member in indexes)
-        return MemoryCooldowns({(indexes[member], model): cooldown for member, model, cooldown in kept})
 
     def _drop(self, now: float) -> None:
         """Drop cooldowns that are over, and of too many those that end first."""

@@ -4,11 +4,10 @@ import asyncio
 import logging
 import os
 import re
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar, Generic, NoReturn, TypeVar
@@ -17,11 +16,9 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.problems import ConfigError
-from dragoman.config.secret import SecretSource, resolve_secret
+from dragoman.config.secret import STORE, SecretSource, resolve_secret
+from dragoman.store.file_lock import hold_file_lock
 from dragoman.translate.hub.failure import Kind, describe_cause
-
-if sys.platform != "win32":  # on Windows, processes rely on the comparison before each write
-    import fcntl
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +49,50 @@ class Credential(Struct, frozen=True):
 C = TypeVar("C", bound=Credential)
 
 
+class CredentialForm(ABC, Generic[C]):
+    """How a vendor's JSON object holds a credential. Fields that it does not know stay as they are."""
+
+    kind: ClassVar[str]  # of the providers that it is for
+    remedy: ClassVar[str]  # what makes a file that is missing or broken
+
+    @abstractmethod
+    def parse(self, table: Table, location: str) -> C:
+        """Raise CredentialError if the object holds no credential."""
+
+    def read_refresh_token(self, table: Table) -> str:
+        """Return the token that a renewal replaces; of a credential that is not written, none."""
+        return ""
+
+    def renewed_fields(self, table: Table, fresh: C) -> Table:
+        """Return the fields that a renewal changes; none if it is not written."""
+        return {}
+
+    def is_written(self, credential: C) -> bool:
+        """Return whether its renewals are written; else each process has its own."""
+        return True
+
+
 class CredentialSource(ABC, Generic[C]):
-    """Where a credential is stored. It is read again at each use, since other programs write it; methods may block."""
+    """Where a credential is stored. It is read again at each use, since others write it."""
+
+    remedy = ""  # what to do if it cannot be renewed, where that is not the issuer's remedy
 
     def __init__(self, location: str) -> None:
         self.location = location
+
+    @abstractmethod
+    async def load(self) -> C: ...
+    @abstractmethod
+    async def save(self, consumed: C, fresh: C) -> bool:
+        """Store what was renewed; return False if another process has renewed the stored credential since."""
+
+    @abstractmethod
+    def hold(self, stored: C) -> AbstractAsyncContextManager["CredentialSource[C]"]:
+        """Keep our other processes from renewing the credential, which was just read; yield the source meanwhile."""
+
+
+class LocalSource(CredentialSource[C]):
+    """A source on this machine, which is read and written on a thread."""
 
     @property
     def lock(self) -> Path | None:
@@ -69,8 +105,19 @@ class CredentialSource(ABC, Generic[C]):
         """Store what was renewed; return False if another program has renewed the stored credential since."""
         return True
 
+    async def load(self) -> C:
+        return await asyncio.to_thread(self.read)
 
-class GivenSource(CredentialSource[C]):
+    async def save(self, consumed: C, fresh: C) -> bool:
+        return await asyncio.to_thread(self.write, consumed, fresh)
+
+    @asynccontextmanager
+    async def hold(self, stored: C) -> AsyncIterator[CredentialSource[C]]:
+        async with hold_lock(self.lock):
+            yield self
+
+
+class GivenSource(LocalSource[C]):
     """A source that is never written: a secret, a command, or a file that only another program writes."""
 
     def __init__(self, location: str, read: Callable[[], C]) -> None:
@@ -81,7 +128,7 @@ class GivenSource(CredentialSource[C]):
         return self._read()
 
 
-class FileSource(CredentialSource[C]):
+class FileSource(LocalSource[C]):
     """A file that other programs renew too, with a lock file beside it."""
 
     def __init__(self, path: Path) -> None:
@@ -94,26 +141,26 @@ class FileSource(CredentialSource[C]):
 
 
 class JsonSource(FileSource[C]):
-    """A JSON file. A vendor says what its fields mean; those that it does not know stay as they are."""
+    """A JSON file in a vendor's form."""
 
-    remedy: ClassVar[str]  # what makes a file that is missing or broken
+    def __init__(self, path: Path, form: CredentialForm[C]) -> None:
+        super().__init__(path)
+        self.form = form
 
     def read(self) -> C:
-        return self.parse(load_table(self.path, self.remedy)[1])
+        return self.form.parse(self.read_object(), self.location)
+
+    def read_object(self) -> Table:
+        """Return the whole object, with what the vendor keeps in files beside it."""
+        return load_table(self.path, self.form.remedy)[1]
 
     def write(self, consumed: C, fresh: C) -> bool:
-        content, table = load_table(self.path, self.remedy)
-        if self.read_refresh_token(table) != consumed.refresh_token:
+        if not self.form.is_written(consumed):
+            return True
+        content, table = load_table(self.path, self.form.remedy)
+        if self.form.read_refresh_token(table) != consumed.refresh_token:
             return False
-        return replace_file(self.path, encode_table({**table, **self.renewed_fields(table, fresh)}), content)
-
-    @abstractmethod
-    def parse(self, table: Table) -> C: ...
-    @abstractmethod
-    def read_refresh_token(self, table: Table) -> str: ...
-    @abstractmethod
-    def renewed_fields(self, table: Table, fresh: C) -> Table:
-        """Return the fields of the file that a renewal changes."""
+        return replace_file(self.path, encode_table({**table, **self.form.renewed_fields(table, fresh)}), content)
 
 
 class CredentialError(Exception):
@@ -141,7 +188,7 @@ class TokenRejected(Exception):
         self.kind = kind
 
 
-def make_missing_source(how: str) -> CredentialSource[C]:
+def make_missing_source(how: str) -> LocalSource[C]:
     """Return the source for a provider without a credential: it says how to get one."""
 
     def refuse() -> NoReturn:
@@ -252,46 +299,15 @@ def _sync_directory(path: Path) -> None:
 
 
 LOCK_TIMEOUT_S = 20.0
-LOCK_POLL_S = 0.05
-LOCK_SUFFIX = ".dragoman-lock"
 
 
 @asynccontextmanager
 async def hold_lock(path: Path | None) -> AsyncIterator[None]:
     """Hold the advisory lock beside a file; go on without it if it cannot be acquired in time."""
-    handle = None if path is None or sys.platform == "win32" else _open_lock(path)
-    try:
-        if handle is not None:
-            await _acquire_lock(handle)
+    async with hold_file_lock(path, LOCK_TIMEOUT_S) as is_held:
+        if not is_held:
+            log.warning("another process has held a credential's lock for %g s: going on without it", LOCK_TIMEOUT_S)
         yield
-    finally:
-        if handle is not None:
-            os.close(handle)
-
-
-def _open_lock(path: Path) -> int | None:
-    beside = path.resolve()
-    try:
-        return os.open(beside.with_name(beside.name + LOCK_SUFFIX), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        log.debug("no lock beside %s: %s", path, describe_cause(error))
-        return None
-
-
-async def _acquire_lock(handle: int) -> None:
-    loop = asyncio.get_running_loop()
-    patience = loop.time() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError:
-            if loop.time() > patience:
-                log.warning(
-                    "another process has held a credential's lock for %g s: going on without it", LOCK_TIMEOUT_S
-                )
-                return
-        await asyncio.sleep(LOCK_POLL_S)
 
 
 PATH_STARTS = ("/", "~", "./", "../", "\\\\")
@@ -311,7 +327,7 @@ def find_named_file(
     `file:` is a credential with all its fields; otherwise it contains the bare secret.
     """
     text = secret.text
-    if text.startswith("env:"):
+    if text.startswith(("env:", STORE)):
         return None
     if text.startswith("file:"):
         named = Path(text.removeprefix("file:"))

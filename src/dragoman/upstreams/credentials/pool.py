@@ -63,7 +63,7 @@ class MemberState(Struct, frozen=True):
 
 
 class Pool:
-    """The credentials of one provider, identified by their index."""
+    """The credentials of one provider, identified by their index; by their id where others know them too."""
 
     def __init__(
         self, members: tuple[Member, ...], clock: Callable[[], float] = time.time, cooldowns: Cooldowns | None = None
@@ -88,17 +88,17 @@ class Pool:
         elif any(member in tried for member in untimed):
             chosen = None
         else:
-            chosen = min(untimed, key=lambda member: _last_end(self._cooldowns.active(member, model, now), now))
+            chosen = min(untimed, key=lambda member: _last_end(self._timed(member, model, now), now))
         if chosen is None:
             return None
-        probes = self._cooldowns.begin_probes(chosen, model, now)
+        probes = self._cooldowns.begin_probes(self.members[chosen].id, model, now)
         self._by_last_use.remove(chosen)
         self._by_last_use.append(chosen)
         return CredentialChoice(chosen, probes)
 
     def record_success(self, member: int, model: str, *sessions: str | None, now: float) -> None:
         """End the member's cooldowns, and bind these sessions to it."""
-        self._cooldowns.end(member, model)
+        self._cooldowns.end(self.members[member].id, model)
         self._untimed.record_answer(member, model, now)
         for session in sessions:
             if session is not None:
@@ -109,7 +109,7 @@ class Pool:
 
     def start_cooldown(self, member: int, cooldown: CredentialCooldown, now: float) -> None:
         """Do not use the member until then. After a probe that failed, the next one is twice as far away."""
-        self._cooldowns.start(member, cooldown, now)
+        self._cooldowns.start(self.members[member].id, cooldown, now)
 
     def start_untimed_cooldown(self, member: int, model: str, now: float) -> float:
         """Note a rate limit without a reset time; return the seconds for which no other session comes to the member."""
@@ -117,7 +117,7 @@ class Pool:
 
     def end_cooldowns(self) -> int:
         """Let every member be used from the next request on; return how many cooldowns that ends."""
-        return self._cooldowns.end_all() + self._untimed.end_all()
+        return self._cooldowns.end_all({member.id for member in self.members}) + self._untimed.end_all()
 
     def release(self, choice: CredentialChoice) -> None:
         """End a request's probes, whatever its result."""
@@ -155,7 +155,7 @@ class Pool:
         """Take over what is known of members that were there before the configuration was edited."""
         indexes = {member.id: index for index, member in enumerate(self.members)}
         moved = {index: indexes[member.id] for index, member in enumerate(old.members) if member.id in indexes}
-        self._cooldowns = old._cooldowns.renumber(moved)
+        self._cooldowns = old._cooldowns
         self._untimed = old._untimed.renumber(moved)
         for session, index in old._sessions.items():
             if index in moved:
@@ -180,18 +180,21 @@ class Pool:
 
     def _is_free(self, member: int, model: str, now: float, home: int | None) -> bool:
         """Whether the member may be used; untimed limits do not keep a session from `home`, which answered it last."""
-        cooldowns = self._cooldowns.active if member == home else self._active
+        cooldowns = self._timed if member == home else self._active
         return not any(cooldown.blocks(now) for cooldown in cooldowns(member, model, now))
 
+    def _timed(self, member: int, model: str, now: float) -> Iterable[ActiveCooldown]:
+        return self._cooldowns.active(self.members[member].id, model, now)
+
     def _active(self, member: int, model: str, now: float) -> Iterator[ActiveCooldown]:
-        return chain(self._cooldowns.active(member, model, now), self._untimed.active(member, model, now))
+        return chain(self._timed(member, model, now), self._untimed.active(member, model, now))
 
     def _states(self, member: int, now: float) -> Iterator[MemberState]:
-        label = self.members[member].label
-        whole = next(iter(self._cooldowns.active(member, ALL_MODELS, now)), None)
+        id, label = self.members[member].id, self.members[member].label
+        whole = next(iter(self._cooldowns.active(id, ALL_MODELS, now)), None)
         yield MemberState(label) if whole is None else MemberState(label, whole.until, whole.reason)
         models: dict[str, ActiveCooldown] = {}
-        for model, cooldown in chain(self._cooldowns.list_models(member, now), self._untimed.list_models(member, now)):
+        for model, cooldown in chain(self._cooldowns.list_models(id, now), self._untimed.list_models(member, now)):
             if model not in models or models[model].until < cooldown.until:
                 models[model] = cooldown
         for model, cooldown in models.items():

@@ -25,7 +25,6 @@ from dragoman.upstreams.credentials.credential import (
     CredentialError,
     CredentialSource,
     TokenRejected,
-    hold_lock,
 )
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceResponse
 
@@ -154,7 +153,8 @@ class CredentialRefresher(Generic[C]):
         renewal = self._start("")
         renewal.add_done_callback(lambda _: self._was_read.set())
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._was_read.wait(), READ_TIMEOUT_S)
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                await self._was_read.wait()
         return self._unwrap(renewal.result()) if renewal.done() else self._current or current
 
     async def renew(self) -> bool:
@@ -196,8 +196,11 @@ class CredentialRefresher(Generic[C]):
     async def _run(self, rejected_token: str) -> _Renewed[C] | _Failed:
         try:
             source = await asyncio.to_thread(self._source)
-            async with hold_lock(source.lock):
-                return _Renewed(await self._renew_if_needed(source, rejected_token))
+            stored = await self._read(source)
+            if self._is_fresh(stored, rejected_token):
+                return _Renewed(self._adopt(stored, self._margin_s))
+            async with source.hold(stored) as held:
+                return _Renewed(await self._renew_if_needed(held, rejected_token))
         except CredentialError as error:
             reason = CredentialError(mask_text(str(error), self._secrets), error.kind)
             current = self._current
@@ -227,7 +230,7 @@ class CredentialRefresher(Generic[C]):
             return self._current
         if not stored.refresh_token:
             why = "its token has expired or was rejected, and cannot be renewed"
-            raise CredentialError(f"{source.location}: {why}; {self._issuer.remedy}")
+            raise CredentialError(f"{source.location}: {why}; {source.remedy or self._issuer.remedy}")
         try:
             return await self._renew(source, stored)
         except TokenRejected as rejected:
@@ -243,7 +246,7 @@ class CredentialRefresher(Generic[C]):
 
     async def _read(self, source: CredentialSource[C]) -> C:
         """Return the stored credential. Raises AccountChanged if it is of another account than before."""
-        stored = await asyncio.to_thread(source.read)
+        stored = await source.load()
         self._record_secrets(stored)
         if self._current is not None and self._current.account and stored.account != self._current.account:
             raise AccountChanged(
@@ -266,7 +269,8 @@ class CredentialRefresher(Generic[C]):
         wait_s = NEVER_EXPIRES if rejected.is_permanent else RETRY_S
         self._rejection = _Rejection(stored.refresh_token, self.clock.now() + wait_s, rejected)
         raise CredentialError(
-            f"{source.location}: {self._issuer.describe_rejection(stored, rejected)}; {self._issuer.remedy}",
+            f"{source.location}: {self._issuer.describe_rejection(stored, rejected)}; "
+            f"{source.remedy or self._issuer.remedy}",
             rejected.kind,
         )
 
@@ -284,7 +288,7 @@ class CredentialRefresher(Generic[C]):
     async def _write_back(self, source: CredentialSource[C], old: C, fresh: C) -> None:
         """Write the new credential to its source. A failure may cost a login after a restart, but no request now."""
         try:
-            written = await asyncio.to_thread(source.write, old, fresh)
+            written = await source.save(old, fresh)
         except (CredentialError, OSError) as error:
             log.warning("provider %s: the renewed token is kept in memory only: %s", self._name, describe_cause(error))
             return

@@ -34,6 +34,7 @@ from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.request import Custom, Request, Shape
 from dragoman.translate.hub.usage import Usage
+from dragoman.translate.protocols.echo.build import read_request
 from dragoman.upstreams.echo.request import (
     RequestedCall,
     count_input_words,
@@ -113,7 +114,7 @@ def write_reply(request: Request, make_id: Callable[[str], str]) -> tuple[Event,
         for call in calls:
             builder.add_block(_call_block(call, make_id), call.arguments)
     else:
-        text, sequence = _cut_at_stop(_answer_text(request, last), request.stop)
+        text, sequence = _cut_at_stop(_answer_text(request, last), request.sampling.stop)
         if text:
             builder.add_block(TextBlock(), text)
     input_words = count_input_words(request)
@@ -209,7 +210,7 @@ class Echo:
         self, out: OutgoingRequest, dial: DialOptions | None = None, *, head_timeout_s: float = 0.0
     ) -> EchoResponse:
         try:
-            request = msgspec.json.decode(out.body, type=Request)
+            request = read_request(out.body)
         except (msgspec.DecodeError, RecursionError):
             return _make_error(400, Failure(Kind.BAD_REQUEST, "echo cannot parse this request"))
         if request.model not in _KNOWN:

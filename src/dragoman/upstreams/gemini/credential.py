@@ -13,16 +13,20 @@ from msgspec import Struct
 from dragoman.config.discovery import home_directory
 from dragoman.config.settings import GeminiProviderConfig
 from dragoman.net.headers import Header
-from dragoman.translate.hub.failure import Kind, describe_cause
+from dragoman.translate.hub.failure import Kind
 from dragoman.upstreams.credentials.credential import (
     Credential,
     CredentialError,
+    CredentialForm,
     CredentialSource,
     GivenSource,
+    Table,
     TokenRejected,
     is_sendable,
+    load_table,
 )
 from dragoman.upstreams.credentials.service_client import ServiceClient, ServiceResponse
+from dragoman.upstreams.credentials.stored import StoredCredentials, find_stored_source
 
 TOKEN_URL = "https://oauth2.googleapis.com/token"
 METADATA_HOST = "metadata.google.internal"
@@ -34,6 +38,7 @@ DEFAULT_LIFE_S = 3600.0
 _METADATA_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"
 _FLAVOR: Header = (b"metadata-flavor", b"Google")
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+REMEDY = "Run `gcloud auth application-default login`, or set `credentials`"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 ASSERTION_LIFE_S = 3600
 NO_CRYPTOGRAPHY = (
@@ -71,14 +76,7 @@ class _File(Struct):
     quota_project_id: str = ""
 
 
-def _read_file(path: Path) -> GoogleToken:
-    """Read a file of another program's, which is never written. Raises CredentialError."""
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
-    except OSError as error:
-        raise CredentialError(f"{path} cannot be read: {describe_cause(error)}. {REMEDY}") from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise CredentialError(f"{path} is no credentials file. {REMEDY}") from error
+def _parse(found: _File, location: str) -> GoogleToken:
     if found.type == "authorized_user" and found.refresh_token:
         return GoogleToken(
             method=found.type,
@@ -92,11 +90,40 @@ def _read_file(path: Path) -> GoogleToken:
         return GoogleToken(
             method=found.type, refresh_token=key, private_key=found.private_key, email=found.client_email
         )
-    raise CredentialError(f"{path} has the type {found.type!r}, which cannot be used here. {REMEDY}")
+    raise CredentialError(f"{location} has the type {found.type!r}, which cannot be used here. {REMEDY}")
+
+
+class FileForm(CredentialForm[GoogleToken]):
+    """A credentials file, which renewals do not change: each process has an access token of its own."""
+
+    kind = "gemini"
+    remedy = REMEDY
+
+    def parse(self, table: Table, location: str) -> GoogleToken:
+        try:
+            return _parse(msgspec.convert(table, _File), location)
+        except msgspec.ValidationError as error:
+            raise CredentialError(f"{location} is no credentials file. {REMEDY}") from error
+
+    def is_written(self, credential: GoogleToken) -> bool:
+        return False
+
+
+FORM = FileForm()
+
+
+def read_account_file(path: Path) -> Table | None:
+    """Return what the store keeps of a credentials file; None if it is another vendor's."""
+    table = load_table(path, REMEDY)[1]
+    if "type" not in table:
+        return None
+    FORM.parse(table, str(path))
+    return table
 
 
 def _file_source(path: Path) -> CredentialSource[GoogleToken]:
-    return GivenSource(str(path), lambda: _read_file(path))
+    """Return the source of a file of another program's, which is never written."""
+    return GivenSource(str(path), lambda: FORM.parse(load_table(path, REMEDY)[1], str(path)))
 
 
 def _named_source(method: str, text: str, location: str) -> CredentialSource[GoogleToken]:
@@ -104,11 +131,8 @@ def _named_source(method: str, text: str, location: str) -> CredentialSource[Goo
     return GivenSource(location, lambda: GoogleToken(method=method, refresh_token=text))
 
 
-REMEDY = "Run `gcloud auth application-default login`, or set `credentials`"
-
-
 def find_source(
-    config: GeminiProviderConfig, environ: Mapping[str, str]
+    config: GeminiProviderConfig, environ: Mapping[str, str], stored: StoredCredentials | None = None
 ) -> Callable[[], CredentialSource[GoogleToken]]:
     """Return a function that finds the source at each use, so that a new login needs no restart."""
     text = config.credentials.text if config.credentials is not None else DEFAULT
@@ -119,6 +143,9 @@ def find_source(
         return lambda: _metadata_server(environ)
     if text == DEFAULT:
         return lambda: _find_default(environ)
+    shared = None if config.credentials is None else find_stored_source(config.credentials, stored, FORM)
+    if shared is not None:
+        return lambda: shared
     path = Path(text.removeprefix("file:"))
     return lambda: _file_source(path)
 
@@ -197,7 +224,8 @@ async def _run(command: str, environ: Mapping[str, str]) -> str:
     except (OSError, ValueError) as error:
         raise CredentialError(f"the command of `credentials` cannot be run: {error}") from error
     try:
-        printed, _ = await asyncio.wait_for(process.communicate(), COMMAND_TIMEOUT_S)
+        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            printed, _ = await process.communicate()
     except TimeoutError as late:
         process.kill()
         await process.wait()

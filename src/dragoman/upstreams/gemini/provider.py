@@ -1,6 +1,5 @@
 """Gemini: Google's generateContent, with the key in x-goog-api-key, or with a token on Vertex AI."""
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import quote
 
@@ -12,15 +11,15 @@ from dragoman.config.settings import GeminiProviderConfig, ProviderConfig
 from dragoman.net.bodies import read_and_close
 from dragoman.net.headers import Header
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
-from dragoman.translate.passes.adapt_turns import drop_reasoning
 from dragoman.translate.protocols.gemini.wire import VERTEX
 from dragoman.upstreams.account_state import BROKEN, OK, Finding
+from dragoman.upstreams.credentials.credential import CredentialSource
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
-from dragoman.upstreams.gemini.credential import REMEDY, TOKEN_URL, TokenIssuer, find_source
+from dragoman.upstreams.credentials.stored import StoredCredentials
+from dragoman.upstreams.gemini.credential import REMEDY, TOKEN_URL, GoogleToken, TokenIssuer, find_source
 from dragoman.upstreams.provider import (
     Account,
-    Adjustment,
     Auth,
     Authorize,
     Catalogue,
@@ -31,7 +30,7 @@ from dragoman.upstreams.provider import (
     SendRequest,
     UnsignedRequest,
 )
-from dragoman.upstreams.rejections.complaint import HOLE, PATH, make_holes
+from dragoman.upstreams.rejections.reasoning import adjust_reasoning
 from dragoman.upstreams.section import (
     api_key_reader,
     configured_models,
@@ -54,26 +53,24 @@ VERTEX_MODELS = tuple(
         *("gemini-2.5-pro", "gemini-2.5-flash", "gemini-2.5-flash-lite"),
     )
 )
-# Google's sentences about a signature that is missing, or of another model or account.
-_SIGNATURE_REJECTED = re.compile(
-    r"Function call is missing a thought_signature(?: in functionCall parts)?\."
-    r"(?: This is required for tools to work correctly, and missing thought_signature may lead to degraded model "
-    r"performance\.)?"
-    rf"(?: Additional data, function call (?:{HOLE}|`{PATH}`) ?, position \d+\.?)?"
-    r"(?: Please refer to https://\S{1,200} for more details\.?)?"
-    r"|(?:Unable to submit request because )?"
-    r"(?:(?:Corrupted|Invalid) thought[ _]signature|Thought signature is not valid)"
-    r"\.?(?: Learn more: https://\S{1,200})?",
-    re.IGNORECASE,
-)
 
 
-def make_gemini(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+def make_gemini(
+    config: ProviderConfig,
+    send: SendRequest,
+    environ: Mapping[str, str],
+    stored: StoredCredentials | None = None,
+) -> Provider:
     assert isinstance(config, GeminiProviderConfig)
     endpoint = replace(read_endpoint(config, send, environ), counts_tokens=True)
     is_vertex = VERTEX_PATH in endpoint.url
     uses_token = config.credentials is not None or (is_vertex and config.api_key is None)
-    auth, account = _make_token_auth(config, send, environ) if uses_token else _make_key_auth(config, environ)
+    service = ServiceClient(send, read_dial(config, environ), ServerClock(), (read_user_agent(config),))
+    auth, account = (
+        _make_token_auth(config, service, environ, find_source(config, environ, stored))
+        if uses_token
+        else _make_key_auth(config, environ)
+    )
     return Provider(
         name=config.name,
         kind=config.kind,
@@ -91,7 +88,7 @@ def make_gemini(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
             quirks=frozenset((VERTEX,)) if is_vertex else frozenset(),
             hosted_tools=frozenset(("web_search", "web_fetch")),
             mixes_tools=lambda profile: profile.hosted_beside_functions and not is_vertex,
-            adjust=adjust_signatures,
+            adjust=adjust_reasoning,
         ),
         account=account,
     )
@@ -108,13 +105,14 @@ def _make_key_auth(config: GeminiProviderConfig, environ: Mapping[str, str]) -> 
 
 
 def _make_token_auth(
-    config: GeminiProviderConfig, send: SendRequest, environ: Mapping[str, str]
+    config: GeminiProviderConfig,
+    service: ServiceClient,
+    environ: Mapping[str, str],
+    find: Callable[[], CredentialSource[GoogleToken]],
 ) -> tuple[Auth, Account]:
-    service = ServiceClient(send, read_dial(config, environ), ServerClock(), (read_user_agent(config),))
     issuer = TokenIssuer(service, config.auth_endpoint or TOKEN_URL, environ)
-    source = find_source(config, environ)
     timing = RenewalTiming(service.clock, config.refresh_margin_s)
-    refresher = CredentialRefresher(config.name, source, issuer, timing)
+    refresher = CredentialRefresher(config.name, find, issuer, timing)
 
     async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         token = await refresher.get()
@@ -128,7 +126,7 @@ def _make_token_auth(
             token = await refresher.get()
         except RequestError as refused:
             return [Finding(what, BROKEN, refused.failure.message, REMEDY)]
-        location = source().location
+        location = find().location
         return [Finding(what, OK, f"has a token ({token.method.replace('_', ' ')}, {location})")]
 
     auth = Auth(
@@ -138,13 +136,6 @@ def _make_token_auth(
         secrets=read_secrets(config, environ),
     )
     return auth, Account(inspect=inspect)
-
-
-def adjust_signatures(failure: Failure) -> Adjustment | None:
-    """Send a request again without signatures that the upstream rejects: they are bound to a model and an account."""
-    if failure.kind is not Kind.BAD_REQUEST or not _SIGNATURE_REJECTED.fullmatch(make_holes(failure.message)):
-        return None
-    return Adjustment("signatures dropped", drop_reasoning, of_reasoning=True)
 
 
 class _Model(Struct, rename="camel"):

@@ -20,10 +20,12 @@ from dragoman.upstreams.credentials.credential import (
     NEVER_EXPIRES,
     PATH_ENDS,
     CredentialError,
+    CredentialForm,
     CredentialSource,
     FileSource,
     GivenSource,
     JsonSource,
+    LocalSource,
     Table,
     describe_place,
     encode_table,
@@ -37,6 +39,7 @@ from dragoman.upstreams.credentials.credential import (
     replace_file,
     reveal,
 )
+from dragoman.upstreams.credentials.stored import StoredCredentials, find_stored_source
 from dragoman.upstreams.kiro.credential import (
     Credential,
     Method,
@@ -197,13 +200,29 @@ REMEDY = "sign in with Kiro, or `dragoman login kiro`"
 _HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")  # no separators: the file must be in the same directory
 
 
-class JsonFile(JsonSource[Credential]):
-    """A JSON file. `{clientIdHash}.json` beside it contains the registration that an IdC token needs."""
+class TokenForm(CredentialForm[Credential]):
+    """The file of the IDE, with the registration that an IdC token needs, which the IDE has in another file."""
 
+    kind = "kiro"
     remedy = REMEDY
 
-    def parse(self, table: Table) -> Credential:
-        return check_credential(self._credential(table), self.location)
+    def parse(self, table: Table, location: str) -> Credential:
+        credential = Credential(
+            method=read_method(table),
+            access_token=read_text(table, "accessToken"),
+            refresh_token=read_text(table, "refreshToken"),
+            expires_at=_read_timestamp(table, "expiresAt") or 0.0,
+            region=read_text(table, "region") or None,
+            profile_arn=read_text(table, "profileArn") or None,
+            client_id=read_text(table, "clientId"),
+            client_secret=read_text(table, "clientSecret"),
+            client_expires_at=_read_timestamp(table, "clientSecretExpiresAt"),
+            token_endpoint=read_text(table, "tokenEndpoint"),
+            issuer_url=read_text(table, "issuerUrl"),
+            scopes=split_words(table.get("scopes")),
+            builder_id=is_builder_id(read_text(table, "provider"), read_text(table, "startUrl")),
+        )
+        return check_credential(credential, location)
 
     def read_refresh_token(self, table: Table) -> str:
         return read_text(table, "refreshToken")
@@ -211,30 +230,31 @@ class JsonFile(JsonSource[Credential]):
     def renewed_fields(self, table: Table, fresh: Credential) -> Table:
         return renewed_fields(fresh)
 
-    def _credential(self, table: Table) -> Credential:
-        method = parse_method(
-            read_text(table, "authMethod"),
-            registered=bool(table.get("clientId") or table.get("clientIdHash")),
-            external=bool(table.get("tokenEndpoint")),
-        )
-        client = table
-        if method is Method.OIDC and not table.get("clientId"):
-            client = self._registration(read_text(table, "clientIdHash"))
-        return Credential(
-            method=method,
-            access_token=read_text(table, "accessToken"),
-            refresh_token=read_text(table, "refreshToken"),
-            expires_at=_read_timestamp(table, "expiresAt") or 0.0,
-            region=read_text(table, "region") or None,
-            profile_arn=read_text(table, "profileArn") or None,
-            client_id=read_text(client, "clientId"),
-            client_secret=read_text(client, "clientSecret"),
-            client_expires_at=_read_timestamp(client, "expiresAt" if client is not table else "clientSecretExpiresAt"),
-            token_endpoint=read_text(table, "tokenEndpoint"),
-            issuer_url=read_text(table, "issuerUrl"),
-            scopes=split_words(table.get("scopes")),
-            builder_id=is_builder_id(read_text(table, "provider"), read_text(table, "startUrl")),
-        )
+
+FORM = TokenForm()
+
+
+def read_method(table: Table) -> Method:
+    return parse_method(
+        read_text(table, "authMethod"),
+        registered=bool(table.get("clientId") or table.get("clientIdHash")),
+        external=bool(table.get("tokenEndpoint")),
+    )
+
+
+class JsonFile(JsonSource[Credential]):
+    """A JSON file. `{clientIdHash}.json` beside it contains the registration that an IdC token needs."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, FORM)
+
+    def read_object(self) -> Table:
+        table = super().read_object()
+        if read_method(table) is not Method.OIDC or table.get("clientId"):
+            return table
+        client = self._registration(read_text(table, "clientIdHash"))
+        registration = {"clientId": client.get("clientId"), "clientSecret": client.get("clientSecret")}
+        return {**table, **registration, "clientSecretExpiresAt": client.get("expiresAt")} if client else table
 
     def _registration(self, name: str) -> Table:
         if not name:
@@ -255,6 +275,24 @@ def renewed_fields(fresh: Credential) -> Table:
     return {**table, "profileArn": fresh.profile_arn} if fresh.profile_arn else table
 
 
+def make_table(credential: Credential) -> Table:
+    """Return a credential in the form of the IDE's file, with all that it needs."""
+    expiry = credential.client_expires_at
+    fields: Table = {
+        "authMethod": credential.method.value,
+        **renewed_fields(credential),
+        "region": credential.region,
+        "provider": "BuilderId" if credential.builder_id else None,
+        "clientId": credential.client_id,
+        "clientSecret": credential.client_secret,
+        "clientSecretExpiresAt": None if expiry is None else format_timestamp(expiry),
+        "tokenEndpoint": credential.token_endpoint,
+        "issuerUrl": credential.issuer_url,
+        "scopes": list(credential.scopes),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
 def _read_timestamp(table: Table, key: str) -> float | None:
     """Read ISO 8601, or seconds or milliseconds since the epoch."""
     match table.get(key):
@@ -268,7 +306,7 @@ def _read_timestamp(table: Table, key: str) -> float | None:
             return None
 
 
-class RefreshToken(CredentialSource[Credential]):
+class RefreshToken(LocalSource[Credential]):
     """A refresh token from a variable. Tokens rotate: its successor is kept beside our store, under its hash."""
 
     def __init__(self, read: Callable[[], str], location: str, directory: Path | None) -> None:
@@ -312,28 +350,33 @@ API_KEY_PREFIX = "ksk_"
 NO_CREDENTIAL = "Run `dragoman login kiro`, or set `credentials`"
 
 
-def find_source(config: KiroProviderConfig, environ: Mapping[str, str]) -> Callable[[], CredentialSource[Credential]]:
+def find_source(
+    config: KiroProviderConfig, environ: Mapping[str, str], stored: StoredCredentials | None = None
+) -> Callable[[], CredentialSource[Credential]]:
     """Return a function that finds the credential at each use, so that a new login needs no restart."""
     home = home_directory(environ)
     secret = config.credentials or config.api_key
     if secret is not None:
+        shared = find_stored_source(secret, stored, FORM)
+        if shared is not None:
+            return lambda: shared
         directory = data_directory(environ, home) if home is not None else None
         return lambda: _open_configured(secret, environ, directory)
     places = kiro_credential_paths(environ, home) if home is not None else ()
     return lambda: _find_installed(places)
 
 
-def _find_installed(places: tuple[Path, ...]) -> CredentialSource[Credential]:
+def _find_installed(places: tuple[Path, ...]) -> LocalSource[Credential]:
     path = next((path for path in places if path.is_file()), None)
-    return make_missing_source(NO_CREDENTIAL) if path is None else _open_file(path)
+    return make_missing_source(NO_CREDENTIAL) if path is None else open_file(path)
 
 
 def _open_configured(
     secret: SecretSource, environ: Mapping[str, str], directory: Path | None
-) -> CredentialSource[Credential]:
+) -> LocalSource[Credential]:
     path = find_named_file(secret, PATH_ENDS, lambda file: is_database(file) or holds_object(file))
     if path is not None:
-        return _open_file(path)
+        return open_file(path)
     read, location = partial(reveal, secret, environ), describe_place(secret)
     if not read().startswith(API_KEY_PREFIX):
         return RefreshToken(read, location, directory)
@@ -344,5 +387,17 @@ def _read_api_key(key: str, location: str) -> Credential:
     return check_credential(Credential(method=Method.API_KEY, access_token=key, expires_at=NEVER_EXPIRES), location)
 
 
-def _open_file(path: Path) -> CredentialSource[Credential]:
+def open_file(path: Path) -> FileSource[Credential]:
     return Database(path) if is_database(path) or path.suffix.startswith((".sqlite", ".db")) else JsonFile(path)
+
+
+def read_account_file(path: Path) -> Table | None:
+    """Return what the store keeps of a credential file, with its registration; None if it is another vendor's."""
+    if is_database(path):
+        return make_table(Database(path).read())
+    source = JsonFile(path)
+    table = source.read_object()
+    if not {"accessToken", "refreshToken"} & table.keys():
+        return None
+    source.form.parse(table, source.location)
+    return table

@@ -25,9 +25,10 @@ from dragoman.translate.protocols.kiro.errors import may_be_old_token
 from dragoman.translate.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.translate.stages.text_calls import TextCalls
 from dragoman.translate.stages.thinking_tags import Mode, ThinkingTags
-from dragoman.upstreams.credentials.credential import CredentialError
+from dragoman.upstreams.credentials.credential import CredentialError, CredentialSource, LocalSource
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
+from dragoman.upstreams.credentials.stored import StoredCredentials
 from dragoman.upstreams.kiro.account import AccountProfile, KiroAccount
 from dragoman.upstreams.kiro.credential import Credential, TokenIssuers, describe_truncation
 from dragoman.upstreams.kiro.credential_sources import find_source
@@ -68,10 +69,15 @@ PROFILE_REQUIRED = re.compile(r"profile_?arn is required(?: for this request)?\.
 TOOL_USE_REJECTED = re.compile(r"invalid tool use format\.?", re.IGNORECASE)
 
 
-def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+def make_kiro(
+    config: ProviderConfig,
+    send: SendRequest,
+    environ: Mapping[str, str],
+    stored: StoredCredentials | None = None,
+) -> Provider:
     assert isinstance(config, KiroProviderConfig)
     service = make_service_client(config, send, environ)
-    account = _make_account(config, service, environ)
+    account = _make_account(config, service, find_source(config, environ, stored))
     models = ModelCache(account.models, config.default_max_input_tokens)
     kiro = Kiro(config, account, models)
     return Provider(
@@ -115,13 +121,15 @@ def make_service_client(config: KiroProviderConfig, send: SendRequest, environ: 
     return ServiceClient(send, read_dial(config, environ), ServerClock(), control_headers(config))
 
 
-def _make_account(config: KiroProviderConfig, service: ServiceClient, environ: Mapping[str, str]) -> KiroAccount:
-    source = find_source(config, environ)
+def _make_account(
+    config: KiroProviderConfig, service: ServiceClient, find: Callable[[], CredentialSource[Credential]]
+) -> KiroAccount:
     issuers = TokenIssuers(service, config.region, config.auth_endpoint)
     timing = RenewalTiming(service.clock, config.refresh_margin_s)
-    refresher = CredentialRefresher(config.name, source, issuers, timing)
+    refresher = CredentialRefresher(config.name, find, issuers, timing)
     try:
-        credential: Credential | None = source().read()
+        source = find()
+        credential = source.read() if isinstance(source, LocalSource) else None  # else with the first request
     except CredentialError:  # reported by requests, not at the start
         credential = None
     if credential is not None and (why := describe_truncation(credential)):

@@ -1,15 +1,19 @@
 """Changes of a request that an upstream has rejected, as edits of its bytes: only what was rejected differs."""
 
+import re
 from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.net.headers import Header
-from dragoman.translate.framing.jsonedit import Change, Path, Put, edit, list_elements
+from dragoman.translate.framing.jsonedit import EVERY, Change, Path, Put, edit, list_elements
 from dragoman.translate.hub.loss import Ledger, LossKind
 from dragoman.translate.hub.profile import effort_for_budget
-from dragoman.upstreams.rejections.sent import MESSAGES, Sent, expand, format_path, get_value, may_leave_out
+from dragoman.translate.hub.request import Request
+from dragoman.translate.protocols.gemini.wire import NO_SIGNATURE
+from dragoman.upstreams.rejections.client_paths import find_client_path
+from dragoman.upstreams.rejections.sent import MESSAGES, Sent, expand, find_key, format_path, get_value, may_leave_out
 
 Turn = dict[str, object]
 _encode = msgspec.json.encode
@@ -21,6 +25,14 @@ _MIN_BUDGET = 1024
 _CONTINUE = "continue"
 _MAX_MARKS = 4
 _BETAS = b"anthropic-beta"
+_BLOCK = re.compile(
+    r"(?P<section>tools|system|messages)[.\[/](?P<first>\d{1,6})\]?(?:[./]content[.\[/](?P<second>\d{1,6})\]?)?"
+)
+_MARKS: tuple[Path, ...] = (
+    ("tools", EVERY, "cache_control"),
+    ("system", EVERY, "cache_control"),
+    ("messages", EVERY, "content", EVERY, "cache_control"),
+)
 
 
 class Edits(Struct, frozen=True):
@@ -38,11 +50,14 @@ NOTHING = Edits()
 MakeEdits = Callable[[Sent, Path], Edits]  # the path that was learnt -> what is done about it in this request
 
 
-def apply(sent: Sent, edits: Edits, why: str, ledger: Ledger) -> Sent:
-    """Return the request with the edits, and note them as losses."""
-    for pointer, how in edits.losses:
+def apply(sent: Sent, edits: Edits, why: str, ledger: Ledger, request: Request | None = None) -> Sent:
+    """Return the request with the edits, and note them as losses; `request`: what it was translated from."""
+    for at, how in edits.losses:
+        pointer = at if request is None else find_client_path(request, sent, at)
         if how is LossKind.DROPPED:
             ledger.record_dropped(pointer, why)
+        elif how is LossKind.INVENTED:
+            ledger.record_invented(pointer, why)
         else:
             ledger.record_approximated(pointer, why)
     headers: tuple[Header, ...] = tuple(field for field in sent.headers if field[0] not in edits.headers)
@@ -149,8 +164,9 @@ def stop_thinking(sent: Sent, path: Path) -> Edits:
     if sent.tree.get("tool_choice") in (None, "auto", "none") or sent.tree.get("thinking") == {"type": "disabled"}:
         return NOTHING
     off: tuple[tuple[Path, Change], ...] = ((("thinking",), Put(b'{"type":"disabled"}')), (("reasoning_effort",), None))
-    pointer = "/reasoning_effort" if "reasoning_effort" in sent.tree else "/thinking"
-    return Edits(off, losses=((pointer, LossKind.APPROXIMATED),))
+    name = next((name for name in ("reasoning_effort", "thinking") if name in sent.tree), None)
+    how = LossKind.INVENTED if name is None else LossKind.APPROXIMATED
+    return Edits(off, losses=((f"/{name or 'thinking'}", how),))
 
 
 def find_effort(sent: Sent) -> tuple[Path, object]:
@@ -178,6 +194,36 @@ def send_no_effort(sent: Sent, path: Path) -> Edits:
     return Edits(((("reasoning_effort",), Put(b'"none"')),), losses=(("/reasoning_effort", LossKind.APPROXIMATED),))
 
 
+def find_mark_place(sent: Sent, words: str) -> str | None:
+    """Return where the block stands that an error names by its indexes: among the tools, in `system`, or its type."""
+    named = _BLOCK.search(words)
+    if named is None:
+        return None
+    block: Path = (named["section"], int(named["first"]))
+    if named["second"] is not None:
+        block = (*block, "content", int(named["second"]))
+    place = _find_place(sent, block)
+    return place if isinstance(place, str) else None
+
+
+def drop_marks(place: str) -> MakeEdits:
+    """Return a change that leaves out the cache marks of all blocks in such a place."""
+
+    def drop(sent: Sent, path: Path) -> Edits:
+        marked = [at for pattern in _MARKS for at in expand(pattern, sent.tree) if _find_place(sent, at[:-1]) == place]
+        losses = tuple((format_path(at), LossKind.DROPPED) for at in marked)
+        return Edits(tuple((at, None) for at in marked), losses=losses)
+
+    return drop
+
+
+def _find_place(sent: Sent, block: Path) -> object:
+    if block[0] != "messages":
+        return block[0]
+    value = get_value(sent.tree, block)
+    return value.get("type") if isinstance(value, dict) else None
+
+
 def mark_last_block(sent: Sent, path: Path) -> Edits:
     """Move the setting to cache the whole request onto the last block of the last message."""
     mark = sent.tree.get("cache_control")
@@ -203,6 +249,23 @@ def _may_be_marked(block: object) -> bool:
     if not isinstance(block, dict) or block.get("type") in ("thinking", "redacted_thinking"):
         return False
     return bool(block.get("text", True)) and "cache_control" not in block
+
+
+def add_placeholders(sent: Sent, path: Path) -> Edits:
+    """Give the first call of each message the documented signature that stands for none, where it has none."""
+    calls = [(number, _find_call(turn)) for number, turn in enumerate(sent.turns)]
+    found = tuple(("contents", number, "parts", index, "thoughtSignature") for number, index in calls if index >= 0)
+    values = tuple((at, Put(_encode(NO_SIGNATURE))) for at in found)
+    return Edits(values, losses=tuple((format_path(at), LossKind.APPROXIMATED) for at in found))
+
+
+def _find_call(turn: Turn) -> int:
+    """Return the index of a message's first call, if that has no signature, else -1."""
+    parts = turn.get("parts")
+    for index, part in enumerate(parts if isinstance(parts, list) else []):
+        if find_key(part, "functionCall") is not None:
+            return index if find_key(part, "thoughtSignature") is None else -1
+    return -1
 
 
 # Messages
@@ -244,7 +307,8 @@ def add_reasoning(sent: Sent, path: Path) -> Edits:
 def tag_later_system(sent: Sent, path: Path) -> Edits:
     """Send later instructions as tagged text at the end of the user's message before them.
 
-    They keep their position: at the front of the prompt, a new one would invalidate all caches.
+    They keep their position: at the front of the prompt, a new one would invalidate all caches. Several messages of
+    instructions that stand there already are one.
     """
     return _rewrite(sent, _move_instructions)
 
@@ -275,9 +339,7 @@ def _rewrite(sent: Sent, change: Callable[[Turns], None]) -> Edits:
 
 
 def has_later_system(sent: Sent) -> bool:
-    turns = sent.turns
-    first = next((number for number, turn in enumerate(turns) if turn.get("role") not in _INSTRUCTIONS), len(turns))
-    return any(turn.get("role") in _INSTRUCTIONS for turn in turns[first:])
+    return any(turn.get("role") in _INSTRUCTIONS for turn in sent.turns[1:])
 
 
 def _move_instructions(turns: Turns) -> None:
@@ -288,6 +350,7 @@ def _move_instructions(turns: Turns) -> None:
             before = number
             continue
         if before is None:
+            _join_leading(turns, number)
             continue
         text = f"<system>\n{_join_text(turn)}\n</system>"
         holder = turns[before]
@@ -297,6 +360,17 @@ def _move_instructions(turns: Turns) -> None:
         else:
             turns[number] = {"role": "user", "content": text}
             before = number
+
+
+def _join_leading(turns: Turns, number: int) -> None:
+    """Append leading instructions to the first message: templates take a second one for a later one."""
+    first, turn = turns[0], turns[number]
+    assert first is not None
+    assert turn is not None
+    joined = None if number == 0 else _append_text(first, _join_text(turn))
+    if joined is not None:
+        role = first["role"] if first["role"] == turn["role"] else "system"
+        turns[0], turns[number] = {**joined, "role": role}, None
 
 
 def _move_after_results(turns: Turns) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from msgspec import Struct
 
@@ -10,6 +11,7 @@ from dragoman.translate.framing.error_text import find_error_object
 HOLE = "\0"  # in place of quoted text that is not a bare path
 PATH = r"[\w.\[\]-]{1,256}"
 MAX_TEXT = 20_000
+MAX_VIOLATIONS = 100
 _QUOTED = re.compile(r"""("[^"]*+"|`[^`]*+`|(?<!\w)'[^']*+'(?!\w))""")
 _BARE = re.compile(PATH)
 # llama.cpp's: where a chat template has raised an exception, with a line of the template.
@@ -28,6 +30,7 @@ class Complaint(Struct, frozen=True):
     code: str = ""
     param: str = ""  # the path of a field, where the vendor names it apart from the message
     extras: tuple[str, ...] = ()  # paths of fields that a FastAPI server forbids
+    violations: tuple[str, ...] = ()  # Google's sentences about single fields, with holes
     in_detail: bool = False  # the message is all there is, as `detail`
 
 
@@ -40,7 +43,7 @@ def read_complaint(status: int, body: bytes) -> Complaint:
     if not isinstance(inner, dict):
         inner = found.get("message")
     error: dict[str, object] = inner if isinstance(inner, dict) else found
-    texts = [error.get("message"), error.get("detail"), found.get("error"), found.get("detail")]
+    texts = [error.get(name) for name in ("message", "Message", "detail")] + [found.get("error"), found.get("detail")]
     code, param = error.get("code") or error.get("type"), error.get("param")
     return Complaint(
         status,
@@ -48,6 +51,7 @@ def read_complaint(status: int, body: bytes) -> Complaint:
         str(code) if isinstance(code, str | int) else "",
         param if isinstance(param, str) and _BARE.fullmatch(param) else "",
         tuple(_find_extras(error.get("detail") or found.get("detail"))),
+        tuple(map(make_holes, islice(_find_violations(error.get("details")), MAX_VIOLATIONS))),
         isinstance(found.get("detail"), str) and not {"error", "message"} & found.keys(),
     )
 
@@ -68,6 +72,15 @@ def _unwrap(text: str) -> str:
         text = message.strip()
     raised = _TEMPLATE_ERROR.fullmatch(text)
     return text if raised is None else raised[1]
+
+
+def _find_violations(details: object) -> Iterator[str]:
+    for detail in details if isinstance(details, list) else ():
+        violations = detail.get("fieldViolations") if isinstance(detail, dict) else None
+        for violation in violations if isinstance(violations, list) else ():
+            match violation:
+                case {"field": str(), "description": str(text)}:
+                    yield text
 
 
 def _find_extras(detail: object) -> Iterator[str]:

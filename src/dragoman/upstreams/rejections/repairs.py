@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Profile
+from dragoman.translate.hub.request import Request
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.rejections.changes import apply
 from dragoman.upstreams.rejections.complaint import Complaint, make_holes
@@ -50,12 +51,15 @@ def adapt_profile(profile: Profile, quirks: frozenset[str]) -> Profile:
     return replace(profile, no_tools_in=("chat",)) if NO_CHAT_TOOLS in quirks else profile
 
 
-def apply_rules(sent: Sent, rules: Sequence[Found], ledger: Ledger) -> Sent:
-    """Return the request with what these rules change, in the order of the table; the ledger gets what that costs."""
+def apply_rules(sent: Sent, rules: Sequence[Found], ledger: Ledger, request: Request | None = None) -> Sent:
+    """Return the request with what these rules change, in the order of the table; the ledger gets what that costs.
+
+    `request` is what it was translated from: the ledger has the places where its client wrote what is changed.
+    """
     for found in sorted(rules, key=lambda found: POSITIONS.get(found.rule, len(POSITIONS))):
         edits = make_edits(found, sent)
         if edits:
-            sent = apply(sent, edits, f"this upstream rejects it (rule {found.rule})", ledger)
+            sent = apply(sent, edits, f"this upstream rejects it (rule {found.rule})", ledger, request)
     return sent
 
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from dragoman.translate.framing.jsonedit import Path
 from dragoman.translate.hub.profile import EFFORTS
+from dragoman.translate.protocols.messages.wire import MARKED_PLACES, NO_MARK_ON
 from dragoman.upstreams.rejections import changes
 from dragoman.upstreams.rejections.changes import Edits, MakeEdits
 from dragoman.upstreams.rejections.complaint import HOLE, PATH, Complaint
@@ -102,16 +103,14 @@ def _if_edited(edit: MakeEdits) -> Guard:
 
 def _find_named(sent: Sent, found: re.Match[str]) -> Path | None:
     groups = found.groupdict()
-    inside = groups.get("inside")
-    path = groups["path"]
+    inside, path = groups.get("inside"), groups["path"]
     return sent.find_field(f"{inside}.{path}" if inside else path)
 
 
 def _schema_keyword(sent: Sent, found: re.Match[str]) -> Path | None:
     keyword = found["path"]
-    return (
-        (keyword,) if keyword not in _MEANING and any(keyword in schema for _, schema in sent.find_schemas()) else None
-    )
+    is_used = any(keyword in schema for _, schema in sent.find_schemas())
+    return (keyword,) if is_used and keyword not in _MEANING else None
 
 
 def _has_role(role: str) -> Guard:
@@ -135,6 +134,18 @@ def _has_cache_point(sent: Sent, found: re.Match[str]) -> Path | None:
     return () if any(isinstance(message, dict) and "cachePoint" in message for message in messages) else None
 
 
+def _refuses_mark(place: str) -> Guard:
+    """Return a guard that wants the words to name the mark of a block of this kind: a tool, `system`, or a type."""
+
+    def guard(sent: Sent, found: re.Match[str]) -> Path | None:
+        named = _find_named(sent, found)
+        if named is None or named[-1] != "cache_control" or changes.find_mark_place(sent, found[0]) != place:
+            return None
+        return ()
+
+    return guard
+
+
 def _has_tools(sent: Sent, found: re.Match[str]) -> Path | None:
     return () if sent.tree.get("tools") else None
 
@@ -154,25 +165,38 @@ _VARIANT = (
     r"messages\[\d+\]\.role: unknown variant `{}`, expected <list>(?: at line \d+ column \d+)?"
 )
 
+_EXTRA = _say(
+    r"<field>: Extra inputs are not permitted\.?",
+    r"(?:Malformed input request: )?#(?P<inside>[\w/]{0,256}): extraneous key \[<field>\] is not permitted"
+    r"(?:, please reformat your input and try again)?\.?",
+)
+
 RULES: tuple[Rule, ...] = (
     Rule(
         id="leading_system",
         protocols=CONVERSATIONS,
         statuses=EVEN_500,
-        words=_say(r"system message must be at the beginning\.?"),
+        words=_say(
+            r"(?:Chat template error: )?system message must be at the beginning\.?",
+            r"Unexpected role 'system' after role '(?:user|assistant|tool)'\.?",
+        ),
         guard=_later_system,
         edit=changes.tag_later_system,
-        source="vllm#41114, ollama#17774, Qwen#2244",
+        source="vllm#41114, claude-code#77698, ollama#17774, litellm#26879, Rapid-MLX#1543, swarmauri-sdk#162",
     ),
     Rule(
         id="no_system_role",
         protocols=CONVERSATIONS,
         statuses=EVEN_500,
-        words=_say(_VARIANT.format("system")),
+        words=_say(
+            _VARIANT.format("system"),
+            r"messages: Unexpected role \"system\"\. The Messages API accepts a top-level `system` parameter, not "
+            r"\"system\" as an input message role\.?",
+        ),
         guard=_later_system,
         edit=changes.tag_later_system,
         scope=RuleScope.PROVIDER,
-        source="claude-code#77698",
+        source="Qwen#2244, cursor-claude-connector#3",
     ),
     Rule(
         id="no_betas",
@@ -233,8 +257,8 @@ RULES: tuple[Rule, ...] = (
         id="no_prefill",
         protocols=CONVERSATIONS,
         statuses=EVEN_200,
-        words=_say(
-            r"This model does not support assistant message prefill\. The conversation must end with a user message\.?"
+        words=(
+            r"This model does not support assistant message prefill\. The conversation must end with a user message\.?",
         ),
         guard=_if_edited(changes.end_with_user),
         edit=changes.end_with_user,
@@ -246,7 +270,6 @@ RULES: tuple[Rule, ...] = (
         words=_say(
             _VARIANT.format("developer"),
             r"(?:Unexpected|Invalid) role:? '?developer'?\.?",
-            r"Invalid role: '?developer'?\.?",
         ),
         guard=_has_role("developer"),
         edit=changes.replace_role("developer", "system"),
@@ -298,7 +321,7 @@ RULES: tuple[Rule, ...] = (
         ),
         guard=_whole("max_tokens"),
         edit=changes.rename("max_tokens", "max_completion_tokens"),
-        source="OpenAI's own words for reasoning models",
+        source="gollm#33, opencode#37964, copilot-api#164",
     ),
     Rule(
         id="no_user_after_tool",
@@ -347,14 +370,14 @@ RULES: tuple[Rule, ...] = (
         id="no_custom_tools",
         protocols=OPENAI,
         words=_say(
-            r"tools(?:\[\d+\]|\.\d+)\.type: unknown variant `custom`, expected <list>",
+            r"(?:Failed to deserialize the JSON body into the target type: )?"
+            r"tools(?:\[\d+\]|\.\d+)\.type: unknown variant `custom`, expected <list>(?: at line \d+ column \d+)?",
             r"Invalid value: 'custom'\. Supported values are: 'function'\.?",
-            r"tools(?:\[\d+\]|\.\d+)\.type: (?:Input|Value) should be 'function'\.?",
         ),
         guard=_has_custom_tool,
         quirk="no_custom_tools",
         scope=RuleScope.PROVIDER,
-        source="servers that know functions only",
+        source="copilot-cli#4840",
     ),
     Rule(
         id="short_call_ids",
@@ -363,7 +386,23 @@ RULES: tuple[Rule, ...] = (
         guard=_has_calls,
         quirk="short_call_ids",
         scope=RuleScope.PROVIDER,
-        source="Mistral's own words",
+        source="opencode#1680, gptel#1203, langchain PR24668",
+    ),
+    Rule(
+        id="signature_placeholder",
+        protocols=GEMINI,
+        words=_say(
+            r"Function call is missing a thought_signature in functionCall parts\."
+            r"(?: This is required for tools to work correctly, and missing thought_signature may lead to degraded "
+            r"model performance\.)?"
+            r"(?: Additional data, function call (?:<text>|[\w.:/-]{1,256}) ?, position \d+\.?)?"
+            r"(?: Please refer to https://\S{1,200} for more details\.?)?",
+            r"Unable to submit request because function call <text> in the \d+\. content block is missing a "
+            r"`thought_signature`\.(?: Learn more: https://\S{1,200})?",
+        ),
+        guard=_if_edited(changes.add_placeholders),
+        edit=changes.add_placeholders,
+        source="Antigravity-Manager#139, Antigravity-Manager#3202, 5ire#405, pydantic-ai#3881, gemini-cli#26639",
     ),
     Rule(
         id="schema_keyword",
@@ -391,14 +430,23 @@ RULES: tuple[Rule, ...] = (
         is_free=True,
         source="AWS's words for a member that it does not know",
     ),
+    *(
+        Rule(
+            id=f"{NO_MARK_ON}{place}",
+            protocols=MESSAGES,
+            words=_EXTRA,
+            guard=_refuses_mark(place),
+            edit=changes.drop_marks(place),
+            quirk=f"{NO_MARK_ON}{place}",
+            is_free=True,
+            source="the words of extra_field",
+        )
+        for place in MARKED_PLACES
+    ),
     # For fields that are not known yet: the field that the error names is left out.
     Rule(
         id="extra_field",
-        words=_say(
-            r"<field>: Extra inputs are not permitted\.?",
-            r"(?:Malformed input request: )?#(?P<inside>[\w/]{0,256}): extraneous key \[<field>\] is not permitted"
-            r"(?:, please reformat your input and try again)?\.?",
-        ),
+        words=_EXTRA,
         guard=_find_named,
         edit=changes.drop_field,
         source="claude-code#82549, copilot-api#145, PR261",
@@ -436,10 +484,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="unsupported_parameter",
         words=_say(
-            r"Un(?:supported|known|recognized) parameter: ['\"`]?<field>['\"`]?"
+            r"(?:Validation: )?Un(?:supported|known|recognized) parameter(?:\(s\))?: ['\"`]?<field>['\"`]?"
             r"(?: is not supported with this model)?\.?",
             r"Unrecognized request argument supplied: <field>",
-            r"(?:Validation: )?Un(?:supported|known) parameter\(s\): ['\"`]?<field>['\"`]?",
             r"Model [\w.:/@-]{1,256} does not support parameter <field>\.?",
             r"['\"`]<field>['\"`] is not supported with this model\.?",
         ),
@@ -486,6 +533,7 @@ def find_rules(complaint: Complaint, sent: Sent) -> tuple[Found, ...]:
     """Return the rules that a complaint about this request is an instance of; none if nothing is to be changed."""
     sentences = [(complaint.message, False), *((line, True) for line in _split_list(complaint.message, sent.protocol))]
     sentences += [(f"extra_forbidden: {extra}", False) for extra in complaint.extras]
+    sentences += [(each, True) for each in complaint.violations if sent.protocol == "gemini"]
     if complaint.param and complaint.code in _PARAMETER_CODES:
         sentences.append((f"Unsupported parameter: {complaint.param}", False))
     found = [_match(text.strip(), complaint, sent, of_list=of_list) for text, of_list in sentences]
@@ -496,9 +544,8 @@ def find_rules(complaint: Complaint, sent: Sent) -> tuple[Found, ...]:
 def _split_list(message: str, protocol: str) -> list[str]:
     """Return the sentences of a message that is a vendor's list of them; one that only quotes such a line has none."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    patterns = [
-        words for rule in RULES if rule.is_list and protocol in rule.protocols for words in map(_compile, rule.words)
-    ]
+    lists = [rule for rule in RULES if rule.is_list and protocol in rule.protocols]
+    patterns = [words for rule in lists for words in map(_compile, rule.words)]
     is_list = all(any(words.fullmatch(line) for words in patterns) for line in lines)
     return lines if is_list else []
 

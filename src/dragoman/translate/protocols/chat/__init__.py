@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from dragoman.translate.caching.rendering import find_implicit_life
 from dragoman.translate.framing.fields import read_body_call
 from dragoman.translate.framing.jsonscan import replace_model
 from dragoman.translate.framing.sse import KEEP_ALIVE, SseFramer
@@ -12,6 +13,7 @@ from dragoman.translate.hub.ports import (
     KeyPlaces,
     ListedModel,
     ModelList,
+    PromptReader,
     Protocol,
     ToolLimits,
     Upstream,
@@ -21,6 +23,7 @@ from dragoman.translate.hub.ports import (
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import Document, Part
 from dragoman.translate.protocols.chat import build, decode_whole, encode, encode_whole, errors, parse
+from dragoman.translate.protocols.chat.build_blocks import list_groups
 from dragoman.translate.protocols.chat.wire import NAME
 
 
@@ -38,16 +41,14 @@ def _render_models(models: Sequence[ListedModel], query: Mapping[str, str]) -> b
     return msgspec.json.encode({"object": "list", "data": [model.for_openai() for model in models]})
 
 
-def _render_model(model: ListedModel) -> bytes:
-    return msgspec.json.encode(model.for_openai())
-
-
 PROTOCOL = Protocol(
     name=NAME,
     keys=KeyPlaces(headers=(b"api-key",)),  # as clients of Azure OpenAI send it
     client=Client(
         paths=("/chat/completions",),
         read_call=read_body_call,
+        output_limits=(("max_completion_tokens",), ("max_tokens",)),
+        rate_header=lambda unit, field: f"x-ratelimit-{field}-{unit}",
         parse=parse.parse,
         encoder=encode.make_encoder,
         encode_whole=encode_whole.encode_whole,
@@ -71,6 +72,7 @@ PROTOCOL = Protocol(
         needs_inline=_needs_inline,
         decode_outline=decode_whole.decode_outline,
         accepts=_accepts,
+        prompts=PromptReader(list_groups, find_implicit_life),
     ),
     vendor_headers=VendorHeaders(
         account_choice=(b"openai-organization", b"openai-project"),
@@ -78,5 +80,5 @@ PROTOCOL = Protocol(
         reply_choice=(b"openai-beta", b"openai-organization", b"openai-project"),
     ),
     # OpenAI's list is the default, so no request has to ask for it.
-    models=ModelList(_render_models, _render_model, is_requested=lambda header, query: False),
+    models=ModelList(_render_models, ListedModel.render_for_openai, is_requested=lambda header, query: False),
 )

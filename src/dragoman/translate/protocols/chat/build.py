@@ -194,8 +194,8 @@ def _write_choice(choice: ToolChoice, tools: Sequence[Tool], offered: bool) -> d
 
 def _build_sampling(request: Request, target: Target, effort: object, ledger: Ledger) -> _Wire:
     """Return the sampling settings, which models reject while they think; 1 is the default and no loss."""
-    profile = target.profile
-    sampling: _Wire = {"temperature": request.temperature, "top_p": request.top_p}
+    profile, given = target.profile, request.sampling
+    sampling: _Wire = {"temperature": given.temperature, "top_p": given.top_p}
     thinks = profile.thinking_default if effort is None else effort != "none"
     if profile.sampling and (profile.sampling_while_thinking or not thinks):
         return sampling
@@ -205,19 +205,19 @@ def _build_sampling(request: Request, target: Target, effort: object, ledger: Le
 
 def _build_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
     """Return the settings that all servers take, and record those that Chat does not have."""
-    same_protocol = request.protocol == NAME
-    unsupported: _Wire = {"top_k": request.top_k, "max_tool_calls": request.max_tool_calls}
+    same_protocol, sampling = request.protocol == NAME, request.sampling
+    unsupported: _Wire = {"top_k": sampling.top_k, "max_tool_calls": request.max_tool_calls}
     if not same_protocol:
         unsupported = _record_dropped(request, ledger, unsupported, "Chat has no such setting")
     return unsupported | {
         "max_tokens" if "max_tokens" in target.quirks else "max_completion_tokens": _build_max_tokens(request, ledger),
-        "frequency_penalty": request.frequency_penalty,
-        "presence_penalty": request.presence_penalty,
-        "seed": request.seed,
-        "n": request.n,
+        "frequency_penalty": sampling.frequency_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "seed": sampling.seed,
+        "n": sampling.n,
         "stop": _build_stop(request, target, ledger),
-        "logprobs": True if request.top_logprobs is not None and not same_protocol else request.logprobs,
-        "top_logprobs": request.top_logprobs,
+        "logprobs": True if sampling.top_logprobs is not None and not same_protocol else sampling.logprobs,
+        "top_logprobs": sampling.top_logprobs,
     }
 
 
@@ -232,19 +232,24 @@ def _build_max_tokens(request: Request, ledger: Ledger) -> int | None:
 
 def _build_user(request: Request) -> str | None:
     """Return the end user's id, hashed if it is too long for OpenAI, as Claude Code's is."""
-    if request.user is None or request.protocol in OPENAI_PROTOCOLS or len(request.user) <= _USER_MAX:
-        return request.user
-    return hashlib.sha256(request.user.encode(errors="replace")).hexdigest()
+    if (
+        request.attribution.user is None
+        or request.protocol in OPENAI_PROTOCOLS
+        or len(request.attribution.user) <= _USER_MAX
+    ):
+        return request.attribution.user
+    return hashlib.sha256(request.attribution.user.encode(errors="replace")).hexdigest()
 
 
 def _build_vendor_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
     """Return settings that most other servers ignore, and that those with the quirk `plain` reject."""
+    attribution = request.attribution
     settings: _Wire = {
         "user": _build_user(request),
         "verbosity": request.verbosity,
-        "safety_identifier": request.safety_identifier,
-        "metadata": request.metadata,
-        "service_tier": request.service_tier,
+        "safety_identifier": attribution.safety_identifier,
+        "metadata": attribution.metadata,
+        "service_tier": attribution.service_tier,
     }
     if request.protocol != NAME and "plain" in target.quirks:
         settings = _record_dropped(request, ledger, settings, "this server rejects it")
@@ -268,7 +273,7 @@ def _record_dropped(request: Request, ledger: Ledger, fields: _Wire, why: str) -
 
 
 def _build_stop(request: Request, target: Target, ledger: Ledger) -> list[str] | None:
-    stops = list(request.stop)
+    stops = list(request.sampling.stop)
     if len(stops) > _STOPS_MAX and target.issuer == OPENAI:
         ledger.record_dropped(
             request.pointer("stop"), f"Chat takes {_STOPS_MAX} stop sequences: the others are left out"

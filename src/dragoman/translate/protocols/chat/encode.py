@@ -172,7 +172,7 @@ class Encoder:
         self._losses = LossRecorder(ledger)
         self._head = self._prefix = b""
         # The usage of every chunk but the last is null, if the client wants usage at all.
-        null_usage = b',"usage":null' if context.request.include_usage else b""
+        null_usage = b',"usage":null' if context.request.extras.include_usage else b""
         self._suffix = b',"logprobs":null,"finish_reason":null}]' + null_usage + b"}\n\n"
         self._blocks: dict[int, _OpenBlock] = {}
         self._calls = 0
@@ -285,7 +285,7 @@ class Encoder:
         frames.append(self._prefix + b"{}" + self._suffix.replace(b'"finish_reason":null', finish))
         if not is_last:
             return frames
-        if self._context.request.include_usage and self._usage is not None:
+        if self._context.request.extras.include_usage and self._usage is not None:
             tier = self._usage.service_tier
             named = b"" if tier is None else b',"service_tier":' + _encode(tier)
             frames.append(self._head + b"]" + named + b',"usage":' + _encode(encode_usage(self._usage)) + b"}\n\n")
@@ -297,7 +297,7 @@ class Encoder:
 
 def make_encoder(context: ReplyContext, ledger: Ledger) -> Stage[Event, bytes]:
     """Return the encoder of a reply: of one choice nearly always, else of as many as the request asks for."""
-    count = context.request.n or 1
+    count = context.request.sampling.n or 1
     if count == 1:
         return Encoder(context, ledger)
     id = context.new_id("chatcmpl-")

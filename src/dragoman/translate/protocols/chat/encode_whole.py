@@ -36,7 +36,7 @@ _NO_LOGPROBS = {"content": None, "refusal": None}
 
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
     """Return the whole reply; raises RequestError if it failed, because errors have a status of their own."""
-    answers = [events] if (context.request.n or 1) == 1 else split_answers(events)
+    answers = [events] if (context.request.sampling.n or 1) == 1 else split_answers(events)
     replies = [collect(answer) for answer in answers]
     reply = replies[0]
     body: dict[str, object] = {

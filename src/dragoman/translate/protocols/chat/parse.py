@@ -5,6 +5,7 @@ import msgspec
 from dragoman.translate.framing.fields import BadField, Fields, read_body, unread_fields
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import (
+    Attribution,
     Custom,
     Ext,
     Format,
@@ -14,7 +15,9 @@ from dragoman.translate.hub.request import (
     Json,
     Pick,
     Reasoning,
+    ReplyExtras,
     Request,
+    Sampling,
     Shape,
     Tool,
     ToolChoice,
@@ -32,7 +35,7 @@ _SPELLINGS = {
     "format": "response_format",
     "cache_key": "prompt_cache_key",
 }
-_POINTERS = {field: f"/{_SPELLINGS.get(field, field)}" for field in Request.__struct_fields__}
+_POINTERS = {field: f"/{spelling}" for field, spelling in _SPELLINGS.items()}
 
 # Values that mean the same as leaving the field out.
 _DEFAULTS: dict[str, Json] = {
@@ -41,6 +44,7 @@ _DEFAULTS: dict[str, Json] = {
     "prompt_cache_options/mode": "implicit",
     "prompt_cache_options/ttl": "30m",
 }
+_WITH_USAGE, _WITHOUT_USAGE = ReplyExtras(), ReplyExtras(include_usage=False)
 _WEB_SEARCH = "web_search"
 _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED, "any": Pick.REQUIRED}
 
@@ -58,7 +62,8 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
     stream = body.flag("stream", False)
     include_usage, stream_ext = _read_stream_options(body)
     format, format_ext = _read_format(body)
-    request = Request(
+    cache = body.obj("prompt_cache_options")
+    return Request(
         protocol=NAME,
         model=body.need_text("model"),
         turns=parse_turns(_read_messages(body)),
@@ -66,6 +71,33 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
         tool_choice=_parse_choice(body),
         parallel=body.flag("parallel_tool_calls"),
         max_tokens=_read_max_tokens(body, ledger),
+        sampling=_read_sampling(body),
+        reasoning=_read_reasoning(body),
+        format=format,
+        verbosity=_none_if(body.text("verbosity"), "medium"),
+        cache_key=body.text("prompt_cache_key"),
+        attribution=Attribution(
+            user=body.text("user"),
+            safety_identifier=body.text("safety_identifier"),
+            metadata=_read_metadata(body),
+            service_tier=_none_if(body.text("service_tier"), "auto"),
+        ),
+        stream=stream,
+        extras=_WITH_USAGE if include_usage else _WITHOUT_USAGE,
+        raw=raw,
+        where=_where(body),
+        ext=_find_meaningful(  # last: it depends on what was read
+            unread_fields(body) | stream_ext | format_ext | (_unread_below(cache) if cache is not None else {})
+        ),
+    )
+
+
+def _find_meaningful(ext: Ext) -> Ext:
+    return {key: value for key, value in ext.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
+
+
+def _read_sampling(body: Fields) -> Sampling:
+    return Sampling(
         temperature=body.number("temperature"),
         top_p=body.number("top_p"),
         top_k=body.integer("top_k"),
@@ -76,22 +108,7 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
         n=_read_count(body),
         logprobs=body.flag("logprobs") or None,
         top_logprobs=body.integer("top_logprobs"),
-        reasoning=_read_reasoning(body),
-        format=format,
-        verbosity=_none_if(body.text("verbosity"), "medium"),
-        cache_key=body.text("prompt_cache_key"),
-        user=body.text("user"),
-        safety_identifier=body.text("safety_identifier"),
-        metadata=_read_metadata(body),
-        service_tier=_none_if(body.text("service_tier"), "auto"),
-        stream=stream,
-        include_usage=include_usage,
-        raw=raw,
     )
-    cache = body.obj("prompt_cache_options")
-    ext = unread_fields(body) | stream_ext | format_ext | (_unread_below(cache) if cache is not None else {})
-    meaningful = {key: value for key, value in ext.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
-    return msgspec.structs.replace(request, where=_where(body), ext=meaningful)
 
 
 class _Shape(msgspec.Struct):

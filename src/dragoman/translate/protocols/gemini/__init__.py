@@ -18,6 +18,7 @@ from dragoman.translate.hub.ports import (
     ListedModel,
     Location,
     ModelList,
+    PromptReader,
     Protocol,
     ReplyContext,
     Stage,
@@ -30,7 +31,7 @@ from dragoman.translate.hub.ports import (
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import Document, Image, Part, Request
 from dragoman.translate.hub.server_tools import ServerToolUse
-from dragoman.translate.protocols.gemini import build_count, errors
+from dragoman.translate.protocols.gemini import build_blocks, build_count, errors
 from dragoman.translate.protocols.gemini.wire import (
     CLIENT_HEADERS,
     COUNT,
@@ -131,6 +132,7 @@ def _describe_model(model: ListedModel) -> dict[str, object]:
     limits = {"inputTokenLimit": model.max_input, "outputTokenLimit": model.max_output}
     return {
         "name": f"models/{model.id}",
+        "baseModelId": model.id,
         "version": model.id,
         "displayName": model.name or model.id,
         "supportedGenerationMethods": ["generateContent", "countTokens"],
@@ -161,12 +163,19 @@ def _needs_inline(part: Part) -> bool:
     return isinstance(part, Image | Document)
 
 
+OUTPUT_LIMITS = tuple(  # Google reads both spellings of each name
+    (holder, name)
+    for holder in ("generationConfig", "generation_config")
+    for name in ("maxOutputTokens", "max_output_tokens")
+)
+
 PROTOCOL = Protocol(
     name=NAME,
     client=Client(
         paths=tuple(f"{place}/{{model}}{verb}" for place in PLACES for verb in (GENERATE, STREAM)),
         prefixes=("/publishers/", "/projects/", *(f"{version}/" for version in VERSIONS if version)),
         read_call=_read_call,
+        output_limits=OUTPUT_LIMITS,
         parse=_parse,
         encoder=_make_encoder,
         encode_whole=_encode_whole,
@@ -205,6 +214,7 @@ PROTOCOL = Protocol(
         counting=UpstreamCounting(build_count.locate_count, build_count.wrap_for_count, build_count.read_count),
         continues=True,
         models_query="?pageSize=1000",
+        prompts=PromptReader(build_blocks.list_groups, build_blocks.find_life_s),
     ),
     models=ModelList(
         _render_models,

@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from dragoman.translate.hub.ext import record_foreign_fields, restore
+from dragoman.translate.hub.ext import list_settings, record_foreign_fields, record_unsupported, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import DEFAULT_EFFORT, EFFORTS, Target, effort_for_budget
@@ -25,18 +25,20 @@ _LABEL = re.compile(r"[^a-z0-9_-]")
 _LABEL_MAX = 63
 
 # Fields that Gemini does not have, and the default of each, which is no loss.
-_UNSUPPORTED: dict[str, object] = {
-    "verbosity": "medium",
-    "user": None,
-    "safety_identifier": None,
-    "max_tool_calls": None,
-}
+_UNSUPPORTED = list_settings(
+    {
+        "verbosity": "medium",
+        "attribution.user": None,
+        "attribution.safety_identifier": None,
+        "max_tool_calls": None,
+    }
+)
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     """Return the body for the upstream; raises RequestError for what would change the answer."""
     record_foreign_fields(request, NAME, ledger)
-    _drop_unsupported(request, ledger)
+    record_unsupported(request, _UNSUPPORTED, "Gemini has no such setting", ledger)
     offered = build_tools(request, target, ledger)
     format_fields, format_text = _build_format(request.format, target, offered.has_functions, ledger)
     conversation = build_conversation(request, target, ledger, format_text)
@@ -50,37 +52,31 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     if settings:
         body["generationConfig"] = settings
     body |= _build_account_fields(request, target, ledger)
-    if request.continuation is not None:
-        body["continuationToken"] = request.continuation
+    if request.vendor.continuation is not None:
+        body["continuationToken"] = request.vendor.continuation
     if request.protocol == NAME:
         restore(body, request.ext)
     return msgspec.json.encode(body)
 
 
-def _drop_unsupported(request: Request, ledger: Ledger) -> None:
-    for name, default in _UNSUPPORTED.items():
-        value = getattr(request, name)
-        if value is not None and value != default:
-            ledger.record_dropped(request.pointer(name), "Gemini has no such setting")
-
-
 def _build_account_fields(request: Request, target: Target, ledger: Ledger) -> Wire:
     """Return the fields that concern billing: the tier, and labels where the endpoint takes them."""
     body: Wire = {}
-    if request.service_tier is not None and request.service_tier != "auto":
-        tier, at = TIERS.get(request.service_tier), request.pointer("service_tier")
+    requested, labels = request.attribution.service_tier, request.attribution.metadata
+    if requested is not None and requested != "auto":
+        tier, at = TIERS.get(requested), request.pointer("service_tier")
         if tier is None:
-            ledger.record_dropped(at, f"Gemini has no tier like {request.service_tier!r}")
+            ledger.record_dropped(at, f"Gemini has no tier like {requested!r}")
         else:
             if request.protocol != NAME:
                 ledger.record_approximated(at, "the vendors' tiers differ")
             body["serviceTier"] = tier
-    if request.metadata and request.protocol == NAME:
-        body["labels"] = request.metadata
-    elif request.metadata and VERTEX in target.quirks:
+    if labels and request.protocol == NAME:
+        body["labels"] = labels
+    elif labels and VERTEX in target.quirks:
         ledger.record_approximated(request.pointer("metadata"), "labels have only lower-case letters, digits, _ and -")
-        body["labels"] = {_make_label(key): _make_label(str(value)) for key, value in request.metadata.items()}
-    elif request.metadata:
+        body["labels"] = {_make_label(key): _make_label(str(value)) for key, value in labels.items()}
+    elif labels:
         ledger.record_dropped(request.pointer("metadata"), "the Gemini API has no such setting")
     return body
 
@@ -90,12 +86,13 @@ def _make_label(text: str) -> str:
 
 
 def _build_sampling(request: Request, target: Target, ledger: Ledger) -> Wire:
+    sampling = request.sampling
     settings: Wire = {
         "temperature": _build_temperature(request, ledger),
-        "topP": request.top_p,
-        "topK": request.top_k,
-        "frequencyPenalty": request.frequency_penalty or None,
-        "presencePenalty": request.presence_penalty or None,
+        "topP": sampling.top_p,
+        "topK": sampling.top_k,
+        "frequencyPenalty": sampling.frequency_penalty or None,
+        "presencePenalty": sampling.presence_penalty or None,
         "seed": _build_seed(request, ledger),
         "candidateCount": _build_count(request),
         "maxOutputTokens": _build_max_tokens(request, target, ledger),
@@ -106,7 +103,7 @@ def _build_sampling(request: Request, target: Target, ledger: Ledger) -> Wire:
 
 
 def _build_temperature(request: Request, ledger: Ledger) -> float | None:
-    requested = request.temperature
+    requested = request.sampling.temperature
     if requested is None or requested <= _MAX_TEMPERATURE:
         return requested
     ledger.record_approximated(request.pointer("temperature"), f"Gemini's highest temperature is {_MAX_TEMPERATURE}")
@@ -114,8 +111,8 @@ def _build_temperature(request: Request, ledger: Ledger) -> float | None:
 
 
 def _build_logprobs(request: Request, ledger: Ledger) -> Wire:
-    most = request.top_logprobs
-    if not request.logprobs and most is None:
+    most = request.sampling.top_logprobs
+    if not request.sampling.logprobs and most is None:
         return {}
     if most is not None and most > _LOGPROBS_MAX:
         ledger.record_approximated(request.pointer("top_logprobs"), f"Gemini gives at most {_LOGPROBS_MAX}")
@@ -124,16 +121,18 @@ def _build_logprobs(request: Request, ledger: Ledger) -> Wire:
 
 
 def _build_count(request: Request) -> int | None:
-    if request.n is not None and request.n > MAX_CANDIDATES:
-        raise BadRequest(request.pointer("n"), f"n must be at most {MAX_CANDIDATES}, got {request.n}.")
-    return request.n if request.n != 1 else None
+    count = request.sampling.n
+    if count is not None and count > MAX_CANDIDATES:
+        raise BadRequest(request.pointer("n"), f"n must be at most {MAX_CANDIDATES}, got {count}.")
+    return count if count != 1 else None
 
 
 def _build_seed(request: Request, ledger: Ledger) -> int | None:
-    if request.seed is None or -_INT32_MAX <= request.seed <= _INT32_MAX:
-        return request.seed
+    seed = request.sampling.seed
+    if seed is None or -_INT32_MAX <= seed <= _INT32_MAX:
+        return seed
     ledger.record_approximated(request.pointer("seed"), "Gemini's seeds have 32 bits")
-    return request.seed % _INT32_MAX
+    return seed % _INT32_MAX
 
 
 def _build_max_tokens(request: Request, target: Target, ledger: Ledger) -> int | None:
@@ -147,7 +146,7 @@ def _build_max_tokens(request: Request, target: Target, ledger: Ledger) -> int |
 
 
 def _build_stop(request: Request, ledger: Ledger) -> list[str] | None:
-    stops = list(request.stop)
+    stops = list(request.sampling.stop)
     if len(stops) > _STOPS_MAX:
         ledger.record_dropped(
             request.pointer("stop"), f"Gemini takes {_STOPS_MAX} stop sequences: the others are left out"

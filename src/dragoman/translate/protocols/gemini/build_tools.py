@@ -124,7 +124,7 @@ def _restore_hosted(tool: Hosted, raw: dict[str, object]) -> Wire:
 
 def _build_server(tool: Hosted, protocol: str, ledger: Ledger) -> Wire:
     if tool.server_url is None:
-        raise BadRequest(tool.at, "The MCP server has no address, and Google reaches MCP servers only by theirs.")
+        raise BadRequest(tool.at, "The MCP server has no server_url, and Google reaches MCP servers only by URL.")
     raw = tool.raw if isinstance(tool.raw, dict) else {}
     if protocol == "responses" and raw.get("require_approval", "always") != "never":
         raise BadRequest(

@@ -240,7 +240,7 @@ def _make_separators() -> Iterator[bytes]:
 
 def make_encoder(context: ReplyContext, ledger: Ledger) -> Stage[Event, bytes]:
     """Return the encoder of a reply: of one candidate nearly always, else of as many as the request asks for."""
-    count = context.request.n or 1
+    count = context.request.sampling.n or 1
     if count == 1:
         return Encoder(context, ledger)
     separators, new_id, id = _make_separators(), context.new_id, context.new_id("")
@@ -263,7 +263,7 @@ def is_keep_alive(written: bytes) -> bool:
 
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
     """Return the whole reply; raises RequestError if it failed."""
-    answers = [events] if (context.request.n or 1) == 1 else split_answers(events)
+    answers = [events] if (context.request.sampling.n or 1) == 1 else split_answers(events)
     replies = [collect(answer) for answer in answers]
     candidates = [_encode_candidate(reply, index, context, ledger) for index, reply in enumerate(replies)]
     head = _build_head(replies[0].id, context)

@@ -50,6 +50,7 @@ _NO_ALLOWANCE = re.compile(r"limit: 0\b")
 _RETRY_IN = re.compile(r"retry in (\d+(?:\.\d+)?)\s*(ms|s)\b", re.IGNORECASE)
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
 
+_QUOTA_IDS = {Kind.QUOTA: "UpstreamQuotaPerDay", Kind.SPENT: "GatewayLimitPerDay"}
 _TYPES = "type.googleapis.com/"
 _DOMAIN = "dragoman"
 _TOO_LONG_MESSAGE = "The input exceeds the maximum number of tokens"
@@ -64,6 +65,8 @@ _RENDERED: dict[Kind, tuple[int, str]] = {
     Kind.CONFLICT: (409, "ABORTED"),
     Kind.QUOTA: (429, "RESOURCE_EXHAUSTED"),
     Kind.RATE_LIMITED: (429, "RESOURCE_EXHAUSTED"),
+    Kind.LIMITED: (429, "RESOURCE_EXHAUSTED"),
+    Kind.SPENT: (429, "RESOURCE_EXHAUSTED"),
     Kind.OVERLOADED: (503, "UNAVAILABLE"),
     Kind.BUSY: (503, "UNAVAILABLE"),
     Kind.CONTEXT_TOO_LONG: (400, "INVALID_ARGUMENT"),
@@ -215,8 +218,9 @@ def _build_details(failure: Failure) -> list[Wire]:
     if failure.at:
         violation = {"field": format_parameter(failure.at), "description": failure.message}
         details.append({"@type": f"{_TYPES}google.rpc.BadRequest", "fieldViolations": [violation]})
-    if failure.kind is Kind.QUOTA and failure.retry_after is None:  # Gemini CLI stops retrying if the error names a day
-        violation = {"quotaId": "UpstreamQuotaPerDay", "description": failure.message}
+    quota = _QUOTA_IDS.get(failure.kind)
+    if quota is not None and failure.retry_after is None:  # Gemini CLI stops retrying if the error names a day
+        violation = {"quotaId": quota, "description": failure.message}
         details.append({"@type": f"{_TYPES}google.rpc.QuotaFailure", "violations": [violation]})
     if failure.retry_after is not None:
         wait = {"retryDelay": f"{math.ceil(failure.retry_after)}s"}

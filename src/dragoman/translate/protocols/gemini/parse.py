@@ -12,6 +12,7 @@ from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestErr
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import EVENT_STREAM, CallHead
 from dragoman.translate.hub.request import (
+    Attribution,
     Ext,
     Foreign,
     Format,
@@ -22,6 +23,7 @@ from dragoman.translate.hub.request import (
     Reasoning,
     Request,
     Role,
+    Sampling,
     Shape,
     Switch,
     Text,
@@ -121,6 +123,20 @@ def _parse_request(top: ProtoFields, raw: dict[str, Json], ledger: Ledger) -> Re
         tools=tools,
         tool_choice=choice,
         max_tokens=settings.integer("maxOutputTokens"),
+        sampling=_parse_sampling(settings),
+        reasoning=None if thinking is None else _parse_thinking(thinking),
+        format=format,
+        attribution=Attribution(
+            metadata=labels if isinstance(labels, dict) and labels else None, service_tier=_parse_tier(top)
+        ),
+        where=_find_pointers(top, settings, format),
+        ext={**_parse_modalities(settings, len(top.at) + 1), **unread_fields(top, settings, thinking, config, calling)},
+        raw=raw,
+    )
+
+
+def _parse_sampling(settings: ProtoFields) -> Sampling:
+    return Sampling(
         temperature=settings.number("temperature"),
         top_p=settings.number("topP"),
         top_k=settings.integer("topK"),
@@ -131,13 +147,6 @@ def _parse_request(top: ProtoFields, raw: dict[str, Json], ledger: Ledger) -> Re
         stop=settings.texts("stopSequences"),
         logprobs=settings.flag("responseLogprobs") or None,
         top_logprobs=settings.integer("logprobs"),
-        reasoning=None if thinking is None else _parse_thinking(thinking),
-        format=format,
-        metadata=labels if isinstance(labels, dict) and labels else None,
-        service_tier=_parse_tier(top),
-        where=_find_pointers(top, settings, format),
-        ext={**_parse_modalities(settings, len(top.at) + 1), **unread_fields(top, settings, thinking, config, calling)},
-        raw=raw,
     )
 
 

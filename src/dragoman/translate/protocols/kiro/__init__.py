@@ -1,7 +1,7 @@
 """Kiro, for upstreams only: no client uses it."""
 
-from dragoman.translate.hub.ports import Protocol, ToolLimits, Upstream, locate_at
-from dragoman.translate.protocols.kiro import build, decode, errors
+from dragoman.translate.hub.ports import PromptReader, Protocol, ToolLimits, Upstream, locate_at
+from dragoman.translate.protocols.kiro import build, build_blocks, decode, errors
 from dragoman.translate.protocols.kiro.wire import KiroOptions
 
 PROTOCOL = Protocol(
@@ -19,5 +19,6 @@ PROTOCOL = Protocol(
         needs_inline=build.needs_inline,
         always_streams=True,
         options_type=lambda: KiroOptions,
+        prompts=PromptReader(build_blocks.list_groups, build_blocks.find_life_s),
     ),
 )

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
+from dragoman.translate.caching.client_marks import is_marked
 from dragoman.translate.hub.caching import CacheMode
-from dragoman.translate.hub.ext import record_foreign_fields
+from dragoman.translate.hub.ext import list_settings, record_foreign_fields, record_unsupported
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import Document, Format, Image, Link, Part, Request, Role, Shape, Text
-from dragoman.translate.passes.adapt_turns import split_leading_instructions, tag_later_instructions
+from dragoman.translate.passes.adapt_turns import INSTRUCTION_ROLES, split_leading_instructions, tag_later_instructions
 from dragoman.translate.passes.pair_results import flatten_tools, pair_results
 from dragoman.translate.protocols.kiro.build_thinking import MODE_TAG, NativeFields, ThinkingPlan, plan_thinking
 from dragoman.translate.protocols.kiro.wire import (
@@ -29,28 +32,31 @@ from dragoman.translate.protocols.kiro.wire import (
     read_options,
 )
 
+_MARKING_PROTOCOL = "messages"
 _JSON_ONLY = "Answer with one valid JSON object and nothing else."
 _SCHEMA_ONLY = "Answer with one valid JSON value and nothing else. It must satisfy this JSON Schema:"
 _MAX_TOKENS_FIELDS = ("max_tokens", "max_output_tokens", "max_completion_tokens")
 
 # Fields that Kiro does not have, and the default of each, which is no loss.
-_UNSUPPORTED: dict[str, object] = {
-    "temperature": 1,
-    "top_p": 1,
-    "top_k": None,
-    "frequency_penalty": 0,
-    "presence_penalty": 0,
-    "seed": None,
-    "stop": (),
-    "logprobs": False,
-    "top_logprobs": 0,
-    "verbosity": "medium",
-    "user": None,
-    "safety_identifier": None,
-    "metadata": {},
-    "service_tier": "auto",
-    "max_tool_calls": None,
-}
+_UNSUPPORTED = list_settings(
+    {
+        "sampling.temperature": 1,
+        "sampling.top_p": 1,
+        "sampling.top_k": None,
+        "sampling.frequency_penalty": 0,
+        "sampling.presence_penalty": 0,
+        "sampling.seed": None,
+        "sampling.stop": (),
+        "sampling.logprobs": False,
+        "sampling.top_logprobs": 0,
+        "verbosity": "medium",
+        "attribution.user": None,
+        "attribution.safety_identifier": None,
+        "attribution.metadata": {},
+        "attribution.service_tier": "auto",
+        "max_tool_calls": None,
+    }
+)
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
@@ -74,8 +80,9 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         *_format_sentences(request.format, ledger),
     ]
     history, current = build_turns(turns, "\n\n".join(opening), writer, ledger)
-    if options.cache_points and target.cache.mode is CacheMode.AUTO and NO_CACHE_POINTS not in target.quirks:
-        _add_cache_points([*history, current])
+    if options.cache_points and NO_CACHE_POINTS not in target.quirks:
+        points = _BOTH_POINTS if target.cache.mode is CacheMode.AUTO else _find_client_points(request)
+        _add_cache_points([*history, current], points)
     if offered.tools:
         message = current.user_input_message
         context = message.user_input_message_context or UserContext()
@@ -90,12 +97,28 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     return _check_size(encode_json(payload), options)
 
 
-def _add_cache_points(entries: Sequence[Entry]) -> None:
-    """Mark the first message, which has the instructions, and the newest of the assistant's."""
-    first = next(entry for entry in entries if isinstance(entry, UserEntry))
-    first.user_input_message.cache_point = CachePoint()
+class _CachePoints(Struct, frozen=True):
+    first: bool  # on the first message, which has the instructions
+    newest: bool  # on the newest of the assistant's
+
+
+_BOTH_POINTS = _CachePoints(True, True)
+
+
+def _find_client_points(request: Request) -> _CachePoints:
+    """Return which points stand for the marks of a Messages client; breakpoints of other clients have none."""
+    if request.protocol != _MARKING_PROTOCOL:
+        return _CachePoints(False, False)
+    marked = [turn.role in INSTRUCTION_ROLES for turn in request.turns for part in turn.parts if is_marked(part)]
+    return _CachePoints(True in marked, False in marked or request.cache is not None)
+
+
+def _add_cache_points(entries: Sequence[Entry], points: _CachePoints) -> None:
+    if points.first:
+        first = next(entry for entry in entries if isinstance(entry, UserEntry))
+        first.user_input_message.cache_point = CachePoint()
     newest = next((entry for entry in reversed(entries) if isinstance(entry, AssistantEntry)), None)
-    if newest is not None:
+    if points.newest and newest is not None:
         newest.assistant_response_message.cache_point = CachePoint()
 
 
@@ -109,12 +132,10 @@ def _fit_request(request: Request, options: KiroOptions, ledger: Ledger) -> Requ
 
 
 def _drop_unsupported(request: Request, ledger: Ledger) -> None:
-    if request.n is not None and request.n != 1:
-        raise BadRequest(request.pointer("n"), f"n must be 1, got {request.n}: Kiro returns one answer.")
-    for name, default in _UNSUPPORTED.items():
-        value = getattr(request, name)
-        if value is not None and value != default:
-            ledger.record_dropped(request.pointer(name), "Kiro has no such setting")
+    count = request.sampling.n
+    if count is not None and count != 1:
+        raise BadRequest(request.pointer("n"), f"n must be 1, got {count}: Kiro returns one answer.")
+    record_unsupported(request, _UNSUPPORTED, "Kiro has no such setting", ledger)
 
 
 def _thinking_tags(plan: ThinkingPlan, request: Request) -> list[str]:

@@ -15,6 +15,7 @@ from dragoman.translate.hub.ports import (
     KeyPlaces,
     ListedModel,
     ModelList,
+    PromptReader,
     Protocol,
     TokenCounting,
     ToolLimits,
@@ -22,7 +23,7 @@ from dragoman.translate.hub.ports import (
     VendorHeaders,
     locate_at,
 )
-from dragoman.translate.protocols.messages import build, decode, encode, errors, parse, parse_content
+from dragoman.translate.protocols.messages import build, build_blocks, decode, encode, errors, parse, parse_content
 from dragoman.translate.protocols.messages.wire import ANTHROPIC_VERSION, NAME
 
 
@@ -35,9 +36,13 @@ def _describe_model(model: ListedModel) -> dict[str, object]:
         "id": model.id,
         "type": "model",
         "display_name": model.name or model.id,
+        **({"description": model.description} if model.description else {}),
         "created_at": datetime.fromtimestamp(model.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "lifecycle": "active",
-        "capabilities": None,
+        "line": None,
+        "deprecated_at": None,
+        "retires_at": None,
+        "capabilities": model.capabilities,
         "max_input_tokens": model.max_input,
         "max_tokens": model.max_output,
     }
@@ -74,6 +79,9 @@ PROTOCOL = Protocol(
     client=Client(
         paths=("/messages",),
         read_call=read_body_call,
+        output_limits=(("max_tokens",),),
+        rate_header=lambda unit, field: f"anthropic-ratelimit-{unit}-{field}",
+        rates_reset_at=True,
         parse=parse.parse,
         encoder=encode.Encoder,
         encode_whole=encode.encode_whole,
@@ -111,6 +119,7 @@ PROTOCOL = Protocol(
         request_headers=build.request_headers,
         models_query="?limit=1000",
         caches_at_marks=True,
+        prompts=PromptReader(build_blocks.list_groups, build_blocks.find_life_s, build_blocks.list_marks),
         reads_documents=True,
     ),
     models=ModelList(_render_models, _render_model, is_requested=lambda header, query: _names_version(header)),

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dragoman.translate.hub.ext import record_foreign_fields, restore
+from dragoman.translate.hub.ext import list_settings, record_foreign_fields, record_unsupported, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Profile, Target
@@ -25,15 +25,17 @@ _CHOICES = {"oneOf": "anyOf", "anyOf": "anyOf", "allOf": "allOf"}
 _JSON_ONLY = "Answer with one valid JSON object and nothing else."
 
 # Fields that Messages does not have, and the default of each, which is no loss.
-_UNSUPPORTED: dict[str, object] = {
-    "frequency_penalty": 0,
-    "presence_penalty": 0,
-    "seed": None,
-    "logprobs": False,
-    "top_logprobs": 0,
-    "verbosity": "medium",
-    "metadata": {},
-}
+_UNSUPPORTED = list_settings(
+    {
+        "sampling.frequency_penalty": 0,
+        "sampling.presence_penalty": 0,
+        "sampling.seed": None,
+        "sampling.logprobs": False,
+        "sampling.top_logprobs": 0,
+        "verbosity": "medium",
+        "attribution.metadata": {},
+    }
+)
 
 
 def _clean_schema(schema: object) -> object:
@@ -77,7 +79,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         "tools": offered.tools or None,
         "mcp_servers": offered.servers or None,
         "tool_choice": offered.choice,
-        "thinking": _with_binding(thinking.thinking) if request.drops_unbound else thinking.thinking,
+        "thinking": _with_binding(thinking.thinking) if request.vendor.drops_unbound else thinking.thinking,
         "output_config": _build_output_config(request, thinking, ledger),
         "stop_sequences": _build_stop_sequences(request, ledger) or None,
         **_build_sampling(request, profile, thinking, ledger),
@@ -100,12 +102,10 @@ def _with_binding(thinking: Wire | None) -> Wire:
 
 
 def _drop_unsupported(request: Request, ledger: Ledger) -> None:
-    if request.n is not None and request.n != 1:
-        raise BadRequest(request.pointer("n"), f"n must be 1, got {request.n}: a Messages upstream returns one answer.")
-    for name, default in _UNSUPPORTED.items():
-        value = getattr(request, name)
-        if value is not None and value != default:
-            ledger.record_dropped(request.pointer(name), "Messages has no such setting")
+    count = request.sampling.n
+    if count is not None and count != 1:
+        raise BadRequest(request.pointer("n"), f"n must be 1, got {count}: a Messages upstream returns one answer.")
+    record_unsupported(request, _UNSUPPORTED, "Messages has no such setting", ledger)
 
 
 def _choose_max_tokens(request: Request, profile: Profile, ledger: Ledger) -> int:
@@ -148,18 +148,17 @@ def _clean_format_schema(format: Format) -> object:
 
 
 def _build_stop_sequences(request: Request, ledger: Ledger) -> list[str]:
-    if not request.stop:
-        return []
-    remaining = [stop for stop in request.stop if stop.strip()]
-    if len(remaining) != len(request.stop):
+    stops = request.sampling.stop
+    remaining = [stop for stop in stops if stop.strip()]
+    if len(remaining) != len(stops):
         ledger.record_dropped(request.pointer("stop"), "a stop sequence must hold more than white space")
     return remaining
 
 
 def _build_sampling(request: Request, profile: Profile, thinking: ThinkingPlan, ledger: Ledger) -> Wire:
     """Return the sampling settings, which newer and thinking models reject; 1 is the default and no loss."""
-    temperature = request.temperature
-    wire: Wire = {"temperature": temperature, "top_p": request.top_p, "top_k": request.top_k}
+    sampling, temperature = request.sampling, request.sampling.temperature
+    wire: Wire = {"temperature": temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
     usual: Wire = {"temperature": 1, "top_p": 1, "top_k": None}
     reasons: dict[str, str] = {}
     if not profile.sampling:
@@ -178,18 +177,18 @@ def _build_sampling(request: Request, profile: Profile, thinking: ThinkingPlan, 
 
 def _build_metadata(request: Request, ledger: Ledger) -> Wire | None:
     same_protocol = request.protocol == NAME
-    names = [name for name in ("user", "safety_identifier") if getattr(request, name) is not None]
+    names = [name for name in ("user", "safety_identifier") if getattr(request.attribution, name) is not None]
     for name in names[1:]:
         ledger.record_dropped(request.pointer(name), "Messages has one id for the end user")
     if not names:
         return None
     if not same_protocol:
         ledger.record_approximated(request.pointer(names[0]), "the end user's id is sent in the metadata")
-    return {"user_id": getattr(request, names[0])}
+    return {"user_id": getattr(request.attribution, names[0])}
 
 
 def _choose_service_tier(request: Request, ledger: Ledger) -> str | None:
-    tier = request.service_tier
+    tier = request.attribution.service_tier
     if tier is None or tier == "auto":
         return None
     at = request.pointer("service_tier")
@@ -206,5 +205,5 @@ def request_headers(request: Request) -> tuple[tuple[bytes, bytes], ...]:
     uses_mcp = Hosted in map(type, request.tools) and any(
         type(tool) is Hosted and tool.kind == "mcp" for tool in request.tools
     )
-    betas = [*([MCP_BETA] if uses_mcp else ()), *([BINDING_BETA] if request.drops_unbound else ())]
+    betas = [*([MCP_BETA] if uses_mcp else ()), *([BINDING_BETA] if request.vendor.drops_unbound else ())]
     return ((b"anthropic-beta", b",".join(betas)),) if betas else ()

@@ -1,20 +1,33 @@
 """Encode a translated Messages request with its prompt-cache marks."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain, repeat
 
 import msgspec
 from msgspec import Raw
 
-from dragoman.translate.caching.branches import Chain
+from dragoman.translate.caching.branches import digest_blocks
+from dragoman.translate.caching.lookback import find_window
 from dragoman.translate.caching.placing import MAX_MARKS, RenderedPrompt, place_marks
-from dragoman.translate.hub.caching import FIVE_MINUTES, CacheMode, SentPrompt
+from dragoman.translate.hub.caching import (
+    FIVE_MINUTES,
+    LIFE_S,
+    BlockGroup,
+    BuiltPrompt,
+    CacheMode,
+    MarkedBlocks,
+    SentPrompt,
+)
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import Cache
-from dragoman.translate.protocols.messages.wire import Wire
+from dragoman.translate.protocols.messages.wire import MARKED_PLACES, MARKED_TYPES, NO_MARK_ON, Wire
 
-_MARKABLE = frozenset(("text", "image", "document", "tool_use", "tool_result"))
-_SETTINGS = ("tool_choice", "thinking", "output_config")  # a change of these invalidates the messages
+_MARKABLE = frozenset(MARKED_TYPES)
+_RUNS = frozenset(("tool_use", "tool_result"))
+SETTINGS = ("tool_choice", "thinking", "output_config")  # a change of these invalidates the messages
+HEAD = ("tools", "system")
 _encode = msgspec.json.Encoder().encode
 Marked = Iterable[tuple[Wire, Cache]]
 
@@ -23,48 +36,70 @@ def encode_with_marks(wire: Wire, marked: Marked, target: Target, ledger: Ledger
     """Encode a request; `marked` are the blocks and tools that the client marked."""
     plan = target.cache
     client = {id(block): cache for block, cache in marked}
-    if plan.mode is not CacheMode.AUTO and not client:
+    if plan.mode is not CacheMode.AUTO and not client and plan.memory is None:
         return _encode(wire)
-    blocks = _Blocks(wire)
+    blocks = _Blocks(wire, frozenset(place for place in MARKED_PLACES if NO_MARK_ON + place in target.quirks))
     own = blocks.find_marked(client) if client else {}
     for index in list(own)[:-MAX_MARKS]:
         ledger.record_dropped(own[index].at, f"a request has at most {MAX_MARKS} cache breakpoints")
-    prompt = blocks.make_prompt()
-    marks = place_marks(prompt, dict.fromkeys(own, plan.ttl), plan, target.profile.cache_minimum)
-    plan.take(SentPrompt(prompt.chain, prompt.head_digest))
+    prompt, minimum = blocks.make_prompt(), target.profile.cache_minimum
+    marks = place_marks(prompt, dict.fromkeys(own, plan.ttl), plan, minimum)
+    plan.take(blocks.describe(prompt, marks, minimum))
     return _encode(blocks.write(wire, marks))
 
 
 class _Blocks:
     """The blocks of a request in the vendor's order. Each is encoded once, for its digest and for the body."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._blocks: list[Wire] = []
-        self._groups: list[tuple[str, int, int]] = []  # tools, system or a role, and which blocks are of it
-        self._newest_turn = 0
-        for name in ("tools", "system"):
-            if name in wire:
-                self._add(name, _list_of(wire[name]))
+    def __init__(self, wire: Wire, unmarkable: frozenset[str]) -> None:
+        self._unmarkable = unmarkable  # places where the host refuses marks
+        self._lists = {name: _list_of(wire[name]) for name in HEAD if name in wire}
+        self._messages = _list_of(wire["messages"])
+        self._contents = [_list_of(message["content"]) for message in self._messages]
+        self._tools = len(self._lists.get("tools", ()))
+        self._blocks = list(chain.from_iterable(self._lists.values()))
         self._head = len(self._blocks)
-        self._add("settings", [{name: wire.get(name) for name in _SETTINGS}])
-        for message in _list_of(wire["messages"]):
-            role = str(message["role"])
-            if role == "assistant":
-                self._newest_turn = len(self._blocks)
-            self._add(role, _list_of(message["content"]))
+        self._blocks += ({name: wire.get(name)} for name in SETTINGS)
+        self._blocks += chain.from_iterable(self._contents)
         self._texts = list(map(_encode, self._blocks))
-
-    def _add(self, kind: str, blocks: list[Wire]) -> None:
-        start = len(self._blocks)
-        self._blocks += blocks
-        self._groups.append((kind, start, len(self._blocks)))
+        self._sizes = tuple(map(len, self._texts))
 
     def make_prompt(self) -> RenderedPrompt:
-        texts, chain = self._texts, Chain()
-        for kind, start, end in self._groups:
-            chain.add(kind.encode(), texts[start:end])
-        size = sum(map(len, texts))
-        return RenderedPrompt(len(texts), self._can_mark, self._head, self._newest_turn, size, chain.join())
+        """Return what marks are placed by."""
+        kinds = [*self._lists, *("settings" for _ in SETTINGS), *(str(message["role"]) for message in self._messages)]
+        counts = [*map(len, self._lists.values()), *(1 for _ in SETTINGS), *map(len, self._contents)]
+        newest = max((at for at, kind in enumerate(kinds) if kind == "assistant"), default=0)
+        digests = digest_blocks(self._texts, chain.from_iterable(map(repeat, kinds, counts)))
+        return RenderedPrompt(
+            len(self._texts), self._can_mark, self._head, sum(counts[:newest]), sum(self._sizes), digests
+        )
+
+    def describe(self, prompt: RenderedPrompt, marks: Mapping[int, str], minimum: int) -> BuiltPrompt:
+        """Return what is remembered of the request with these marks, and what is judged before."""
+        ttl = marks[max(marks)] if marks else FIVE_MINUTES  # of several lifetimes, the shortest comes last
+        written = max(marks) + 1 if marks else 0
+        return BuiltPrompt(
+            SentPrompt(prompt.chain, prompt.head_digest, written, LIFE_S[ttl]),
+            self._sizes,
+            self._list_groups,
+            MarkedBlocks(tuple(marks), partial(find_window, self._find_run)),
+            minimum,
+        )
+
+    def _list_groups(self) -> Iterator[BlockGroup]:
+        for name, blocks in self._lists.items():
+            yield BlockGroup(name, f"/{name}", len(blocks))
+        for name in SETTINGS:
+            yield BlockGroup("settings", f"/{name}", 1, is_list=False)
+        for number, content in enumerate(self._contents):
+            yield BlockGroup("messages", f"/messages/{number}/content", len(content))
+
+    def _find_run(self, index: int) -> str | None:
+        """Return what neighbouring blocks have to be to have one position in common; empty: it has none."""
+        if self._head <= index < self._head + len(SETTINGS):
+            return ""
+        kind = self._blocks[index].get("type")
+        return kind if isinstance(kind, str) and kind in _RUNS else None
 
     def find_marked(self, client: Mapping[int, Cache]) -> dict[int, Cache]:
         """Return the marks of the client by the index of their block."""
@@ -76,22 +111,25 @@ class _Blocks:
         for index, ttl in marks.items():
             control = {"type": "ephemeral"} if ttl == FIVE_MINUTES else {"type": "ephemeral", "ttl": ttl}
             encoded[index] = {**self._blocks[index], "cache_control": control}
-        written = dict(wire)
-        messages: list[object] = []
-        for kind, start, end in self._groups:
-            if kind in ("tools", "system") and start < self._head:
-                written[kind] = encoded[start:end]
-            elif kind != "settings":
-                messages.append({"role": kind, "content": encoded[start:end]})
-        written["messages"] = messages
+        written, at = dict(wire), 0
+        for name, blocks in self._lists.items():
+            written[name] = encoded[at : (at := at + len(blocks))]
+        at += len(SETTINGS)
+        written["messages"] = [
+            {"role": message["role"], "content": encoded[at : (at := at + len(content))]}
+            for message, content in zip(self._messages, self._contents, strict=True)
+        ]
         return written
 
     def _can_mark(self, index: int) -> bool:
         block = self._blocks[index]
-        if index < self._head and "text" not in block:  # a tool
-            return "defer_loading" not in block
+        if index < self._tools:
+            return "defer_loading" not in block and "tools" not in self._unmarkable
+        kind = block.get("type")
+        if kind not in _MARKABLE or ("system" if index < self._head else kind) in self._unmarkable:
+            return False
         text = block.get("text", "x")
-        return block.get("type") in _MARKABLE and isinstance(text, str) and bool(text) and not text.isspace()
+        return isinstance(text, str) and bool(text) and not text.isspace()
 
 
 def _list_of(value: object) -> list[Wire]:

@@ -27,6 +27,8 @@ _RENDERED: dict[Kind, tuple[int, str]] = {
     Kind.CONFLICT: (409, "conflict_error"),
     Kind.QUOTA: (402, "billing_error"),
     Kind.RATE_LIMITED: (429, "rate_limit_error"),
+    Kind.LIMITED: (429, "rate_limit_error"),
+    Kind.SPENT: (402, "billing_error"),
     Kind.OVERLOADED: (529, "overloaded_error"),
     Kind.BUSY: (529, "overloaded_error"),
     Kind.CONTEXT_TOO_LONG: (400, "invalid_request_error"),
@@ -55,6 +57,10 @@ _BY_TYPE = {
 }  # not "api_error": compatible servers write it for anything, and the status is more specific
 
 _ANY_CASE = re.IGNORECASE
+_MOST = re.compile(
+    r"(?:maximum|limit|allowed|context (?:length|size|window))\D{0,60}?(?<![\w.-])(\d[\d,]{2,12})", _ANY_CASE
+)
+_COUNT = re.compile(r"(?<![\w.-])\d[\d,]{2,12}")
 _CONTEXT = re.compile(r"prompt is too long|exceeds? (the )?(context|model)|context (length|window|limit)", _ANY_CASE)
 _NO_CREDIT = re.compile(r"credit balance is too low|usage limits?\b.{0,200}\breached", _ANY_CASE)
 _BAD_TOKEN = re.compile(
@@ -118,10 +124,25 @@ def _effective_kind(failure: Failure) -> Kind:
 
 def _build_message(failure: Failure) -> str:
     if failure.kind is Kind.CONTEXT_TOO_LONG and not failure.message.lower().startswith(_TOO_LONG):
-        return f"{_TOO_LONG}: {failure.message}"  # clients compact the conversation when they read this
+        # Clients compact the conversation when they read this, by as much as the numbers say.
+        return f"{_TOO_LONG}: {_compare_tokens(failure.message) or failure.message}"
     if failure.at and failure.at not in failure.message:
         return f"{failure.at.strip('/').replace('/', '.')}: {failure.message}"
     return failure.message
+
+
+def _compare_tokens(message: str) -> str:
+    """Return how long the prompt is and may be, in Anthropic's words; empty if another vendor's do not say both."""
+    limit = _MOST.search(message)
+    if limit is None:
+        return ""
+    most = _read_count(limit[1])
+    longest = max(map(_read_count, _COUNT.findall(message)))
+    return f"{longest} tokens > {most} maximum" if longest > most else ""
+
+
+def _read_count(text: str) -> int:
+    return int(text.replace(",", ""))
 
 
 def read_failure(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:

@@ -9,6 +9,7 @@ from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestErr
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import EFFORTS
 from dragoman.translate.hub.request import (
+    Attribution,
     Ext,
     Format,
     Function,
@@ -18,6 +19,7 @@ from dragoman.translate.hub.request import (
     Reasoning,
     Request,
     Role,
+    Sampling,
     Shape,
     Switch,
     Tool,
@@ -25,6 +27,7 @@ from dragoman.translate.hub.request import (
     ToolFilter,
     Turn,
     UrlSources,
+    VendorTerms,
 )
 from dragoman.translate.protocols.messages.parse_content import parse_cache, parse_content
 from dragoman.translate.protocols.messages.wire import NAME, hosted_name
@@ -58,6 +61,7 @@ _FAMILIES = {
     "code_execution_": "code_execution",
     "tool_search_tool_": "tool_search",
 }
+_NO_TERMS, _COMPACTION = VendorTerms(), VendorTerms(not_a_reply=("compaction", "a compacted context"))
 _FIRST_FILTERING = "20260209"
 _OTHER_FAMILIES = ("web_fetch_", "bash_", "text_editor_", "memory_", "computer_", "browser_", "advisor_", _TOOLSET)
 
@@ -97,16 +101,20 @@ def _parse_request(top: Fields, raw: dict[str, Json], read_max_tokens: Callable[
         tool_choice=choice,
         parallel=parallel,
         max_tokens=max_tokens,
-        temperature=top.number("temperature"),
-        top_p=top.number("top_p"),
-        top_k=top.integer("top_k"),
-        stop=_parse_stop(top),
+        sampling=Sampling(
+            temperature=top.number("temperature"),
+            top_p=top.number("top_p"),
+            top_k=top.integer("top_k"),
+            stop=_parse_stop(top),
+        ),
         reasoning=reasoning,
         format=format,
         cache=cache,
-        user=metadata.text("user_id") if metadata is not None else None,
-        not_a_reply=("compaction", "a compacted context") if top.has("compaction") else None,
-        service_tier="default" if top.text("service_tier") == "standard_only" else None,
+        attribution=Attribution(
+            user=metadata.text("user_id") if metadata is not None else None,
+            service_tier="default" if top.text("service_tier") == "standard_only" else None,
+        ),
+        vendor=_COMPACTION if top.has("compaction") else _NO_TERMS,
         stream=top.flag("stream", False),
         where=_find_pointers(top, format),
         ext={**extras, **_parse_extras(top), **unread_fields(top, output, thinking, metadata, control, format_fields)},

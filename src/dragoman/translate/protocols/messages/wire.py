@@ -55,6 +55,11 @@ Count = int | float | None  # servers written in languages without integers send
 INESSENTIAL_FIELDS = frozenset(("id", "model", "usage", "stop_details", "stop_sequence"))
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
 _ENCODED = "toolu_dgm1-"
+# Where cache marks may stand: on tools, on blocks of the system prompt, on blocks of these types in messages. A quirk,
+# with a place behind it: the host refuses marks there.
+MARKED_TYPES = ("text", "image", "document", "tool_use", "tool_result")
+MARKED_PLACES = ("tools", "system", *MARKED_TYPES)
+NO_MARK_ON = "no_mark_on_"
 Wire = dict[str, object]
 DIRECT_CALLER: Wire = {"type": "direct"}  # the default: the model itself has called, not code that it wrote
 

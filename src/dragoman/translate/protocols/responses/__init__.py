@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from dragoman.translate.caching.rendering import find_implicit_life
 from dragoman.translate.framing.fields import read_body_call
 from dragoman.translate.framing.jsonread import read_input_tokens
 from dragoman.translate.framing.jsonscan import replace_model
@@ -12,6 +13,7 @@ from dragoman.translate.hub.ports import (
     Client,
     ListedModel,
     ModelList,
+    PromptReader,
     Protocol,
     TokenCounting,
     ToolLimits,
@@ -20,6 +22,7 @@ from dragoman.translate.hub.ports import (
     locate_at,
 )
 from dragoman.translate.protocols.responses import build, decode, encode, errors, parse, parse_turns
+from dragoman.translate.protocols.responses.build_blocks import list_groups
 from dragoman.translate.protocols.responses.wire import NAME, ResponsesOptions
 
 
@@ -33,15 +36,13 @@ def _render_models(models: Sequence[ListedModel], query: Mapping[str, str]) -> b
     return msgspec.json.encode(body)
 
 
-def _render_model(model: ListedModel) -> bytes:
-    return msgspec.json.encode(model.for_openai())
-
-
 PROTOCOL = Protocol(
     name=NAME,
     client=Client(
         paths=("/responses",),
         read_call=read_body_call,
+        output_limits=(("max_output_tokens",),),
+        rate_header=lambda unit, field: f"x-ratelimit-{field}-{unit}",
         parse=parse.parse,
         encoder=encode.Encoder,
         encode_whole=encode.encode_whole,
@@ -73,11 +74,14 @@ PROTOCOL = Protocol(
         read_error=errors.read_failure,
         tool_limits=ToolLimits(custom=True, namespaces=True, name_max=64),
         options_type=lambda: ResponsesOptions,
+        prompts=PromptReader(list_groups, find_implicit_life),
     ),
     vendor_headers=VendorHeaders(
         account_choice=(b"openai-organization", b"openai-project", b"chatgpt-account-id"),
         account_name=(b"openai-organization", b"openai-project"),
         reply_choice=(b"openai-beta", b"openai-organization", b"openai-project"),
     ),
-    models=ModelList(_render_models, _render_model, is_requested=lambda header, query: "client_version" in query),
+    models=ModelList(
+        _render_models, ListedModel.render_for_openai, is_requested=lambda header, query: "client_version" in query
+    ),
 )

@@ -79,12 +79,12 @@ class _BodyBuilder:
 
     def _drop_unsupported(self) -> None:
         request = self._request
-        if request.n is not None and request.n > 1:
-            raise BadRequest(
-                request.pointer("n"), f"n must be 1, got {request.n}: a Responses upstream returns one answer."
-            )
+        count = request.sampling.n
+        if count is not None and count > 1:
+            message = f"n must be 1, got {count}: a Responses upstream returns one answer."
+            raise BadRequest(request.pointer("n"), message)
         for name in _UNSUPPORTED:
-            if getattr(request, name) not in (None, ()):
+            if getattr(request.sampling, name) not in (None, ()):
                 self._ledger.record_dropped(request.pointer(name), f"Responses has no {name}")
 
     def _add_conversation(self, wire: Wire) -> None:
@@ -102,7 +102,7 @@ class _BodyBuilder:
         thinks = profile.thinking_default if effort is None else effort != "none"
         allowed = profile.sampling and (profile.sampling_while_thinking or not thinks)
         for name in ("temperature", "top_p"):
-            value = getattr(self._request, name)
+            value = getattr(self._request.sampling, name)
             if value is None:
                 continue
             if allowed:
@@ -110,7 +110,7 @@ class _BodyBuilder:
             elif value != 1:
                 why = f"{self._target.model} takes no {name}{' while it thinks' if profile.sampling else ''}"
                 self._ledger.record_dropped(self._request.pointer(name), why)
-        _set_if_given(wire, "top_logprobs", self._request.top_logprobs)
+        _set_if_given(wire, "top_logprobs", self._request.sampling.top_logprobs)
 
     def _add_max_tokens(self, wire: Wire) -> None:
         requested = self._request.max_tokens
@@ -221,36 +221,36 @@ class _BodyBuilder:
                 return wire
 
     def _add_identity(self, wire: Wire) -> None:
-        request = self._request
+        request, attribution = self._request, self._request.attribution
         key = request.cache_key if self._same_protocol else choose_key(request, self._target)
         _set_if_given(wire, "prompt_cache_key", key)
-        _set_if_given(wire, "safety_identifier", request.safety_identifier)
-        _set_if_given(wire, "metadata", request.metadata)
-        _set_if_given(wire, "service_tier", request.service_tier)
-        if self._from_other_vendor and request.service_tier is not None:
+        _set_if_given(wire, "safety_identifier", attribution.safety_identifier)
+        _set_if_given(wire, "metadata", attribution.metadata)
+        _set_if_given(wire, "service_tier", attribution.service_tier)
+        if self._from_other_vendor and attribution.service_tier is not None:
             self._ledger.record_approximated(request.pointer("service_tier"), "the vendors' tiers differ")
-        if request.user is None:
+        if attribution.user is None:
             return
         if not self._from_messages:
-            wire["user"] = request.user
+            wire["user"] = attribution.user
         else:
             self._ledger.record_approximated(
                 request.pointer("user"), "sent as the safety_identifier, hashed if it is long"
             )
-            long = len(request.user) > _MAX_IDENTIFIER
-            named = hashlib.sha256(request.user.encode()).hexdigest() if long else request.user
+            long = len(attribution.user) > _MAX_IDENTIFIER
+            named = hashlib.sha256(attribution.user.encode()).hexdigest() if long else attribution.user
             wire.setdefault("safety_identifier", named)
 
     def _build_include(self) -> list[Json]:
         request = self._request
         include: list[Json] = []
         portable = bool(self._target.profile.efforts)  # models that do not reason reject it
-        is_requested = request.encrypted_reasoning if self._same_protocol else portable
-        if is_requested or (request.kept and portable):
+        is_requested = request.extras.encrypted_reasoning if self._same_protocol else portable
+        if is_requested or (request.extras.kept and portable):
             include.append(ENCRYPTED)
-        if request.logprobs:
+        if request.sampling.logprobs:
             include.append(LOGPROBS)
-        if request.search_sources:
+        if request.extras.search_sources:
             include.append(SOURCES)
         if self._same_protocol:
             include += [value for key, value in request.ext.items() if key.startswith("include/")]

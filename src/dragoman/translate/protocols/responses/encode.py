@@ -312,7 +312,7 @@ class Encoder:
             return self._begin_server_tool(block, hosted)
         item = restore_item(hosted)
         if item is None:
-            item = encode_hosted_item(hosted, self._context.new_id, sources=self._context.request.search_sources)
+            item = encode_hosted_item(hosted, self._context.new_id, sources=self._context.request.extras.search_sources)
             if item is None:
                 self._open[block] = None
                 self._ledger.record_dropped(f"/content/{block}", f"Responses has no item like {hosted.kind!r}")
@@ -339,14 +339,14 @@ class Encoder:
     def _end_server_tool(self, block: int, outcome: ToolOutcome) -> Bytes:
         item = self._open[block]
         assert isinstance(item, HostedItem)
-        item.item = end_server_item(item.item, outcome, sources=self._context.request.search_sources)
+        item.item = end_server_item(item.item, outcome, sources=self._context.request.extras.search_sources)
         self._seal_outcome(block, item, outcome)
         return () if item.item["status"] == "failed" else self._encode_steps(item, ("completed",))
 
     def _seal_outcome(self, block: int, item: HostedItem, outcome: ToolOutcome) -> None:
         """Keep what the tool returned for later turns, in the store or with a client that keeps opaque values."""
         state = self._context.state
-        if not (state is not None and state.holds) and not self._context.request.encrypted_reasoning:
+        if not (state is not None and state.holds) and not self._context.request.extras.encrypted_reasoning:
             return  # Responses shows a search by its query and sources; later turns note what they lack
         sealed = seal_outcome(item.block, outcome)
         self._sealed_bytes += len(sealed)

@@ -51,6 +51,7 @@ _KIND_BY_WORD = OPENAI_WORDS | {  # the vendor's code, else its type
 _RENDERED = OPENAI_ERRORS | {
     Kind.FORBIDDEN: (403, "permission_error", "permission_denied"),
     Kind.CONFLICT: (409, "conflict_error", "conflict"),
+    Kind.SPENT: (429, "insufficient_quota", "insufficient_quota"),  # Codex repeats a request that gets 402
     Kind.OVERLOADED: (503, "server_error", "server_is_overloaded"),
     Kind.BUSY: (503, "server_error", "server_is_overloaded"),
     Kind.UPSTREAM: (502, "server_error", "server_error"),
@@ -64,6 +65,8 @@ _STREAM_CODE = {
     Kind.CONTEXT_TOO_LONG: "context_length_exceeded",
     Kind.QUOTA: "insufficient_quota",
     Kind.RATE_LIMITED: "rate_limit_exceeded",
+    Kind.LIMITED: "rate_limit_exceeded",
+    Kind.SPENT: "insufficient_quota",
     Kind.BAD_REQUEST: "invalid_prompt",
     Kind.REFUSED: "invalid_prompt",
 }

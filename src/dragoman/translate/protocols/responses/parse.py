@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec.structs import replace
-
 from dragoman.translate.framing.fields import BadField, Fields, read_body, unread_fields
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import (
+    Attribution,
     Custom,
     Ext,
     Format,
@@ -17,7 +16,9 @@ from dragoman.translate.hub.request import (
     Json,
     Pick,
     Reasoning,
+    ReplyExtras,
     Request,
+    Sampling,
     Shape,
     Tool,
     ToolChoice,
@@ -90,10 +91,10 @@ def parse_with_items(raw: dict[str, Json], items: Sequence[Json], *, kept: bool,
     for resolved in ("previous_response_id", "conversation", "background"):
         fields.raw(resolved)
     _refuse_state(fields, "prompt")
-    return replace(_parse_request(fields, whole, ledger), kept=kept)
+    return _parse_request(fields, whole, ledger, kept=kept)
 
 
-def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
+def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger, *, kept: bool = False) -> Request:
     ext: Ext = {}
     conversation = Conversation(ledger, ext)
     conversation.read(fields)
@@ -122,20 +123,23 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Requ
         tool_choice=_parse_choice(fields),
         parallel=False if fields.flag("parallel_tool_calls") is False else None,
         max_tokens=_parse_max_tokens(fields, prewarm),
-        temperature=fields.number("temperature"),
-        top_p=fields.number("top_p"),
-        logprobs=True if LOGPROBS in included else None,
-        top_logprobs=fields.integer("top_logprobs") or None,
+        sampling=Sampling(
+            temperature=fields.number("temperature"),
+            top_p=fields.number("top_p"),
+            logprobs=True if LOGPROBS in included else None,
+            top_logprobs=fields.integer("top_logprobs") or None,
+        ),
         reasoning=_parse_reasoning(reasoning) if reasoning else None,
-        encrypted_reasoning=ENCRYPTED in included,
-        search_sources=SOURCES in included,
+        extras=ReplyExtras(encrypted_reasoning=ENCRYPTED in included, kept=kept, search_sources=SOURCES in included),
         format=_parse_format(text) if text else None,
         verbosity=None if verbosity == "medium" else verbosity,
         cache_key=fields.text("prompt_cache_key"),
-        user=fields.text("user"),
-        safety_identifier=fields.text("safety_identifier"),
-        metadata=_parse_metadata(fields),
-        service_tier=None if tier == "auto" else tier,
+        attribution=Attribution(
+            user=fields.text("user"),
+            safety_identifier=fields.text("safety_identifier"),
+            metadata=_parse_metadata(fields),
+            service_tier=None if tier == "auto" else tier,
+        ),
         max_tool_calls=fields.integer("max_tool_calls"),
         stream=fields.flag("stream", False),
         where=where,

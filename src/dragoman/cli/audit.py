@@ -1,0 +1,95 @@
+"""`dragoman audit`: show who changed what, and check that the log is whole."""
+
+import asyncio
+import os
+import sys
+import time
+from datetime import datetime
+
+import click
+import msgspec
+
+from dragoman.cli.durations import parse_duration
+from dragoman.cli.screen import fit, print_note, remove_control, show_json, show_table
+from dragoman.cli.settings import config_option, json_option, read_settings, url_option
+from dragoman.config.settings import Config
+from dragoman.operate.audit import AuditEntry, open_audit
+from dragoman.operate.gateway.running_gateway import find_gateway
+from dragoman.store.audit import AuditCheck, AuditFilter
+
+HEADINGS = ("TIME", "WHO", "FROM", "WHAT", "ON", "DETAIL")
+MAX_DETAIL = 60
+
+
+@click.group("audit", invoke_without_command=True)
+@click.option(
+    "--since", metavar="TIME", callback=parse_duration, help="How far back, such as 24h or 7d. [default: all]"
+)
+@click.option("--actor", default="", metavar="ID", help="Only what this key did; local: commands on the store itself.")
+@click.option("--action", default="", metavar="ACTION", help="Only keys, keys.create, limits, teams, config and so on.")
+@click.option("--subject", default="", metavar="TEXT", help="Only what was done to this.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many, the newest first."
+)
+@url_option
+@config_option
+@json_option
+@click.pass_context
+def command(
+    context: click.Context,
+    since: int | None,
+    actor: str,
+    action: str,
+    subject: str,
+    limit: int,
+    url: str | None,
+    config_file: str | None,
+    as_json: bool,
+) -> None:
+    """Show who changed what, the newest first."""
+    if context.invoked_subcommand is not None:
+        return
+    since_ms = 0 if since is None else int((time.time() - since) * 1000)
+    fits = AuditFilter(since_ms, actor, action, subject)
+    found = asyncio.run(_list(read_settings(config_file), url, fits, limit))
+    if as_json:
+        show_json(found)
+    elif found:
+        show_table(HEADINGS, [_format_row(entry) for entry in found])
+    else:
+        print_note("Nothing was changed in this time.")
+
+
+@command.command("verify")
+@url_option
+@config_option
+@json_option
+def verify(url: str | None, config_file: str | None, as_json: bool) -> None:
+    """Check that no row was changed or removed; the exit code is 1 if one was."""
+    check = asyncio.run(_verify(read_settings(config_file), url))
+    if as_json:
+        show_json(check)
+    elif check.broken is None:
+        click.echo(f"The audit log is whole: {check.rows} rows.")
+    else:
+        click.echo(f"The audit log is broken: row {check.broken} was changed or removed.")
+    sys.exit(0 if check.broken is None else 1)
+
+
+async def _list(config: Config, url: str | None, fits: AuditFilter, limit: int) -> list[AuditEntry]:
+    root = await find_gateway(config, os.environ, url)
+    async with open_audit(config, root, named=url is not None) as audit:
+        return await audit.list(fits, limit)
+
+
+async def _verify(config: Config, url: str | None) -> AuditCheck:
+    root = await find_gateway(config, os.environ, url)
+    async with open_audit(config, root, named=url is not None) as audit:
+        return await audit.verify()
+
+
+def _format_row(entry: AuditEntry) -> tuple[str, ...]:
+    moment = datetime.fromisoformat(entry.time).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    detail = "" if entry.detail is None else msgspec.json.encode(entry.detail).decode()
+    texts = (entry.actor, entry.address or "–", entry.action, entry.subject, fit(detail, MAX_DETAIL) or "–")
+    return (moment, *map(remove_control, texts))

@@ -1,0 +1,180 @@
+"""`dragoman teams`: create, change, list and remove teams."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import click
+import msgspec
+
+from dragoman.cli.limits import read_changes, split_words
+from dragoman.cli.screen import print_note, remove_control, show_json, show_table
+from dragoman.cli.settings import config_option, json_option, read_settings, url_option
+from dragoman.config.limits import LimitValues
+from dragoman.config.settings import Config
+from dragoman.operate import NotFound
+from dragoman.operate.gateway.running_gateway import find_gateway
+from dragoman.operate.limit_access import Changes, TeamAccess, merge_values, open_team_access
+from dragoman.operate.teams import NewTeam, TeamDescription, TeamFields
+
+HEADINGS = ("TEAM", "MEMBERS", "KEYS", "LIMITS", "EACH USER", "SET IN")
+F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
+
+
+def team_options(function: F) -> F:
+    """Add the options of what is set for a team; each says nothing if it is absent."""
+    each = "A limit of each user that has none of its own. Repeatable."
+    for option in (
+        click.option("--members", metavar="USERS", help="Its members, a list with commas."),
+        click.option("--models", metavar="GLOBS", help="The models that its keys may use, a list with commas."),
+        click.option("--providers", metavar="GLOBS", help="The providers that its keys may use, a list with commas."),
+        click.option(
+            "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit of all together. Repeatable."
+        ),
+        click.option("--each-user", multiple=True, metavar="NAME=VALUE", help=each),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group("teams")
+def command() -> None:
+    """Create, change, list and remove teams."""
+
+
+@command.command("create")
+@click.argument("name")
+@team_options
+@url_option
+@config_option
+@json_option
+def create(name: str, url: str | None, config_file: str | None, as_json: bool, **given: object) -> None:
+    """Create a team. Keys get into it by their users, or with `dragoman keys set KEY --team TEAM`."""
+    new = msgspec.convert({"name": name} | _read_fields(given, None), NewTeam)
+    _show(asyncio.run(_with_teams(read_settings(config_file), url, lambda teams: teams.create(new))), as_json)
+
+
+@command.command("set")
+@click.argument("name")
+@click.option("--add-member", multiple=True, metavar="USER", help="Add a member. Repeatable.")
+@click.option("--remove-member", multiple=True, metavar="USER", help="Remove a member. Repeatable.")
+@team_options
+@url_option
+@config_option
+@json_option
+def change(
+    name: str,
+    add_member: tuple[str, ...],
+    remove_member: tuple[str, ...],
+    url: str | None,
+    config_file: str | None,
+    as_json: bool,
+    **given: object,
+) -> None:
+    """Change what is set for a team. An empty value sets an option back; a limit of `none` is removed."""
+
+    async def change_in(teams: TeamAccess) -> TeamDescription:
+        old = await _find(teams, name)
+        fields = _read_fields(given, old)
+        if add_member or remove_member:
+            members = fields.get("members", old.members)
+            kept = [one for one in (*_words(members), *add_member) if one not in remove_member]
+            fields["members"] = list(dict.fromkeys(kept))
+        if not fields:
+            raise click.UsageError("Nothing to change: name an option.")
+        return await teams.change(name, msgspec.convert(fields, TeamFields))
+
+    _show(asyncio.run(_with_teams(read_settings(config_file), url, change_in)), as_json)
+
+
+@command.command("list")
+@url_option
+@config_option
+@json_option
+def list_teams(url: str | None, config_file: str | None, as_json: bool) -> None:
+    """List all teams, with their members and limits."""
+    found = asyncio.run(_with_teams(read_settings(config_file), url, lambda teams: teams.list()))
+    if as_json:
+        show_json(found)
+    elif found:
+        show_table(HEADINGS, [_format_row(team) for team in found], HEADINGS[2:3])
+    else:
+        print_note("There are no teams yet. `dragoman teams create NAME` makes one.")
+
+
+@command.command("show")
+@click.argument("name")
+@url_option
+@config_option
+@json_option
+def show(name: str, url: str | None, config_file: str | None, as_json: bool) -> None:
+    """Show what is set for a team."""
+    _show(asyncio.run(_with_teams(read_settings(config_file), url, lambda teams: _find(teams, name))), as_json)
+
+
+@command.command("remove")
+@click.argument("name")
+@url_option
+@config_option
+@json_option
+def remove(name: str, url: str | None, config_file: str | None, as_json: bool) -> None:
+    """Remove a team that has no keys, with its limits."""
+    removed = asyncio.run(_with_teams(read_settings(config_file), url, lambda teams: teams.remove(name)))
+    if as_json:
+        show_json(removed)
+    else:
+        click.echo(f'Team "{removed.name}" is removed.')
+
+
+async def _with_teams(config: Config, url: str | None, use: Callable[[TeamAccess], Awaitable[T]]) -> T:
+    root = await find_gateway(config, os.environ, url)
+    async with open_team_access(config, root, named=url is not None) as teams:
+        return await use(teams)
+
+
+async def _find(teams: TeamAccess, name: str) -> TeamDescription:
+    found = next((team for team in await teams.list() if team.name == name), None)
+    if found is None:
+        raise NotFound(f'There is no team "{name}". `dragoman teams list` shows all.')
+    return found
+
+
+def _read_fields(given: Mapping[str, object], old: TeamDescription | None) -> dict[str, object]:
+    """Return the options that were given, as the admin API takes them."""
+    fields: dict[str, object] = {}
+    for name in ("members", "models", "providers"):
+        if given.get(name) is not None:
+            fields[name] = split_words(str(given[name]))
+    for name in ("limits", "each_user"):
+        if given.get(name):
+            before: Changes = {} if old is None else getattr(old, name)
+            fields[name] = _list_values(merge_values(before, read_changes(given[name])))
+    return fields
+
+
+def _list_values(values: LimitValues) -> dict[str, object]:
+    every = ((name, getattr(values, name)) for name in values.__struct_fields__)
+    return {name: value for name, value in every if value is not None}
+
+
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else ()
+
+
+def _show(team: TeamDescription, as_json: bool) -> None:
+    if as_json:
+        show_json(team)
+    else:
+        show_table(HEADINGS, [_format_row(team)], HEADINGS[2:3])
+
+
+def _format_row(team: TeamDescription) -> tuple[str, ...]:
+    members = ", ".join(map(remove_control, team.members)) or "–"
+    limits, each = _format_limits(team.limits), _format_limits(team.each_user)
+    return remove_control(team.name), members, str(team.keys), limits, each, team.origin
+
+
+def _format_limits(limits: Mapping[str, int | float]) -> str:
+    return ", ".join(f"{name}={value:g}" for name, value in limits.items()) or "–"

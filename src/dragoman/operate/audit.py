@@ -1,0 +1,93 @@
+"""The audit log for commands: of the running gateway, or of the configured store."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Protocol
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from dragoman.config.settings import Config
+from dragoman.operate.admin_access import open_admin
+from dragoman.operate.gateway.running_gateway import GatewayClient
+from dragoman.store import Store
+from dragoman.store.audit import AuditCheck, AuditFilter, AuditRow
+from dragoman.tenancy.keys import Keyring
+
+PATH = "/api/v1/audit"
+LATEST = 2**62
+AT_ONCE = 1000  # rows
+
+
+class AuditEntry(Struct, frozen=True):
+    """What was done, by which key and from where. `previous` is the hash of the entry before."""
+
+    number: int
+    time: str
+    actor: str
+    address: str
+    action: str
+    subject: str
+    detail: dict[str, object] | None
+    previous: str
+
+
+class AuditPage(Struct, frozen=True):
+    audit: list[AuditEntry]
+    next: str | None
+
+
+class AuditAccess(Protocol):
+    async def list(self, fits: AuditFilter, limit: int) -> list[AuditEntry]: ...
+    async def verify(self) -> AuditCheck: ...
+
+
+class StoredAudit(Struct, frozen=True):
+    store: Store
+
+    async def list(self, fits: AuditFilter, limit: int) -> list[AuditEntry]:
+        rows = await self.store.list_audit_rows(LATEST, limit, fits)
+        return [describe_row(row) for row in rows]
+
+    async def verify(self) -> AuditCheck:
+        return await self.store.verify_audit()
+
+
+class RemoteAudit(Struct, frozen=True):
+    gateway: GatewayClient
+
+    async def list(self, fits: AuditFilter, limit: int) -> list[AuditEntry]:
+        filters = {name: str(value) for name, value in asdict(fits).items() if value}
+        found: list[AuditEntry] = []
+        page = AuditPage([], next="")
+        while page.next is not None and len(found) < limit:
+            query = filters | ({"cursor": page.next} if page.next else {})
+            path = f"{PATH}?{urlencode(query)}" if query else PATH
+            page = msgspec.json.decode(await self.gateway.get(path), type=AuditPage)
+            found += page.audit
+        return found[:limit]
+
+    async def verify(self) -> AuditCheck:
+        return msgspec.json.decode(await self.gateway.get(f"{PATH}/verify"), type=AuditCheck)
+
+
+@asynccontextmanager
+async def open_audit(config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[AuditAccess]:
+    async with open_admin(config, root, f"{PATH}?limit=1", named=named) as admin:
+        yield StoredAudit(admin.store) if isinstance(admin, Keyring) else RemoteAudit(admin)
+
+
+def describe_row(row: AuditRow) -> AuditEntry:
+    return AuditEntry(
+        number=row.number,
+        time=datetime.fromtimestamp(row.time_ms / 1000, UTC).isoformat("T", "milliseconds"),
+        actor=row.actor,
+        address=row.address,
+        action=row.action,
+        subject=row.subject,
+        detail=msgspec.json.decode(row.detail) if row.detail else None,
+        previous=row.previous.hex(),
+    )

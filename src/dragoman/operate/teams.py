@@ -1,0 +1,194 @@
+"""Teams: their members, the models that they may use, and their limits."""
+
+import time
+from typing import Annotated, Literal, TypeVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
+from msgspec.structs import replace
+
+from dragoman.config.limit_sections import find_name_problem
+from dragoman.config.limits import NO_LIMITS, Limits, LimitValues, to_values
+from dragoman.config.problems import suggest
+from dragoman.operate import Conflict, InvalidArgument, NotFound, VersionMismatch
+from dragoman.operate.key_fields import Globs, check_values
+from dragoman.store import Store
+from dragoman.store.audit import AuditRow
+from dragoman.store.limit_tables import EACH_USER, TEAM, TeamInUse, TeamLimits, TeamRow, TeamTaken
+from dragoman.tenancy.policies import Policies, Team
+
+MAX_MEMBERS = 10_000
+Members = Annotated[tuple[str, ...], Meta(max_length=MAX_MEMBERS)]
+T = TypeVar("T")
+
+
+class TeamFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What can be set for a team. null sets a field back; a field that is not there stays as it is."""
+
+    members: Members | UnsetType | None = UNSET
+    models: Globs | UnsetType | None = UNSET  # over the requested name and provider/model
+    providers: Globs | UnsetType | None = UNSET
+    limits: LimitValues | UnsetType | None = UNSET  # of all members together
+    each_user: LimitValues | UnsetType | None = UNSET  # of each member that has none of its own
+
+
+class NewTeam(TeamFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A team to create; only its name is needed."""
+
+    name: str
+
+
+class TeamDescription(Struct, frozen=True, kw_only=True):
+    """A team. The limits are all that are set, those of the file included."""
+
+    name: str
+    members: tuple[str, ...]
+    keys: int  # valid ones
+    limits: dict[str, int | float]
+    each_user: dict[str, int | float]
+    models: tuple[str, ...]
+    providers: tuple[str, ...]
+    origin: Literal["file", "store"]
+    created_at: int | None  # Unix seconds
+    version: int
+
+
+def list_teams(policies: Policies) -> list[TeamDescription]:
+    return [describe_team(policies, team) for team in policies.teams.values()]
+
+
+def find_team(policies: Policies, name: str) -> Team:
+    """Return the team of this name; raises NotFound."""
+    team = policies.teams.get(name)
+    if team is None:
+        advice = suggest(name, list(policies.teams)) or "; `dragoman teams list` shows all"
+        raise NotFound(f'There is no team "{name}"{advice}.')
+    return team
+
+
+def describe_team(policies: Policies, team: Team) -> TeamDescription:
+    row, is_stored = team.row, team.origin == "store"
+    return TeamDescription(
+        name=row.name,
+        members=row.members,
+        keys=sum(policies.find_team(key) == row.name for key in policies.keys),
+        limits=to_values(policies.find_limits(TEAM, row.name)),
+        each_user=to_values(policies.find_limits(EACH_USER, row.name)),
+        models=row.models,
+        providers=row.providers,
+        origin=team.origin,
+        created_at=row.created_at if is_stored else None,
+        version=row.version,
+    )
+
+
+async def create_team(store: Store, policies: Policies, new: NewTeam, audit: AuditRow | None = None) -> None:
+    """Create a team; raises Conflict if its name or a member of it is taken."""
+    problem = find_name_problem(new.name)
+    if problem is not None:
+        raise InvalidArgument(f"name: {problem}", "name")
+    if new.name in policies.teams:
+        raise Conflict(f'There is a team "{new.name}" already. Choose another name, or change that team.')
+    team = _change(TeamRow(new.name, created_at=int(time.time())), new)
+    _check_members(policies, team)
+    try:
+        await store.add_team(team, read_team_limits(policies, new.name, new), audit)
+    except TeamTaken as taken:
+        raise Conflict(str(taken)) from taken
+
+
+async def change_team(
+    store: Store,
+    policies: Policies,
+    name: str,
+    fields: TeamFields,
+    version: int | None = None,
+    audit: AuditRow | None = None,
+) -> None:
+    """Change a team of the store; raises Conflict for one of the file."""
+    old = _find_stored(policies, name, version)
+    team = _change(old, fields)
+    _check_members(policies, team)
+    try:
+        if not await store.change_team(team, read_team_limits(policies, name, fields), audit):
+            raise _changed_meanwhile(name)
+    except TeamTaken as taken:
+        raise Conflict(str(taken)) from taken
+
+
+async def remove_team(
+    store: Store, policies: Policies, name: str, version: int | None = None, audit: AuditRow | None = None
+) -> None:
+    """Remove a team of the store; raises Conflict for one of the file, and for one that has keys."""
+    _find_stored(policies, name, version)
+    user_key = next((key for key in policies.keys if not key.team and policies.find_team(key) == name), None)
+    try:
+        if user_key is not None:
+            raise TeamInUse(user_key.name)
+        if not await store.remove_team(name, version, audit):
+            raise _changed_meanwhile(name)
+    except TeamInUse as used:
+        advice = "move or revoke its keys first"
+        raise Conflict(f'The team "{name}" still has the key "{used}": {advice}.') from used
+
+
+def describe_changes(fields: TeamFields) -> dict[str, object]:
+    """Return the fields that are given."""
+    given: dict[str, object] = to_builtins(fields)
+    return given
+
+
+def read_team_limits(policies: Policies, name: str, fields: TeamFields) -> TeamLimits:
+    """Return the limits that are given; raises InvalidArgument, and Conflict for one that the file sets."""
+    return TeamLimits(
+        _read_limits(policies.find_in_file(TEAM, name), fields.limits, "limits"),
+        _read_limits(policies.find_in_file(EACH_USER, name), fields.each_user, "each_user"),
+    )
+
+
+def _read_limits(in_file: Limits, given: LimitValues | UnsetType | None, field: str) -> Limits | None:
+    if isinstance(given, UnsetType):
+        return None
+    limits = NO_LIMITS if given is None else check_values(given, f"{field}.")
+    taken = [limit for limit, _ in limits.items() if in_file.get(limit) is not None]
+    if taken:
+        raise Conflict(f"{field}.{taken[0]} is set in dragoman.toml: change it there.")
+    return limits
+
+
+def _find_stored(policies: Policies, name: str, version: int | None) -> TeamRow:
+    team = find_team(policies, name)
+    if team.origin == "file":
+        raise Conflict(f'The team "{name}" is set in dragoman.toml: change it there.')
+    if version not in (None, team.row.version):
+        raise _changed_meanwhile(name)
+    return team.row
+
+
+def _changed_meanwhile(name: str) -> VersionMismatch:
+    return VersionMismatch(f'The team "{name}" was changed since you read it.')
+
+
+def _change(old: TeamRow, fields: TeamFields) -> TeamRow:
+    return replace(
+        old,
+        members=_pick(fields.members, old.members) or (),
+        models=_pick(fields.models, old.models) or (),
+        providers=_pick(fields.providers, old.providers) or (),
+    )
+
+
+def _check_members(policies: Policies, team: TeamRow) -> None:
+    """Raise if a member has no proper name, is named twice or is in another team."""
+    for member in team.members:
+        problem = find_name_problem(member)
+        if problem is not None:
+            raise InvalidArgument(f"members: {problem}", "members")
+        other = policies.find_team_of_user(member)
+        if other not in ("", team.name):
+            raise Conflict(f'"{member}" is in the team "{other}" already; a user belongs to one team.')
+    if len(set(team.members)) < len(team.members):
+        raise InvalidArgument("members: a user is named twice.", "members")
+
+
+def _pick(given: T | UnsetType | None, old: T) -> T | None:
+    return old if isinstance(given, UnsetType) else given

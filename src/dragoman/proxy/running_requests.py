@@ -1,0 +1,41 @@
+"""The requests under way in this process, so that an operator can end them."""
+
+import asyncio
+from collections.abc import Collection
+
+from dragoman.net.sink import ReplySink, SinkPhase
+from dragoman.proxy.request_record import RequestRecord
+from dragoman.translate.hub.failure import Failure, Kind, RequestError
+
+ENDED_BY_OPERATOR = Failure(Kind.FORBIDDEN, "The operator of the gateway ended this request.", code="ended_by_operator")
+
+ReplyTask = asyncio.Task[None] | asyncio.Task[object] | None
+
+
+class RunningRequests:
+    """Every request that has a usage row, from its head to its end."""
+
+    def __init__(self) -> None:
+        self._found: dict[RequestRecord, tuple[str, ReplyTask]] = {}  # with their keys
+
+    def begin(self, record: RequestRecord, key: str, sink: ReplySink) -> None:
+        self._found[record] = key, sink.task  # of a sink without one it is that of this moment
+
+    def end(self, record: RequestRecord) -> None:
+        self._found.pop(record, None)
+
+    def cancel_of_keys(self, keys: Collection[str]) -> None:
+        """End the requests of some keys with an error in their clients' protocols."""
+        for key, task in list(self._found.values()) if keys else ():
+            if key in keys and task is not None:
+                task.cancel(ENDED_BY_OPERATOR)
+
+
+def find_cause(fault: BaseException, sink: ReplySink) -> BaseException | None:
+    """Return what a request really failed with: an operator may have ended it. None if its client knows already."""
+    reason = fault.args[0] if isinstance(fault, asyncio.CancelledError) and fault.args else None
+    task = asyncio.current_task()
+    if reason is not ENDED_BY_OPERATOR or sink.reader_gone or task is None:
+        return fault
+    task.uncancel()
+    return None if sink.phase >= SinkPhase.SENT else RequestError(ENDED_BY_OPERATOR)

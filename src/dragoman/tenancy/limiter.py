@@ -1,0 +1,537 @@
+"""Admit requests under limits: each takes what its limits count, waits in line, or is refused; its lease ends with it.
+
+One limiter serves a process. Which limits a request counts in, and in which windows, is decided when it is admitted,
+and stays so. Here are amounts only; what a request costs is computed from prices in another place.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.config.limits import LimitName
+from dragoman.store.meter import (
+    Acknowledged,
+    Admit,
+    Admitted,
+    Change,
+    Correct,
+    Gone,
+    Hold,
+    HoldKind,
+    Meter,
+    Refused,
+    RowsWritten,
+    Settle,
+    Unavailable,
+)
+from dragoman.tenancy.limit_refusals import (
+    describe_backlog,
+    describe_reserved,
+    describe_spent,
+    describe_unreachable,
+    describe_wait,
+)
+from dragoman.tenancy.policies import KeyPolicy, LimitedScope, Policies
+from dragoman.tenancy.reservation import DEFAULT_OUTPUT, MAX_OUTPUT, CostHistory, RequestSize, find_worst_case
+from dragoman.tenancy.waiting_lines import LinesFull, Place, WaitingLines
+from dragoman.tenancy.windows import Window, WindowKind, find_window, name_counter
+from dragoman.translate.hub.failure import Failure, Kind, RequestError
+
+MAX_PENDING_ROWS = 9_000  # of usage that is not stored yet; the writer keeps 10,000
+ASK_AGAIN_S = (0.1, 0.3)  # how often the first of a line asks, if nothing has ended here
+ORDER = (  # in which limits are checked
+    LimitName.REQUESTS_PER_MIN,
+    LimitName.CONCURRENT,
+    LimitName.TOKENS_PER_MIN,
+    LimitName.TOKENS_PER_DAY,
+    LimitName.TOKENS_PER_MONTH,
+    LimitName.TOKENS_PER_TOTAL,
+    LimitName.USD_PER_DAY,
+    LimitName.USD_PER_WEEK,
+    LimitName.USD_PER_MONTH,
+    LimitName.USD_PER_TOTAL,
+    LimitName.CREDITS_PER_MONTH,
+)
+RANKS = {name: rank for rank, name in enumerate(ORDER)}
+KINDS = {LimitName.REQUESTS_PER_MIN: HoldKind.RATE, LimitName.TOKENS_PER_MIN: HoldKind.RATE}
+KINDS |= {LimitName.CONCURRENT: HoldKind.SLOT, LimitName.CREDITS_PER_MONTH: HoldKind.CHECK}
+
+
+class AdmissionTarget(Struct, frozen=True):
+    """Where a request may go; `size` says what it may cost there, None: it has no price."""
+
+    provider: str
+    model: str
+    size: RequestSize | None
+
+    @property
+    def route(self) -> str:
+        return f"{self.provider}/{self.model}"
+
+
+class Demand(Struct, frozen=True, kw_only=True):
+    """What a request needs of its limits."""
+
+    key: str
+    policy: KeyPolicy
+    targets: tuple[AdmissionTarget, ...]  # in order of preference
+    input_tokens: int  # estimated
+    max_tokens: int | None  # of output, where the request or its key says
+
+
+class Used(Struct, frozen=True):
+    """What was used, in whole units."""
+
+    cost_nano: int = 0
+    tokens: int = 0  # fresh input and output
+    credits_nano: int = 0
+
+
+class LimitPart(Struct, frozen=True):
+    """One limit of a scope, and its counter in the window of this moment."""
+
+    scope: LimitedScope
+    name: LimitName
+    limit: int
+    counter: str
+    window: Window | None  # None: of a rate or slots
+    kind: HoldKind
+
+
+class RateLevel(Struct, frozen=True):
+    """What is left of a limit of requests or tokens, and when all of it will be there again."""
+
+    limit: int
+    remaining: int
+    reset_s: float  # from now
+
+
+class RefusedBy(Struct, frozen=True):
+    part: LimitPart
+    hold: Hold
+    result: Refused
+
+
+MakeCharge = Callable[["Lease"], bytes]
+
+
+class SettledWatch(Protocol):
+    """Called with the limits that a request counted in which has ended."""
+
+    def __call__(self, parts: Sequence[LimitPart]) -> None: ...
+
+
+class Lease:
+    """What one admitted request holds."""
+
+    __slots__ = (
+        *("_changed", "_demand", "_is_over", "_is_strict", "_limiter", "_of_providers", "_own", "_provider"),
+        *("id", "rates", "reserved_nano", "targets"),
+    )
+
+    def __init__(self, limiter: "Limiter", demand: Demand, own: tuple[LimitPart, ...], is_strict: bool) -> None:
+        self.id = f"{random.getrandbits(96):024x}"  # has to be unique only
+        self.targets = list(demand.targets)  # that are left
+        self.reserved_nano = 0  # of the dearest target
+        self.rates: dict[str, RateLevel] = {}  # "requests", "tokens": of the tightest scope
+        self._limiter = limiter
+        self._demand = demand
+        self._own = own  # limits of all, team, user and key
+        self._of_providers: dict[str, tuple[LimitPart, ...]] = {}  # those of each provider that was asked
+        self._provider = ""  # whose limits hold something now
+        self._is_strict = is_strict
+        self._is_over = False
+
+    @property
+    def parts(self) -> tuple[LimitPart, ...]:
+        """All limits that it counts in."""
+        found = {part.counter: part for parts in (self._own, *self._of_providers.values()) for part in parts}
+        return tuple(found.values())
+
+    def list_counted(self) -> tuple[LimitPart, ...]:
+        """Return the limits that it counts in if it goes to its first target."""
+        return (*self._own, *self._limiter.list_provider_parts(self.targets[0].provider))
+
+    def list_holds(self, target: AdmissionTarget) -> list[tuple[LimitPart, Hold]]:
+        """Return what it takes if it goes to this target first, in the order of the checks."""
+        limiter = self._limiter
+        self.reserved_nano = max(self._estimate(one) for one in self.targets)
+        of_provider = limiter.list_provider_parts(target.provider)
+        amount = self._estimate(target)
+        holds = [(part, self._hold(part, self.reserved_nano)) for part in self._own]
+        holds += [(part, self._hold(part, amount)) for part in of_provider]
+        holds.sort(key=lambda pair: RANKS[pair[0].name])
+        return holds
+
+    def accept(
+        self, target: AdmissionTarget, holds: list[tuple[LimitPart, Hold]], admitted: Admitted, now: float
+    ) -> None:
+        """Note that everything was taken."""
+        self._provider = target.provider
+        self._of_providers[target.provider] = self._limiter.list_provider_parts(target.provider)
+        self.rates = find_levels(holds, admitted.remaining, now)
+
+    @property
+    def keeps_charge(self) -> bool:
+        """Whether others may have to write its usage row."""
+        return self._limiter.meter.keeps_charges
+
+    def is_of_provider(self, part: LimitPart) -> bool:
+        return not any(part is own for own in self._own)
+
+    def correct(self, used: Used) -> None:
+        """Raise what is reserved to what is known to be used already; never refused."""
+        parts = (*self._own, *self._of_providers.get(self._provider, ()))
+        amounts = {part.counter: _amount_of(part.name, used) for part in parts if part.kind is HoldKind.WINDOW}
+        if amounts and not self._is_over:
+            self._limiter.meter.post(Correct(self.id, amounts))
+
+    async def change_target(self, provider: str, model: str) -> None:
+        """Move what its provider's limits hold to those of another one. Raises RequestError if they refuse."""
+        if provider == self._provider:
+            return
+        limiter = self._limiter
+        before = self._of_providers.get(self._provider, ())
+        after = limiter.list_provider_parts(provider)
+        kept = {part.counter for part in before} & {part.counter for part in after}
+        drops = tuple(part.counter for part in before if part.counter not in kept)
+        target = next((one for one in self.targets if one.route == f"{provider}/{model}"), None)
+        amount = 0 if target is None else self._estimate(target)
+        holds = [(part, self._hold(part, amount)) for part in after if part.counter not in kept]
+        holds.sort(key=lambda pair: RANKS[pair[0].name])
+        if drops or holds:
+            await limiter.change(self, drops, holds)
+        self._of_providers[provider] = after
+        self._provider = provider
+
+    async def reserve_turn(self, input_tokens: int) -> bool:
+        """Reserve the worst case of a further turn, where budgets are strict; return False if there is no room."""
+        if not self._is_strict:
+            return True
+        target = next((one for one in self.targets if one.provider == self._provider), None)
+        if target is None or target.size is None:
+            return True
+        size = replace(target.size, input_tokens=input_tokens)
+        tokens = input_tokens + (MAX_OUTPUT if size.max_tokens is None else size.max_tokens)
+        more = Used(find_worst_case(size), tokens)
+        parts = (*self._own, *self._of_providers.get(self._provider, ()))
+        holds = [
+            (part, Hold(part.counter, part.kind, part.limit, _amount_of(part.name, more), is_strict=True))
+            for part in sorted(parts, key=lambda part: RANKS[part.name])
+            if part.kind is HoldKind.WINDOW
+        ]
+        try:
+            await self._limiter.change(self, (), holds)
+        except RequestError:
+            return False
+        self.reserved_nano += more.cost_nano
+        return True
+
+    def settle(self, used: Used, provider: str, charge: bytes = b"") -> None:
+        """End it with what was really used, all of it at the provider that its row names; further calls do nothing."""
+        if self._is_over:
+            return
+        self._is_over = True
+        amounts: dict[str, int] = {}
+        for part in self._own:
+            _add(amounts, part, used)
+        for name, parts in self._of_providers.items():
+            for part in parts:
+                _add(amounts, part, used if name == provider else NOTHING)
+        self._limiter.end(self, Settle(self.id, amounts, charge))
+
+    def record_cost(self, route: str, cost_nano: int) -> None:
+        """Remember what such a request costs, for the next ones."""
+        self._limiter.history.record(self._demand.key, route, cost_nano)
+
+    def give_up(self) -> None:
+        """Undo an admission whose answer is not known, or that is not needed: nothing is counted."""
+        self._is_over = True
+        amounts = {part.counter: 0 for part in self.list_counted() if part.kind is HoldKind.RATE}
+        self._limiter.meter.post(Settle(self.id, amounts))
+
+    def _estimate(self, target: AdmissionTarget) -> int:
+        if target.size is None:
+            return 0
+        if self._is_strict:
+            return find_worst_case(target.size)
+        return self._limiter.history.estimate(self._demand.key, target.route, target.size)
+
+    def _hold(self, part: LimitPart, cost_nano: int) -> Hold:
+        demand, name, kind = self._demand, part.name, part.kind
+        is_strict = self._is_strict and kind is HoldKind.WINDOW
+        if name.is_usd:
+            amount = cost_nano
+        elif name is LimitName.CREDITS_PER_MONTH:
+            amount = 0
+        elif name in (LimitName.REQUESTS_PER_MIN, LimitName.CONCURRENT):
+            amount = 1
+        else:
+            most = demand.max_tokens
+            output = min(DEFAULT_OUTPUT if most is None else most, DEFAULT_OUTPUT)
+            if is_strict:
+                output = max((_most_output(one) for one in self.targets), default=MAX_OUTPUT) if most is None else most
+            amount = demand.input_tokens + output
+        return Hold(part.counter, kind, part.limit, amount, is_strict)
+
+
+NOTHING = Used()
+
+
+def _most_output(target: AdmissionTarget) -> int:
+    most = None if target.size is None else target.size.max_tokens
+    return MAX_OUTPUT if most is None else most
+
+
+def _amount_of(name: LimitName, used: Used) -> int:
+    if name.is_usd:
+        return used.cost_nano
+    return used.credits_nano if name is LimitName.CREDITS_PER_MONTH else used.tokens
+
+
+def _add(amounts: dict[str, int], part: LimitPart, used: Used) -> None:
+    """Add what a limit counts at the end; requests and slots count at the beginning only."""
+    if part.name in (LimitName.REQUESTS_PER_MIN, LimitName.CONCURRENT):
+        return
+    amounts[part.counter] = amounts.get(part.counter, 0) + _amount_of(part.name, used)
+
+
+class Limiter:
+    """Admits the requests of a process."""
+
+    def __init__(
+        self,
+        meter: Meter,
+        policies: Policies,
+        now: Callable[[], float] = time.time,
+        spread: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self.meter = meter
+        self.policies = policies
+        self.history = CostHistory()
+        self.count_pending: Callable[[], int] = lambda: 0  # rows of usage that are not stored yet
+        self.on_settled: SettledWatch | None = None
+        self._now = now
+        self._spread = spread
+        self._lines = WaitingLines(lambda: spread(*ASK_AGAIN_S))
+        self._windows: dict[WindowKind, tuple[object, Window]] = {}
+        self._parts: dict[str, tuple[LimitedScope, object, tuple[LimitPart, ...], int]] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait in line."""
+        return self._lines.count
+
+    @property
+    def is_strict(self) -> bool:
+        return self.policies.budget == "strict"
+
+    def begin(self, demand: Demand) -> Lease | None:
+        """Return the lease that a request needs; None if no limit counts it."""
+        own = tuple(part for scope in demand.policy.scopes for part in self.list_parts(scope))
+        if not own and not any(self.list_provider_parts(target.provider) for target in demand.targets):
+            return None
+        return Lease(self, demand, own, self.is_strict)
+
+    async def admit(self, lease: Lease, make_charge: MakeCharge) -> bool:
+        """Take all that a request needs, in line if others have reserved it.
+
+        Raises RequestError if a limit refuses it. Returns False if the counters cannot be reached, and `on_outage` is
+        "open": then nothing is counted.
+        """
+        if self.count_pending() > MAX_PENDING_ROWS:
+            raise RequestError(describe_backlog())
+        try:
+            return await self._admit_in_line(lease, make_charge)
+        except _NoAnswer:
+            lease.give_up()
+            if self.policies.on_outage == "open":
+                return False
+            raise RequestError(describe_unreachable()) from None
+        except RequestError:
+            raise
+        except BaseException:  # its client has left; the meter may still admit it
+            lease.give_up()
+            raise
+
+    async def check(self, lease: Lease) -> None:
+        """Raise RequestError as `admit` would, other than for what is reserved; nothing is taken."""
+        try:
+            refused = await self._ask(lease, lambda _: b"", keeps=False)
+        except _NoAnswer:
+            lease.give_up()
+            if self.policies.on_outage == "open":
+                return
+            raise RequestError(describe_unreachable()) from None
+        if refused is not None and not refused.result.waits:
+            raise RequestError(self._describe(refused))
+
+    async def _admit_in_line(self, lease: Lease, make_charge: MakeCharge) -> bool:
+        refused = None
+        counter = self._lines.find(part.counter for part in lease.list_counted())
+        if counter is None:
+            refused = await self._ask(lease, make_charge)
+            if refused is None:
+                return True
+            if not refused.result.waits:
+                raise RequestError(self._describe(refused))
+            counter = refused.part.counter
+        try:
+            async with asyncio.timeout(self.policies.wait_s):
+                return await self._wait_in_line(lease, make_charge, counter)
+        except (TimeoutError, LinesFull):
+            refused = refused or self._find_blocked(lease, counter)
+            raise RequestError(self._describe(refused)) from None
+
+    async def _wait_in_line(self, lease: Lease, make_charge: MakeCharge, counter: str) -> bool:
+        place: Place | None = self._lines.join(counter)
+        try:
+            while True:
+                assert place is not None
+                await place.wait()
+                refused = await self._ask(lease, make_charge)
+                if refused is None:
+                    return True
+                if not refused.result.waits:
+                    failure = self._describe(refused)
+                    if failure.kind is Kind.SPENT and refused.result.spent >= refused.hold.limit:
+                        self._lines.end(refused.part.counter, failure)
+                    raise RequestError(failure)
+                if refused.part.counter != place.counter:
+                    place.leave()
+                    place = None
+                    place = self._lines.join(refused.part.counter)
+        finally:
+            if place is not None:
+                place.leave()
+
+    async def _ask(self, lease: Lease, make_charge: MakeCharge, *, keeps: bool = True) -> RefusedBy | None:
+        """Ask the meter, target by target; return what refused the last one, None if everything was taken."""
+        dropped: RefusedBy | None = None
+        while True:
+            target, now = lease.targets[0], self._now()
+            holds = lease.list_holds(target)
+            admit = Admit(
+                lease=lease.id,
+                process=self.meter.process,
+                holds=tuple(hold for _, hold in holds),
+                scopes=tuple(dict.fromkeys(part.scope.name for part, _ in holds)),
+                began_ms=int(now * 1000),
+                charge=make_charge(lease) if self.meter.keeps_charges else b"",
+            )
+            undo = () if keeps else (Settle(lease.id, {hold.counter: 0 for hold in admit.holds}),)
+            result = (await self.meter.apply((admit, *undo)))[0]
+            match result:
+                case Admitted():
+                    lease.accept(target, holds, result, now)
+                    return None
+                case Refused(hold=place):
+                    part, hold = holds[place]
+                    refused = RefusedBy(part, hold, result)
+                case _:
+                    raise _NoAnswer
+            if lease.is_of_provider(part) and len(lease.targets) > 1:
+                dropped = _choose(dropped, refused)
+                lease.targets.pop(0)
+                continue
+            return _choose(dropped, refused) if lease.is_of_provider(part) and not result.waits else refused
+
+    async def change(self, lease: Lease, drops: tuple[str, ...], holds: list[tuple[LimitPart, Hold]]) -> None:
+        """Give back and take for a running lease. Raises RequestError if a limit refuses."""
+        result = (await self.meter.apply((Change(lease.id, drops, tuple(hold for _, hold in holds)),)))[0]
+        match result:
+            case Refused(hold=place):
+                part, hold = holds[place]
+                raise RequestError(self._describe(RefusedBy(part, hold, result)))
+            case Unavailable() if self.policies.on_outage != "open":
+                raise RequestError(describe_unreachable())
+            case Admitted() | Acknowledged() | Gone() | Unavailable():
+                self._lines.wake(drops)
+
+    def end(self, lease: Lease, settle: Settle) -> None:
+        """Settle a lease, and let those ask who wait for what it held."""
+        self.meter.post(settle)
+        self._lines.wake(settle.amounts)
+        if self.on_settled is not None:
+            self.on_settled(lease.parts)
+
+    def record_written(self, leases: Sequence[str]) -> None:
+        """Note that the usage rows of these leases are stored."""
+        self.meter.post(RowsWritten(tuple(leases)))
+
+    def list_provider_parts(self, provider: str) -> tuple[LimitPart, ...]:
+        scopes = self.policies.find_provider_scopes(provider)
+        return tuple(part for scope in scopes for part in self.list_parts(scope)) if scopes else ()
+
+    def list_parts(self, scope: LimitedScope) -> tuple[LimitPart, ...]:
+        """Return the limits of a scope, with their counters of this moment."""
+        now_ms, zone = self._now() * 1000, self.policies.time_zone
+        known = self._parts.get(scope.name)
+        if known is not None and known[0] is scope and known[1] is zone and now_ms < known[3]:
+            return known[2]
+        parts = tuple(self._make_part(scope, name, limit) for name, limit in scope.limits.items())
+        ends = [part.window.end_ms for part in parts if part.window is not None and part.window.end_ms is not None]
+        if len(self._parts) >= MAX_SCOPES:
+            self._parts.clear()
+        self._parts[scope.name] = (scope, zone, parts, min(ends, default=2**63))
+        return parts
+
+    def _make_part(self, scope: LimitedScope, name: LimitName, limit: int) -> LimitPart:
+        kind = KINDS.get(name, HoldKind.WINDOW)
+        if kind in (HoldKind.RATE, HoldKind.SLOT):
+            return LimitPart(scope, name, limit, f"{scope.name}:{name.value}", None, kind)
+        unit, _, per = name.value.partition("_per_")
+        window = find_window(WindowKind(per), self._now(), self.policies.time_zone)
+        return LimitPart(scope, name, limit, name_counter(scope.name, unit, window), window, kind)
+
+    def _find_blocked(self, lease: Lease, counter: str) -> RefusedBy:
+        """Return what a request waited for that never asked: others stood before it."""
+        part = next(part for part in lease.list_counted() if part.counter == counter)
+        return RefusedBy(part, Hold(counter, part.kind, part.limit, 0), Refused(0, waits=True))
+
+    def _describe(self, refused: RefusedBy) -> Failure:
+        part, hold, result = refused.part, refused.hold, refused.result
+        title, zone = part.scope.title, self.policies.time_zone
+        if result.is_spent or hold.limit == 0:
+            end_ms = None if part.window is None else part.window.end_ms
+            resets_at = None if end_ms is None else end_ms / 1000
+            return describe_spent(part.name, title, hold, result, resets_at, zone)
+        if result.waits:
+            return describe_reserved(part.name, title, hold, result, self._spread)
+        return describe_wait(part.name, title, hold, result)
+
+
+MAX_SCOPES = 10_000  # of which the counters of this moment are kept
+
+
+class _NoAnswer(Exception):
+    """The meter did not answer in time."""
+
+
+def _choose(first: RefusedBy | None, second: RefusedBy) -> RefusedBy:
+    """Return the refusal to report: one after which waiting helps rather than one after which it does not."""
+    return first if first is not None and not first.result.is_spent and second.result.is_spent else second
+
+
+def find_levels(holds: Sequence[tuple[LimitPart, Hold]], remaining: Sequence[int], now: float) -> dict[str, RateLevel]:
+    """Return what is left of requests and of tokens, of the scope that has least of it."""
+    levels: dict[str, RateLevel] = {}
+    for (part, hold), left in zip(holds, remaining, strict=False):
+        unit = part.name.value.partition("_")[0]
+        if unit not in ("requests", "tokens"):
+            continue
+        known = levels.get(unit)
+        if known is None or left < known.remaining:
+            levels[unit] = RateLevel(hold.limit, max(0, left), _reset_s(part, hold, left, now))
+    return levels
+
+
+def _reset_s(part: LimitPart, hold: Hold, left: int, now: float) -> float:
+    if part.window is None:
+        return 60.0 * (hold.limit - left) / hold.limit if hold.limit else 0.0
+    return 0.0 if part.window.end_ms is None else max(0.0, part.window.end_ms / 1000 - now)

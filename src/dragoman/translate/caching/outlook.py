@@ -1,0 +1,102 @@
+"""Estimate what a request can read from the upstream's cache, and why it may read less, before its usage is known.
+
+Pure: from what its session has sent, and what was built.
+"""
+
+from enum import Enum
+from math import inf
+from operator import itemgetter
+
+from msgspec import Struct
+
+from dragoman.translate.caching.branches import DIGEST_BYTES, count_common
+from dragoman.translate.caching.placing import BYTES_PER_TOKEN
+from dragoman.translate.hub.caching import BuiltPrompt, SessionMemory, WrittenPrefix
+
+READ_SHARE = 0.9  # of what could be read: less of it is a miss
+
+
+class Miss(Enum):
+    """Why a request reads less than it could, or can read nothing. The first that fits is the one."""
+
+    FIRST = "first"  # the session is new
+    MODEL = "model"
+    ACCOUNT = "account"
+    EXPIRED = "expired"
+    BELOW_MINIMUM = "below_minimum"
+    NO_MARK = "no_mark"
+    LOOKBACK = "lookback"
+    TOOLS = "tools"  # from here on: where the prompt differs from the earlier one first
+    SYSTEM = "system"
+    SETTINGS = "settings"
+    MESSAGES = "messages"
+    UNKNOWN = "unknown"
+
+
+class CacheOutlook(Struct, frozen=True):
+    """What a request can read from the cache."""
+
+    extends: bool  # it continues a branch that has not expired
+    common: int  # how many of its first blocks it shares with the branch that has most in common, of those not expired
+    share: float  # of its bytes in these blocks
+    path: str  # JSON pointer of the first block that differs; empty: nothing to compare with, or none differs
+    cause: Miss  # why little may be read, should it be so
+
+    def explain(self, read: int, possible: float) -> Miss | None:
+        """Return why fewer tokens were read than possible; None: the request did not miss."""
+        return None if self.extends and read >= READ_SHARE * possible else self.cause
+
+
+_Match = tuple[int, bool, WrittenPrefix]  # blocks in common with a branch, whether they are all that it has
+_by_common = itemgetter(0, 1)
+
+
+def judge_prompt(built: BuiltPrompt, memory: SessionMemory | None, at: float) -> CacheOutlook:
+    """Return what the request that starts at `at` can read. `memory`: as it was asked before; None: it was not."""
+    if memory is None:
+        return CacheOutlook(False, 0, 0.0, "", Miss.UNKNOWN)
+    if not memory.branches:
+        return CacheOutlook(False, 0, 0.0, "", Miss.FIRST if memory.moved is None else Miss(memory.moved.value))
+    matches: list[_Match] = []
+    for branch, written in zip(memory.branches, _list_written(memory), strict=True):
+        common = count_common(built.sent.chain, branch)
+        matches.append((common, common * DIGEST_BYTES == len(branch), written))
+    live = max([match for match in matches if match[2].expires_at >= at], key=_by_common, default=None)
+    best = max(matches, key=_by_common)
+    if live is None or best[0] > live[0]:
+        common = 0 if live is None else live[0]
+        return CacheOutlook(False, common, _measure(built, common), _locate(built, best), Miss.EXPIRED)
+    common, is_extended, _ = live
+    return CacheOutlook(is_extended, common, _measure(built, common), _locate(built, live), _find_cause(built, live))
+
+
+def _find_cause(built: BuiltPrompt, match: _Match) -> Miss:
+    """Return why less than what is in common with a branch may be read."""
+    common, is_extended, prefix = match
+    could_be_cached = common if is_extended else len(built.sizes)
+    if sum(built.sizes[:could_be_cached]) < built.minimum * BYTES_PER_TOKEN:
+        return Miss.BELOW_MINIMUM
+    if built.marked is not None:
+        written = prefix.blocks
+        if not built.marked.marks or not written:
+            return Miss.NO_MARK
+        if common >= written and not built.marked.reach(written):
+            return Miss.LOOKBACK
+    if is_extended:
+        return Miss.UNKNOWN
+    place = built.find_place(common)
+    return Miss.MESSAGES if place is None else Miss(place[0])
+
+
+def _locate(built: BuiltPrompt, match: _Match) -> str:
+    common, is_extended, _ = match
+    place = None if is_extended else built.find_place(common)
+    return "" if place is None else place[1]
+
+
+def _measure(built: BuiltPrompt, blocks: int) -> float:
+    return sum(built.sizes[:blocks]) / (sum(built.sizes) or 1)
+
+
+def _list_written(memory: SessionMemory) -> tuple[WrittenPrefix, ...]:
+    return memory.written or tuple(WrittenPrefix(len(one) // DIGEST_BYTES, inf) for one in memory.branches)

@@ -1,0 +1,153 @@
+"""Divide a request to an upstream into blocks, in the order in which its vendor reads them, without marks."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from dragoman.translate.caching.branches import digest_blocks, digest_head
+from dragoman.translate.caching.outlook import Miss
+from dragoman.translate.framing.jsonread import JSON_ERRORS, decode_or
+from dragoman.translate.hub.caching import BuiltPrompt, RenderedGroup, SentPrompt
+from dragoman.translate.hub.ports import PromptReader
+from dragoman.translate.hub.profile import Profile
+
+MARK_FIELDS = frozenset(("cache_control", "copilot_cache_control", "prompt_cache_breakpoint", "cachePoint"))
+MESSAGES = Miss.MESSAGES.value
+HEAD = ("tools", "system")  # the sections before settings and messages
+BREAKPOINT_LIFE_S = 1800.0  # GPT-5.6 and later
+IMPLICIT_LIFE_S = 600.0  # earlier models of OpenAI, without a retention
+DAY_S = 86_400.0
+_IN_EACH_MARK = b"cache"  # nearly no block has it
+_MARKS = tuple(f'"{name}"'.encode() for name in MARK_FIELDS)
+_DAY = Raw(b'"24h"')
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_raw_list = msgspec.json.Decoder(list[Raw]).decode
+_object = msgspec.json.Decoder(dict[str, Raw])
+Body = Mapping[str, Raw]
+
+
+class _Role(Struct):
+    role: str = ""
+
+
+_role = msgspec.json.Decoder(_Role)
+
+
+def list_blocks(reader: PromptReader, body: bytes) -> list[RenderedGroup]:
+    """Return the groups of a body that have blocks, without marks; none if it cannot be read."""
+    return [strip_group(group) for group in _read_groups(reader, read_fields(body)) if group.blocks]
+
+
+def describe_body(reader: PromptReader, body: bytes, profile: Profile, *, is_marked: bool) -> BuiltPrompt | None:
+    """Describe a request to an upstream that needs no marks; None: it cannot be read. `is_marked`: it may have some."""
+    fields = read_fields(body)
+    groups = list_blocks(reader, body) if is_marked else _read_groups(reader, fields)
+    blocks, kinds, head = list[bytes](), list[str](), 0
+    for group in groups:
+        blocks += group.blocks
+        kinds += [group.kind] * len(group.blocks)
+        if group.section in HEAD:
+            head = len(blocks)
+    if not blocks:
+        return None
+    chain = digest_blocks(blocks, kinds)
+    sent = SentPrompt(chain, digest_head(chain, head), len(blocks), reader.find_life_s(fields, profile))
+    return BuiltPrompt(sent, tuple(map(len, blocks)), groups.__iter__, minimum=profile.cache_minimum)
+
+
+def read_fields(body: bytes) -> Body:
+    """Return the fields of a body; none if it cannot be read."""
+    return decode_or(_object, body, {})
+
+
+def _read_groups(reader: PromptReader, fields: Body) -> list[RenderedGroup]:
+    try:
+        return reader.list_groups(fields)
+    except (*JSON_ERRORS, KeyError):
+        return []
+
+
+def read_object(json: bytes | Raw) -> dict[str, Raw]:
+    return _object.decode(json)
+
+
+def read_list(json: bytes | Raw) -> list[Raw]:
+    return _raw_list(json)
+
+
+def make_list(section: str, body: Body, name: str, place: str = "") -> RenderedGroup:
+    """Return the members of a list of the body."""
+    found = _raw_list(body[name]) if name in body and body[name] != b"null" else []
+    return RenderedGroup(section, section, f"{place}/{name}", list(map(bytes, found)))
+
+
+def make_content(section: str, kind: str, pointer: str, content: bytes | Raw) -> RenderedGroup:
+    """Return the blocks of a content, which is a list or a string."""
+    if bytes(content).lstrip()[:1] == b"[":
+        return RenderedGroup(section, kind, pointer, list(map(bytes, _raw_list(content))))
+    return RenderedGroup(section, kind, pointer, [bytes(content)], is_list=False)
+
+
+def make_messages(pointer: str, messages: bytes | Raw) -> tuple[RenderedGroup, RenderedGroup]:
+    """Return the members of a list of messages; those that instruct the model and come first are its system prompt."""
+    if bytes(messages).lstrip()[:1] != b"[":
+        return RenderedGroup("system", "system", pointer, []), make_content(MESSAGES, MESSAGES, pointer, messages)
+    blocks = list(map(bytes, _raw_list(messages)))
+    leading = 0
+    while leading < len(blocks) and _instructs(blocks[leading]):
+        leading += 1
+    return (
+        RenderedGroup("system", "system", pointer, blocks[:leading]),
+        RenderedGroup(MESSAGES, MESSAGES, pointer, blocks[leading:], offset=leading),
+    )
+
+
+def _instructs(message: bytes) -> bool:
+    return decode_or(_role, message, _Role()).role in ("system", "developer")
+
+
+def make_settings(body: Body, names: tuple[str, ...], place: str = "") -> Sequence[RenderedGroup]:
+    """Return a block for each setting, absent ones included: to appear is a change."""
+    absent = _make_absent(names, place)
+    if body.keys().isdisjoint(names):
+        return absent
+    return [
+        replace(group, blocks=[bytes(body[name])]) if name in body else group
+        for name, group in zip(names, absent, strict=True)
+    ]
+
+
+@lru_cache(maxsize=64)
+def _make_absent(names: tuple[str, ...], place: str) -> tuple[RenderedGroup, ...]:
+    """Return the groups of settings that a body does not have; the names are ours."""
+    return tuple(
+        RenderedGroup("settings", f"settings/{name}", f"{place}/{name}", [b"null"], is_list=False) for name in names
+    )
+
+
+def strip_group(group: RenderedGroup) -> RenderedGroup:
+    return replace(group, blocks=list(map(strip_marks, group.blocks)))
+
+
+def strip_marks(block: bytes) -> bytes:
+    """Return a block without marks; one that has none keeps its bytes."""
+    if _IN_EACH_MARK not in block or not any(mark in block for mark in _MARKS):
+        return block
+    return _encode(strip_value(_decode(block)))
+
+
+def strip_value(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: strip_value(inner) for name, inner in value.items() if name not in MARK_FIELDS}
+    return [strip_value(inner) for inner in value] if isinstance(value, list) else value
+
+
+def find_implicit_life(fields: Body, profile: Profile) -> float:
+    """Return for how long OpenAI keeps what a body writes."""
+    if fields.get("prompt_cache_retention") == _DAY:
+        return DAY_S
+    return BREAKPOINT_LIFE_S if profile.cache_breakpoints else IMPLICIT_LIFE_S

@@ -1,0 +1,96 @@
+"""Bytes that pass without the reasoning of other issuers, which a client has from replies of another upstream.
+
+A conversation that comes back to the upstream of its own protocol then goes on with the bytes that are in the cache.
+"""
+
+from collections.abc import Collection, Iterator
+from functools import partial
+
+import msgspec
+
+from dragoman.translate.framing.jsonedit import EVERY, Change, Path, Put
+from dragoman.translate.framing.jsonread import parse_or
+from dragoman.translate.hub.loss import Ledger, LossKind
+from dragoman.translate.hub.opaque import ENVELOPE_PREFIX, Opaque, decode_envelope, unseal_thoughts
+from dragoman.translate.hub.server_tools import is_sealed_use
+from dragoman.translate.protocols.gemini.wire import NO_SIGNATURE
+from dragoman.upstreams.rejections.changes import Edits, apply
+from dragoman.upstreams.rejections.reasoning import cut_reasoning
+from dragoman.upstreams.rejections.sent import MESSAGES, Sent, expand, find_key, format_path, get_value
+
+_CHAT_REASONING = ("reasoning_details", "reasoning_content", "reasoning")
+OTHER_ISSUER = "reasoning that another vendor issued"
+
+
+def leave_out_foreign(sent: Sent, issuer: str, envelope_start: bytes) -> tuple[Sent, Ledger] | None:
+    """Return bytes that pass without the reasoning of others than this issuer; None if they must be translated.
+
+    That is so if something else is wrapped, or to be opened, or if thinking has to be switched off: Anthropic wants it
+    before the calls whose results are sent. `envelope_start`: how a JSON string begins that is wrapped.
+    """
+    edits, signatures = cut_reasoning(sent, partial(_is_foreign, issuer)), _find_call_signatures(sent, issuer)
+    changed = {path[1] for path, _ in edits.values}
+    if not (edits or signatures) or _wants_thinking(sent, changed):
+        return None
+    beside = [value for number in changed if isinstance(number, int) for value in _cut_beside(sent, number)]
+    beside += [(path, None) for path in signatures]
+    losses = (*edits.losses, *((format_path(path), LossKind.DROPPED) for path in signatures))
+    ledger = Ledger()
+    cut = apply(sent, Edits((*edits.values, *beside), losses=losses), OTHER_ISSUER, ledger)
+    return None if envelope_start in cut.body else (cut, ledger)
+
+
+def _find_call_signatures(sent: Sent, issuer: str) -> list[Path]:
+    """Return where a Chat client keeps what Gemini signed of a call."""
+    if sent.protocol != "chat":
+        return []
+    paths = expand(("messages", EVERY, "tool_calls", EVERY, "extra_content", "google", "thought_signature"), sent.tree)
+    values = [(path[:-2], get_value(sent.tree, path)) for path in paths]
+    return [path for path, value in values if isinstance(value, str) and _is_foreign(issuer, value)]
+
+
+def _is_foreign(issuer: str, value: str) -> bool:
+    """Whether an opaque value is an envelope of ours that holds nothing for this issuer, and no use of a tool."""
+    if value.startswith("{"):  # an entry of Chat's reasoning_details
+        entry = parse_or(value.encode(), dict[str, object], {})
+        value = str(entry.get("data"))
+    if value.startswith(ENVELOPE_PREFIX):
+        return _is_for_others(decode_envelope(value), issuer)
+    thoughts = unseal_thoughts(value)
+    return thoughts is not None and all(_is_for_others(thought.opaque, issuer) for thought in thoughts)
+
+
+def _is_for_others(opaque: Opaque | None, issuer: str) -> bool:
+    return opaque is None or (opaque.issuer != issuer and not is_sealed_use(opaque.payload))
+
+
+def _wants_thinking(sent: Sent, changed: Collection[object]) -> bool:
+    """Whether a Messages upstream that is to think gets results of calls whose thinking is left out."""
+    thinking, turns = sent.tree.get("thinking"), sent.turns
+    if sent.protocol != "messages" or not isinstance(thinking, dict) or thinking.get("type") == "disabled":
+        return False
+    content = turns[-1].get("content") if turns else None
+    has_results = isinstance(content, list) and any(
+        isinstance(block, dict) and block.get("type") == "tool_result" for block in content
+    )
+    replies = [number for number, turn in enumerate(turns) if turn.get("role") == "assistant"]
+    return has_results and bool(replies) and replies[-1] in changed
+
+
+def _cut_beside(sent: Sent, number: int) -> list[tuple[Path, Change]]:
+    """Return what else becomes of a message whose reasoning is left out: the text of the reasoning goes, too."""
+    turn, at = sent.turns[number], (MESSAGES[sent.protocol], number)
+    if sent.protocol == "chat":
+        return [((*at, name), None) for name in _CHAT_REASONING if name in turn]
+    parts = turn.get("parts")
+    return list(_cut_thoughts(parts, (*at, "parts"))) if isinstance(parts, list) else []
+
+
+def _cut_thoughts(parts: list[object], at: Path) -> Iterator[tuple[Path, Change]]:
+    """Cut the thoughts that Gemini's clients show, and give the first call the signature that stands for none."""
+    for number, part in enumerate(parts):
+        if isinstance(part, dict) and part.get("thought") is True:
+            yield (*at, number), None
+    first = next((number for number, part in enumerate(parts) if find_key(part, "functionCall") is not None), None)
+    if first is not None and find_key(parts[first], "thoughtSignature") is None:
+        yield (*at, first, "thoughtSignature"), Put(msgspec.json.encode(NO_SIGNATURE))
