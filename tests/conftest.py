@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
     from postgres import Postgres
+    from valkey_server import ValkeyServer
 
 # How long an example takes depends on what else the machine does, so there is no deadline. The run that decides about
 # a change tries the same examples each time; other runs try new ones.
@@ -161,6 +162,22 @@ def postgres() -> "Iterator[Postgres]":
     server = Postgres()
     yield server
     server.remove()
+
+
+@pytest.fixture(scope="session")
+def valkey_process() -> "Iterator[ValkeyServer]":
+    from valkey_server import ValkeyServer
+
+    server = ValkeyServer()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def valkey(valkey_process: "ValkeyServer") -> "ValkeyServer":
+    """A server that knows nothing."""
+    valkey_process.restore()
+    return valkey_process
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from dragoman.net.client import OutgoingRequest
 from dragoman.translate.hub.events import CallBlock, Event, Reply, collect
 from dragoman.translate.hub.loss import Ledger
@@ -15,10 +13,11 @@ from dragoman.translate.protocols.echo import PROTOCOL
 from dragoman.translate.stages.guard import Guard
 from dragoman.upstreams.echo.provider import Echo, EchoResponse
 from laws import run
+from request_fields import set_fields
 
 
 def make_request(*parts: Part, **fields: object) -> Request:
-    return replace(Request(protocol="chat", model="echo", turns=(Turn(Role.USER, parts),)), **fields)
+    return set_fields(Request(protocol="chat", model="echo", turns=(Turn(Role.USER, parts),)), **fields)
 
 
 def read_echo(request: Request) -> Reply:

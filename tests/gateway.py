@@ -5,7 +5,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -36,10 +36,11 @@ class Running:
         environ: Mapping[str, str] | None = None,
         stored: Sequence[str] = (),  # names of client keys to create in a store of its own
         member: GroupMember | None = None,  # of several workers
-        store_url: str = "",  # of that store; empty: a file in the directory
+        store_url: str = "",  # of a store that others have too; empty: a file in the directory
     ) -> None:
-        self._member = member
+        self.member = member
         self._store_url = store_url or f"sqlite:///{directory}/store.db"
+        self._has_store = bool(stored or store_url or member)
         self._toml = toml
         self._stored = stored
         self.keys: dict[str, str] = {}  # the stored keys by name
@@ -57,13 +58,12 @@ class Running:
         problems: list[BaseException] = []
 
         async def start() -> None:
-            has_store = self._stored or self._member is not None
-            self._store = await open_store(self._store_url) if has_store else None
+            self._store = await open_store(self._store_url) if self._has_store else None
             keyring = Keyring(self._store, Secret(KEY))
             for name in self._stored:
                 self.keys[name] = (await keyring.create(name)).secret.reveal()
             self.app = App(
-                config, keyring, self._environ, self._store, observers=[self.outcomes.append], member=self._member
+                config, keyring, self._environ, self._store, observers=[self.outcomes.append], member=self.member
             )
             self.app.settings = AppSettings(read, lambda: Stamp(None), Stamp(None))
             await self.app.start()
@@ -195,6 +195,21 @@ def running_workers(
         first = Running(toml, directory, environ, stored, members[0])
         with first, Running(toml, directory, environ, (), members[1]) as other:
             yield first, other
+
+
+@contextmanager
+def running_replicas(
+    toml: str, directory: Path, store_url: str, shared_url: str = "", count: int = 2
+) -> Iterator[list[Running]]:
+    """Run gateways with the same configuration on one database, and on one Valkey if it is given."""
+    toml += f'\n[store]\nurl = "{store_url}"\n' + (f'shared = "{shared_url}"\n' if shared_url else "")
+    with ExitStack() as stack:
+        gateways = []
+        for number in range(count):
+            folder = directory / f"replica-{number}"
+            folder.mkdir()
+            gateways.append(stack.enter_context(Running(toml, folder, store_url=store_url)))
+        yield gateways
 
 
 def provider_section(protocol: str, url: str, name: str = "up") -> str:

@@ -22,9 +22,13 @@ URL_PASSWORD = "sk-fake-p%40ss%2Fword"
 
 
 class Postgres:
-    """One server. It refuses to run as root, so there it runs as another user."""
+    """One server. It refuses to run as root, so there it runs as another user.
 
-    def __init__(self) -> None:
+    `host` is where others than this machine reach it: from network namespaces.
+    """
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
         self._user = UNPRIVILEGED_USER if os.geteuid() == 0 else None
         within = next(place for place in (tempfile.gettempdir(), *PLACES) if _open_to_all(Path(place)))
         self._home = Path(tempfile.mkdtemp(prefix="postgres-", dir=within))
@@ -42,11 +46,19 @@ class Postgres:
             *("initdb", "-D", str(self._home / "data"), "-U", "postgres", "-A", "scram-sha-256"),
             *(f"--pwfile={secret}", "-E", "UTF8", "--locale=C", "--no-sync", "-N"),
         )
+        if host != "127.0.0.1":
+            with (self._home / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all all scram-sha-256\n")
         try:
             self.start()
         except BaseException:
             self.remove()
             raise
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def start(self) -> None:
         assert self._process is None
@@ -54,7 +66,7 @@ class Postgres:
         # to the disk: no test crashes the machine, and after a crash of the server alone every file would be.
         self._process = subprocess.Popen(
             [
-                *(self._bin / "postgres", "-D", self._home / "data", "-h", "127.0.0.1", "-p", str(self.port), "-k", ""),
+                *(self._bin / "postgres", "-D", self._home / "data", "-h", self.host, "-p", str(self.port), "-k", ""),
                 *("-c", "shared_buffers=16MB", "-c", "max_connections=200", "-c", "fsync=off"),
             ],
             stdout=subprocess.DEVNULL,
@@ -94,7 +106,7 @@ class Postgres:
         return self._reused
 
     def url(self, name: str) -> str:
-        return f"postgresql://postgres:{URL_PASSWORD}@127.0.0.1:{self.port}/{name}"
+        return f"postgresql://postgres:{URL_PASSWORD}@{self.host}:{self.port}/{name}"
 
     def freeze(self, database: str) -> list[int]:
         """Stops every process that serves this database, as a machine that hangs would; `thaw` ends it."""

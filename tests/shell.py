@@ -152,6 +152,11 @@ class Served:
     def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._process.kill()
+        self._process.wait(PATIENCE_S)
+
     def end(self, number: signal.Signals = signal.SIGINT) -> int:
         """Stop it; after SIGTERM it accepts connections for another half a second."""
         self.send_signal(number)

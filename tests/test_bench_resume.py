@@ -10,8 +10,9 @@ from bench.resume.replies import SIGNS, add_signs, make_reply, whole_part, witho
 
 
 @pytest.mark.rest
-def test_forty_clients_that_drop_and_resume_have_every_byte_and_each_is_paid_for_once() -> None:
-    rows, problems = asyncio.run(run_clients(40, seed=7))
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_forty_clients_that_drop_and_resume_have_every_byte_and_each_is_paid_for_once(replicas: int) -> None:
+    rows, problems = asyncio.run(run_clients(40, 7, replicas))
     assert problems == []
     assert {(name, row.clients, row.calls, row.wrong) for name, row in rows.items()} == {
         (way.name, 4, 4, 0) for way in WAYS

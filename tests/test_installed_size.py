@@ -8,6 +8,7 @@ from importlib.metadata import Distribution, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 import dragoman
@@ -16,7 +17,6 @@ from dragoman.translate.protocols import PROTOCOLS
 MEGABYTE = 1024 * 1024  # as du counts them
 MOST_MB = 60
 ROOT = Path(__file__).parents[1]
-POSTGRES = "sys.modules['asyncpg'] = None"
 
 
 def runtime_distributions() -> dict[str, Distribution]:
@@ -48,17 +48,29 @@ def test_an_installation_has_no_extra() -> None:
     assert {"asyncpg", "splintr-rs", "zstandard"} & set(runtime_distributions()) == set()
 
 
-def test_postgresql_without_its_driver_says_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "dragoman.toml").write_text('[store]\nurl = "postgresql://someone@127.0.0.1:1/none"\n')
-    code = (
-        f"import sys; {POSTGRES}; sys.argv = ['dragoman', 'keys', 'list']; from dragoman.cli.main import main; main()"
-    )
-    command = [sys.executable, "-c", code]
+@pytest.mark.parametrize(
+    ("setting", "driver", "command"),
+    [
+        ('url = "postgresql://someone@127.0.0.1:1/none"', "asyncpg", "keys list"),
+        ('shared = "valkey://127.0.0.1:1"', "redis", "serve --port 0"),
+    ],
+)
+def test_a_server_without_its_driver_says_what_to_install(
+    tmp_path: Path, setting: str, driver: str, command: str
+) -> None:
+    (tmp_path / "dragoman.toml").write_text(f"[store]\n{setting}\n")
+    arguments = ["dragoman", *command.split()]
+    code = f"import sys; sys.modules['{driver}'] = None; sys.argv = {arguments}; from dragoman.cli.main import main"
     shown = subprocess.run(
-        command, cwd=tmp_path, env={"HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", f"{code}; main()"],
+        cwd=tmp_path,
+        env={"HOME": str(tmp_path), "DRAGOMAN_LOCAL_PORTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert shown.returncode == 1
-    assert "Run: pip install asyncpg" in shown.stderr, shown.stderr
+    assert f"Run: pip install {driver}" in shown.stderr, shown.stderr
 
 
 NOT_LOADED = (  # each costs up to a megabyte, in every gateway
@@ -66,6 +78,7 @@ NOT_LOADED = (  # each costs up to a megabyte, in every gateway
     *(
         "genai_prices",
         "pydantic",
+        "redis",
         "tempfile",
         "tomlkit",
         "dragoman.upstreams.kiro.provider",

@@ -25,6 +25,7 @@ from dragoman.server_tools.readable import decode_text, read_html
 from dragoman.server_tools.tool_results import read_page as read_tool_page
 from dragoman.server_tools.tool_results import read_search
 from dragoman.server_tools.web_fetch import read_page
+from dragoman.translate.caching.rendering import read_list, read_object
 from dragoman.translate.framing.error_text import clean_message, strip_html
 from dragoman.translate.framing.fields import read_call_head
 from dragoman.translate.framing.hostnames import decode_host, encode_host
@@ -54,6 +55,7 @@ from dragoman.translate.hub.server_tools import (
 from dragoman.translate.passes.server_tools import read_arguments
 from dragoman.translate.protocols import PROTOCOLS
 from dragoman.translate.protocols.chat.errors import read_event_error
+from dragoman.translate.protocols.echo.build import read_request as read_echo_request
 from dragoman.translate.protocols.gemini.encode_blocks import read_arguments as read_call_arguments
 from dragoman.translate.protocols.gemini.parse import read_call
 from dragoman.translate.protocols.gemini.parse_fields import read_dialect, read_json_schema
@@ -273,6 +275,14 @@ READERS: dict[str, Reader] = {
         ),
         20_000,
     ),
+    "translate.caching.rendering:read_list": Reader(read_list, repeat("[", "1,", "{},", '"\\\\', start="[", end="1]")),
+    "translate.caching.rendering:read_object": Reader(
+        read_object, {**NESTED, **repeat('"a":{},', '"a":1,', start="{", end='"b":1}')}
+    ),
+    "translate.protocols.echo.build:read_request": Reader(
+        read_echo_request,
+        {**NESTED, **repeat('{"role":"user","parts":[]},', "1,", start='{"turns":[', end='1],"model":"m"}')},
+    ),
     "translate.framing.fields:read_call_head": Reader(lambda body: read_call_head(body, needs_model=False), NESTED),
     "translate.framing.jsonread:decode_or": Reader(lambda body: decode_or(ANY_OBJECT, body, None), NESTED),
     "translate.framing.jsonread:parse_or": Reader(lambda body: parse_or(body, dict[str, object], None), NESTED),
@@ -438,10 +448,19 @@ CONFIGURATION = "the operator's own configuration"
 SHIPPED = "a file of this package"
 CAPTURE = "a capture, which this gateway wrote"
 CREDENTIALS = "a file of the operator's own credentials, read up to a bound"
+SEALED = "a credential that the operator has put into the store, of a bounded size"
 COVERED = {
     "translate.framing.fields:read_body": REQUEST,
     "translate.profiles.shipped_data:read_shipped": SHIPPED,
     **{f"upstreams.credentials.credential:{name}": CREDENTIALS for name in ("read_bytes", "read_table", "read_text")},
+    **{f"upstreams.{vendor}.credential:read_account_file": CREDENTIALS for vendor in ("codex", "copilot", "gemini")},
+    **{
+        f"upstreams.kiro.credential_sources:{name}": CREDENTIALS
+        for name in ("open_file", "read_account_file", "read_method")
+    },
+    **{
+        f"upstreams.credentials.stored:{name}": SEALED for name in ("open_row", "open_stored_credentials", "open_table")
+    },
     "translate.framing.fields:read_head": "translate.framing.fields:read_call_head",
     "translate.framing.fields:read_body_call": "translate.framing.fields:read_call_head",
     "translate.hub.opaque:read_opaque": "translate.hub.opaque:decode_envelope",
@@ -463,6 +482,7 @@ COVERED = {
     "translate.protocols.gemini.parse:parse_for_count": REQUEST,
     "translate.protocols.gemini.parse_content:parse_contents": REQUEST,
     "translate.protocols.gemini.parse_content:parse_instructions": REQUEST,
+    "translate.caching.rendering:read_fields": "translate.caching.rendering:read_object",
     "translate.caching.session_names:read_name": REQUEST,
     "translate.protocols.kiro.decode:decode_whole": DECODER,
     "translate.protocols.kiro.errors:read_fault": "translate.protocols.kiro.errors:read_failure",
@@ -514,7 +534,7 @@ def test_every_reader_is_listed() -> None:
     found = set(find_readers())
     assert found - READERS.keys() - COVERED.keys() == set(), "add a case, or the reader that covers it"
     assert COVERED.keys() - found == set(), "these do not exist any more"
-    here = {*READERS, DECODER, REQUEST, CONFIGURATION, SHIPPED, CAPTURE, CREDENTIALS}
+    here = {*READERS, DECODER, REQUEST, CONFIGURATION, SHIPPED, CAPTURE, CREDENTIALS, SEALED}
     assert {name: by for name, by in COVERED.items() if by not in here} == {}
 
 

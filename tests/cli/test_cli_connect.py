@@ -132,6 +132,7 @@ def test_claude_code_asks_for_the_key_and_keeps_its_other_settings(shell: Shell)
         "ANTHROPIC_DEFAULT_SONNET_MODEL": "echo",
         "ANTHROPIC_SMALL_FAST_MODEL": "echo",
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        "CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY": "1",
     }
 
 

@@ -51,6 +51,7 @@ class Results:
         wait_until(lambda: self.count >= count)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("edits", [10, pytest.param(100, marks=pytest.mark.rest)])
 def test_edits_of_the_configuration_fail_no_request(shell: Shell, edits: int) -> None:
     path = shell.write("edited.toml", "")

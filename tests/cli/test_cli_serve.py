@@ -185,6 +185,7 @@ def test_an_edited_configuration_is_taken_over_and_a_bad_edit_is_not(shell: Shel
         assert "parrot" in shell.run("models", "--key", served.key).out
 
 
+@pytest.mark.rest
 def test_a_file_that_is_written_after_the_start_is_taken_over_and_followed_from_then_on(shell: Shell) -> None:
     echo = '[providers.echo]\nkind = "echo"\n'
     with shell.serve() as served:  # a dragoman.toml, which names the port, is written once it runs

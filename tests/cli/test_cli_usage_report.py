@@ -42,6 +42,8 @@ def row(number: int, key: str) -> UsageRow:
         usage_source=("reported", "estimated", "derived", None)[number % 4],
         cost_nano_usd=None if number % 3 == 2 else 1_234_567_891,
         outcome=("ok", "ok", "overloaded", "client_gone")[number % 4],
+        cache_possible_tokens=None if number % 2 else 400_000_000,
+        cache_saved_nano_usd=None if number % 2 else 2_000_000_001,
     )
 
 
@@ -108,6 +110,9 @@ def check_numbers(rows: list[UsageRow], by: str, report: dict[str, object]) -> N
         costs = [one.cost_nano_usd for one in mine if one.cost_nano_usd is not None]
         assert group["cost_nano_usd"] == (sum(costs) if costs else None)
         assert group["credits"] == round(sum(one.credits or 0 for one in mine), 12)
+        assert group["cache_possible_tokens"] == sum(one.cache_possible_tokens or 0 for one in mine)
+        assert group["cache_had_tokens"] == sum(300_000_000 for one in mine if one.cache_possible_tokens)
+        assert group["cache_saved_nano_usd"] == sum(one.cache_saved_nano_usd or 0 for one in mine)
         assert group["estimated"] == sum(one.usage_source == "estimated" for one in mine)
     assert total["requests"] == 60
     assert total["input_tokens"] == sum(one.input_tokens or 0 for one in rows)
@@ -124,7 +129,9 @@ def test_tables_are_no_wider_than_a_terminal_and_mark_estimates(filled: Filled) 
         assert "$49.38+" in done.out
         assert "60 requests, 15 failed, 15 cancelled by the client." in done.out
         assert "15 requests with estimated counts" in done.out
-        assert "█" in done.out
+        assert "█" in done.out or by in ("key", "model")  # beside long names there is no room
+        assert ("75%" in done.out) is (by not in ("key", "model")), "names are not cut for it"
+        assert "Prompt caches had 75 % of what they could have had, and saved $60.00." in done.out
 
 
 def test_keys_are_shown_by_name_and_id(filled: Filled) -> None:

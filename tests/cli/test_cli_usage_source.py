@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from asking import Listening, ask, send
-from dragoman.cli.usage import GROUPS
+from dragoman.cli.usage import OFFERED
 from gateway import KEY, Running, running
 from shell import Done, Served, Shell
 from wire_json import JsonObject
@@ -132,7 +132,7 @@ def test_the_gateway_adds_up_by_day(gateway: Running) -> None:
 
 def test_every_way_to_add_up_that_the_command_knows_the_gateway_knows(gateway: Running) -> None:
     ask(gateway, "chat", "echo")
-    for by in (*GROUPS, "all"):
+    for by in (*OFFERED, "all"):
         assert [part["requests"] for part in read_report(gateway, f"by={by}")["sums"]] == [1], by
 
 

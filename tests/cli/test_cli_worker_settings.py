@@ -22,6 +22,7 @@ ECHO = '[providers.echo]\nkind = "echo"\n'
 PARROT = f'{ECHO}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n'
 TOKENS = '{"accessToken": "aoaFAKE", "refreshToken": "aorFAKE", "expiresAt": "2099-01-01T00:00:00Z"}'
 ADOPTED = "the edited configuration is in effect"
+KEPT = "workers that start from now on begin with the edited configuration"
 REQUESTS = 24  # of which two workers get some each
 
 
@@ -47,8 +48,9 @@ def kill_workers(served: Served) -> None:
 
 def test_a_worker_that_replaces_another_serves_the_last_good_configuration(shell: Shell) -> None:
     path = shell.write("edited.toml", ECHO)
-    with shell.serve("--config", str(path), "--workers", "2") as served:
+    with shell.serve("--config", str(path), "--workers", "2", "--verbose") as served:
         edit(shell, served, PARROT, ADOPTED)
+        wait_until(lambda: KEPT in served.err)  # the parent reads the file after its workers: the next edit waits
         edit(shell, served, "[servr]\n", 'did you mean "server"?')
         kill_workers(served)
         assert all("parrot" in models(served) for _ in range(REQUESTS))

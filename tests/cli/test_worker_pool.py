@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dragoman.cli.serving.worker_pool import EARLY_S, WINDOW_S, EarlyDeaths
 
 EARLY_SIGNALS = """
@@ -112,3 +114,49 @@ def test_only_deaths_soon_after_the_start_and_close_together_are_counted() -> No
                 break
             counted += 1
         assert counted == borne, (workers, pause, age)
+
+
+SILENT_FIRST = """
+import os, signal, time
+from dragoman.cli.serving import worker_pool
+from dragoman.cli.serving.worker_pool import AliveSigns, WorkerPool, accept_signals, announce_ready
+
+worker_pool.MAX_SILENT = 4
+worker_pool.EARLY_S = 0.0
+STARTED = "started"  # one byte for each first worker
+
+class Hooks:
+    def on_ready(self): pass
+    def on_adopted(self): pass
+    def on_stopping(self, accepting, replace): pass
+
+def work(number, links):
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+    accept_signals()
+    announce_ready(links)
+    if number == 0:
+        with open(STARTED, "ab", buffering=0) as file:
+            file.write(b".")
+            is_second = file.tell() == 2
+        signs = AliveSigns(links)
+        signs.send()
+        if not is_second:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        for _ in range(30):
+            time.sleep(0.1)
+            signs.send()
+        os.kill(os.getppid(), signal.SIGTERM)
+    while True:
+        signal.pause()
+
+raise SystemExit(WorkerPool(2, work, Hooks()).run())
+"""
+
+
+@pytest.mark.rest
+def test_a_first_worker_that_is_silent_is_killed_and_one_that_is_alive_is_not(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", SILENT_FIRST]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "started").read_bytes() == b".."
+    assert done.stderr.count("was silent for 4 s") == 1

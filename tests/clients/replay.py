@@ -13,7 +13,7 @@ from dragoman.translate.passes.adapt_tools import adapt_tools
 from dragoman.translate.profiles.model_table import find_profile
 from dragoman.translate.protocols import PROTOCOLS
 
-UPSTREAMS = tuple(name for name, protocol in PROTOCOLS.items() if protocol.upstream is not None and name != "native")
+UPSTREAMS = tuple(name for name, protocol in PROTOCOLS.items() if protocol.upstream is not None)
 ISSUERS = {"responses": "openai", "messages": "anthropic"}  # who seals what a client of the protocol sends back
 BUDGETS = msgspec.structs.asdict(Effort())
 STATE = ("/thread", "/previous_response_id")  # of a server that is not ours

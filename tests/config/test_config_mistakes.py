@@ -140,3 +140,11 @@ def test_a_glob_in_place_of_a_provider_gets_a_warning(tmp_path: Path) -> None:
 )
 def test_a_model_name_that_can_be_reached_gets_none(tmp_path: Path, names: tuple[str, ...]) -> None:
     assert find_warnings(tmp_path, list_routes(*names)) == []
+
+
+def test_no_provider_is_called_as_the_prefix_of_claude_codes_picker(tmp_path: Path) -> None:
+    kind = 'kind = "echo"\n'
+    assert find_problems(tmp_path, f"[providers.claude-code]\n{kind}") == [
+        "1: providers.claude-code: claude-code/ is the prefix of models in Claude Code's picker: choose another name"
+    ]
+    assert find_problems(tmp_path, f"[providers.claude]\n{kind}") == []

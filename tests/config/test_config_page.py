@@ -31,6 +31,9 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "### Kind `gemini`": settings.GeminiProviderConfig,
     "## `[[models]]`": settings.ModelRoute,
     "## `[[prices]]`": settings.PriceOverride,
+    "## `[limits]`": settings.LimitSettings,
+    "## `[[limits.providers]]`": settings.ProviderLimits,
+    "## `[[teams]]`": settings.TeamSettings,
 }
 KINDS = (
     settings.KiroProviderConfig,

@@ -1,6 +1,7 @@
 """Accounts: expiry, limits and cooldowns of credentials, and signing in by code or in a browser."""
 
 import asyncio
+import re
 import time
 import urllib.request
 from pathlib import Path
@@ -13,8 +14,10 @@ from playwright.sync_api import Browser, expect
 from console.screen import screen
 from console.traffic import ECHO, ask
 from dragoman.upstreams.credentials.cooldowns import CredentialCooldown
+from dragoman.upstreams.learned_quirks import Learned, LearnedQuirks
 from fakes.kiro import FakeKiro
 from gateway import Running, running
+from narrowing import expect as expect_type
 from waiting import wait_until
 
 
@@ -119,3 +122,23 @@ def test_a_sign_in_is_cancelled_by_leaving_it(chromium: Browser, tmp_path: Path)
 
 def is_signing_in(gateway: Running) -> bool:
     return any(task.get_name() == "sign-in with kiro" for task in asyncio.all_tasks(gateway.loop))
+
+
+def test_what_was_learned_from_rejections_is_shown_and_forgotten(chromium: Browser, tmp_path: Path) -> None:
+    with running(ECHO, tmp_path, stored=["someone"]) as gateway, screen(chromium, gateway) as tab:
+        memory = expect_type(LearnedQuirks, gateway.app.gateway.runtime.learned_quirks)
+        for found in (("extra_field", "/tools/*/<b>new", "m"), ("no_system_role", "", "")):
+            gateway.loop.call_soon_threadsafe(memory.keep, Learned("someone", "echo", *found, time.time()))
+        wait_until(lambda: len(memory.list_all()) == 2)
+        tab.open("accounts")
+        card = tab.page.get_by_role("article").filter(has_text="echo")
+        card.get_by_text("2 learned from rejections").click()
+        expect(card).to_contain_text(
+            re.compile(r"/tools/\*/<b>new extra_field, m, key someone, forgotten in (23 h|24 h 0 min)")
+        )
+        expect(card).to_contain_text("no_system_role, all models")
+        tab.keep("accounts-learned")
+        tab.check_page("accounts")
+        card.get_by_role("button", name="Forget").click()
+        expect(card).not_to_contain_text("learned from rejections")
+        assert memory.list_all() == []

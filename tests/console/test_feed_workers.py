@@ -132,6 +132,7 @@ def test_a_tab_that_has_seen_more_than_the_worker_it_comes_back_to_keeps_its_row
                 assert again.row("before") == {}
 
 
+@pytest.mark.rest
 def test_the_other_worker_gets_no_request_without_a_tab(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_rows, "POLLED_S", 0.4)
     browser = sign_in(workers[0], KEY)

@@ -9,12 +9,15 @@ import pytest
 from console.browser import sign_in
 from console.feed_reader import Client, reading, run_clients, wait_until_unwatched
 from console.traffic import own_id
+from dragoman.net.sink import CollectorSink
 from dragoman.operate.captures.timeline import FrameCutter, TimelineEntry
 from dragoman.proxy.capture.format import Chunk
 from dragoman.proxy.capture.memory_bounds import TAIL_BYTES, HeadAndTail
-from dragoman.server.console.live_frames import hide_content
+from dragoman.proxy.request_record import RequestRecord
+from dragoman.server.console.live_frames import FrameRing, hide_content
 from fakes.upstream import Gate
 from gateway import KEY
+from proxy.in_memory import make_request
 from rig import Rig, run_rig
 from scripting import write_reply
 from waiting import wait_until
@@ -74,6 +77,18 @@ def test_frames_are_the_same_however_the_bytes_are_cut() -> None:
         reader = FrameCutter(SSE)
         frames = [*reader.feed(Chunk(0.0, data[:cut] or b":\n")), *reader.feed(Chunk(0.0, data[cut:] or b":\n"))]
         assert [text for _, text in frames] == expected
+
+
+def test_a_stream_that_is_inspected_from_any_byte_on_is_cut_into_its_events_from_the_next_one_on() -> None:
+    for begin in range(len(STREAM) - 2500, len(STREAM) - 1500, 7):
+        sink = CollectorSink()
+        request = make_request("/v1/chat/completions")
+        ring = FrameRing(RequestRecord("req_1", "chat", request.headers), request, sink)
+        for at in range(begin, len(STREAM), 100):
+            ring.on_body(STREAM[at : at + 100])
+        texts = [entry.text for entry in ring.read_from(0)[0]]
+        assert texts[-1] == "[DONE]"
+        assert all(text.startswith("{") for text in texts[-4:-1])
 
 
 def test_parts_are_read_once_and_a_gap_stands_for_those_that_were_dropped() -> None:

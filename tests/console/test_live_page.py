@@ -60,6 +60,7 @@ def test_a_one_time_link_signs_in_and_leaves_no_trace_in_the_address(chromium: B
         expect(tab.page.get_by_role("alert")).to_contain_text("dragoman console")
 
 
+@pytest.mark.rest
 def test_a_second_tab_needs_no_second_sign_in_and_signing_out_ends_both(chromium: Browser, gateway: Running) -> None:
     with screen(chromium, gateway) as tab:
         other = tab.page.context.new_page()

@@ -12,8 +12,8 @@ from console.screen import SETTLED, Screen, screen
 from console.traffic import ECHO, ask, make_capturing_config
 from gateway import KEY, Running, running
 
-PAGES = ("live", "requests", "usage", "models", "accounts", "keys", "settings", "doctor", "connect", "help")
-FOR_OWNERS = ("models", "accounts", "keys", "settings", "doctor")
+PAGES = ("live", "requests", "usage", "models", "accounts", "keys", "budgets", "settings", "doctor", "connect", "help")
+FOR_OWNERS = ("models", "accounts", "keys", "budgets", "settings", "doctor")
 LOADED = ("requests", "usage", *FOR_OWNERS)
 
 

@@ -1,4 +1,4 @@
-"""The screenshots of README.md, made from echo traffic. `make tour` writes them anew."""
+"""The screenshots of README.md and of docs/teams.md, made from echo traffic. `make tour` writes them anew."""
 
 import os
 import struct
@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+import asking
 from console.browser import sign_in
 from console.screen import screen
-from console.traffic import ask, make_capturing_config, own_id
+from console.traffic import ECHO, ask, make_capturing_config, own_id
 from gateway import KEY, running
 
 DOCS = Path(__file__).parents[2] / "docs"
 WRITE = os.environ.get("DRAGOMAN_WRITE_PAGES")
 SIZE = (1100, 560)
+TALL, DIALOG = 1000, 680  # heights of those of budgets
 MAX_BYTES = 120_000
 LONG = " ".join(["A dragoman was an interpreter between parties who shared no language."] * 400)
 
@@ -49,7 +51,55 @@ def test_the_console_is_photographed_for_the_readme(chromium: Browser, tmp_path:
             tab.page.screenshot(path=dark)
             assert sign_in(gateway, KEY).send("DELETE", f"/api/v1/live/{own_id(gateway, 'req_tour9')}").status == 200
             client.join(60)
-    for file in (light, dark, DOCS / light.name, DOCS / dark.name):
+    check_pictures(light, dark)
+
+
+TEAM = f"""{ECHO}
+[[prices]]
+model = "echo/*"
+input = 300000.0
+output = 300000.0
+[limits]
+usd_per_month = 500
+[[teams]]
+name = "core"
+members = ["ann@example.com", "dev@example.com"]
+limits = {{ usd_per_day = 20 }}
+each_user = {{ usd_per_day = 8 }}
+"""
+
+
+@pytest.mark.rest
+def test_budgets_are_photographed_for_the_page_about_teams(chromium: Browser, tmp_path: Path) -> None:
+    place = DOCS if WRITE else tmp_path
+    budgets, limits = place / "teams-budgets.png", place / "teams-limits.png"
+    with running(TEAM, tmp_path, stored=["ci"]) as gateway:
+        for name, times in (("ann", 3), ("dev", 6)):
+            made = asking.send(gateway, "POST", "/api/v1/keys", {"name": name, "user": f"{name}@example.com"})
+            for number in range(times):
+                headers = {"session-id": f"{name}-{number % 2}"}
+                assert asking.ask(gateway, "chat", "echo", key=made.json["secret"], headers=headers).status == 200
+        asking.send(gateway, "PUT", "/api/v1/limits/key/ci", {"usd_per_month": 30, "requests_per_min": 60})
+        with screen(chromium, gateway, "budgets") as tab:
+            tab.page.set_viewport_size({"width": SIZE[0], "height": TALL})
+            tab.page.emulate_media(color_scheme="light", reduced_motion="reduce")
+            whole = tab.page.get_by_role("article").filter(has_text="All keys together")
+            whole.get_by_text("Dearest sessions").click()
+            expect(whole.get_by_role("table", name="Dearest sessions of all keys")).to_contain_text("dev-1")
+            tab.page.screenshot(path=budgets)
+            tab.page.emulate_media(color_scheme="dark")
+            tab.page.set_viewport_size({"width": SIZE[0], "height": DIALOG})
+            card = tab.page.get_by_role("article").filter(has_text="The key ci")
+            card.get_by_role("button", name="Change").click()
+            expect(tab.page.get_by_role("textbox", name="Dollars per month")).to_have_value("30")
+            tab.page.screenshot(path=limits)
+    check_pictures(budgets, limits)
+
+
+def check_pictures(*written: Path) -> None:
+    for file in (*written, *(DOCS / file.name for file in written)):
         data = file.read_bytes()
-        assert struct.unpack(">II", data[16:24]) == SIZE
+        width, height = struct.unpack(">II", data[16:24])
+        assert width == SIZE[0]
+        assert height in (SIZE[1], TALL, DIALOG)
         assert len(data) < MAX_BYTES

@@ -21,6 +21,7 @@ from waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "contrib" / "prometheus" / "prometheus.yaml"
+TARGETS = '["gateway-1:8484", "gateway-2:8484"]'
 START_S, SCRAPES_S = 30.0, 30.0
 VARIABLES = {"$job": ".+", "$model": ".*", "$__rate_interval": "1m"}
 ALLOWANCE = (("x-codex-primary-used-percent", "37.5"), ("x-codex-primary-window-minutes", "300"))
@@ -55,10 +56,10 @@ class Prometheus:
 def start_prometheus(directory: Path, targets: list[str]) -> Iterator[Prometheus]:
     """Start Prometheus with our configuration, but other addresses and a shorter interval."""
     text = CONFIG.read_text()
-    assert '["gateway:8484"]' in text
+    assert TARGETS in text
     assert "scrape_interval: 15s" in text
     config = directory / "prometheus.yaml"
-    config.write_text(text.replace('["gateway:8484"]', json.dumps(targets)).replace("interval: 15s", "interval: 1s"))
+    config.write_text(text.replace(TARGETS, json.dumps(targets)).replace("interval: 15s", "interval: 1s"))
     port = free_port()
     paths = (f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}")
     command = ["prometheus", *paths, f"--web.listen-address=127.0.0.1:{port}"]

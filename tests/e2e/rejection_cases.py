@@ -26,6 +26,16 @@ CALLED: list[JsonObject] = [
     },
     {"role": "tool", "tool_call_id": "abcdefghi", "content": "seen"},
 ]
+CALLED_IN_MESSAGES: list[JsonObject] = [
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "abcdefghi", "name": "look", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "abcdefghi", "content": "seen"}]},
+]
+SIGNED: JsonObject = {"type": "thinking", "thinking": "Hm.", "signature": "c2Vh"}
+SEALED: JsonObject = {"type": "reasoning", "summary": [], "encrypted_content": "c2Vh"}
+SESSION = {"x-session-id": "one session"}
+GEMINI_USER: JsonObject = {"role": "user", "parts": [{"text": "Hi"}]}
+GEMINI_CALL: JsonObject = {"functionCall": {"name": "look", "args": {}}}
+GEMINI_RESULT: JsonObject = {"role": "user", "parts": [{"functionResponse": {"name": "look", "response": {}}}]}
 EXTRA = "Extra inputs are not permitted"
 
 
@@ -39,10 +49,11 @@ class Case:
     fields: JsonObject = field(default_factory=dict)
     status: int = 400
     headers: Mapping[str, str] = field(default_factory=dict)
-    path: str = ""  # of the loss, in the request that was sent
+    path: str = ""  # of the loss, in the client's request
     kind: str = "openai-compatible"
     later: int = 0  # extra requests of every later call
     model: str = "m"
+    stream: bool = False
 
     def __str__(self) -> str:
         return f"{self.number} {self.client} to {self.upstream}"
@@ -70,6 +81,10 @@ def any_of(*refuses: Refuses) -> Refuses:
 def later_system(request: ReceivedRequest) -> bool:
     roles = [message["role"] for message in request.json["messages"]]
     return "system" in roles[1:]
+
+
+def later_instructions(request: ReceivedRequest) -> bool:
+    return any(message["role"] in ("system", "developer") for message in request.json["messages"][1:])
 
 
 def role(name: str) -> Refuses:
@@ -141,6 +156,43 @@ CASES = [
         "2", "messages", "chat", "system message must be at the beginning", later_system, {"messages": MID_SYSTEM}, 500
     ),
     Case(
+        "1 two at the beginning",  # litellm#26879
+        "chat",
+        "chat",
+        "Chat template error: System message must be at the beginning.",
+        later_instructions,
+        {"messages": [{"role": "system", "content": "A"}, {"role": "system", "content": "B"}, USER]},
+        path="/messages/1",
+    ),
+    Case(
+        "1 two at the beginning",
+        "responses",
+        "chat",
+        "System message must be at the beginning.",
+        later_instructions,
+        {"instructions": "A", "input": [{"role": "developer", "content": "B"}, USER]},
+        path="/input/0",
+    ),
+    Case(
+        "1 Mistral",  # swarmauri-sdk#162
+        "chat",
+        "chat",
+        "Unexpected role 'system' after role 'user'",
+        later_system,
+        {"messages": MID_SYSTEM},
+        path="/messages/1",
+    ),
+    Case(
+        "3 Anthropic's own words",  # cursor-claude-connector#3
+        "messages",
+        "messages",
+        'messages: Unexpected role "system". The Messages API accepts a top-level `system` parameter, not "system" as '
+        "an input message role.",
+        role("system"),
+        {"messages": MID_SYSTEM},
+        path="/messages/1",
+    ),
+    Case(
         "3",
         "messages",
         "messages",
@@ -152,6 +204,15 @@ CASES = [
     Case("4", "messages", "messages", "invalid beta flag", has_betas, headers={"anthropic-beta": "a-1,b-2"}),
     Case(
         "4", "messages", "messages", "invalid beta flag", has_betas, {"anthropic_beta": ["a-1"]}, path="/anthropic_beta"
+    ),
+    Case(
+        "4",
+        "messages",
+        "messages",
+        "invalid beta flag",
+        has_betas,
+        {"anthropic_beta": ["a-1"]},
+        headers={"anthropic-beta": "a-1,b-2"},
     ),
     Case(
         "5",
@@ -242,8 +303,52 @@ CASES = [
             {"messages": [USER, {"role": "assistant", "content": "Well"}]},
             status,
             path="/messages/1",
+            stream=stream,
         )
-        for status in (400, 200)
+        for status, stream in ((400, False), (200, False), (200, True))
+    ),
+    Case(
+        "12",
+        "messages",
+        "messages",
+        "messages.1.content.0: Invalid `signature` in `thinking` block",
+        lambda request: b"c2Vh" in request.body,
+        {"messages": [USER, {"role": "assistant", "content": [SIGNED, {"type": "text", "text": "A"}]}, USER]},
+        headers=SESSION,
+        path="/messages/1/content/0",
+    ),
+    *(
+        Case(
+            "13",
+            "responses",
+            upstream,
+            {"error": {"message": "Not verified.", "code": "invalid_encrypted_content", "type": "x", "param": None}},
+            lambda request: b"c2Vh" in request.body,
+            {"input": [USER, SEALED, USER], "store": False},
+            headers=SESSION,
+            path="/input/1",
+            kind=kind,
+        )
+        for upstream, kind in (("responses", "openai-compatible"),)
+    ),
+    *(
+        Case(
+            "14",
+            "gemini",
+            "gemini",
+            words,
+            lambda request: b"thoughtSignature" not in request.body,
+            {"contents": [GEMINI_USER, {"role": "model", "parts": [GEMINI_CALL]}, GEMINI_RESULT]},
+            path="/contents/1/parts/0/thoughtSignature",
+        )
+        for words in (
+            "Function call is missing a thought_signature in functionCall parts. This is required for tools to work "
+            "correctly, and missing thought_signature may lead to degraded model performance. Additional data, "
+            "function call `default_api:Task` , position 2. Please refer to "
+            "https://ai.google.dev/gemini-api/docs/thought-signatures for more details.",
+            "Unable to submit request because function call `default_api:webscraper` in the 2. content block is "
+            "missing a `thought_signature`. Learn more: https://docs.cloud.google.com/vertex-ai/docs/thought-signatures",
+        )
     ),
     Case(
         "15",
@@ -253,6 +358,36 @@ CASES = [
         lambda request: b'"newWord":' in request.body,
         {"tools": [{"functionDeclarations": [{"name": "look", "parameters": KEYWORDS}]}]},
         path="/tools/0/functionDeclarations/0/parameters/properties/a/newWord",
+    ),
+    Case(
+        "15 in details",
+        "gemini",
+        "gemini",
+        {
+            "error": {
+                "code": 400,
+                "message": "Request contains an invalid argument.",
+                "status": "INVALID_ARGUMENT",
+                "details": [
+                    {
+                        "@type": "type.googleapis.com/google.rpc.BadRequest",
+                        "fieldViolations": [{"field": "tools[0]", "description": GOOGLE.format("newWord")}],
+                    }
+                ],
+            }
+        },
+        lambda request: b'"newWord":' in request.body,
+        {"tools": [{"functionDeclarations": [{"name": "look", "parameters": KEYWORDS}]}]},
+        path="/tools/0/functionDeclarations/0/parameters/properties/a/newWord",
+    ),
+    Case(
+        "10 AWS",
+        "messages",
+        "messages",
+        {"Message": "`temperature` is deprecated for this model."},
+        has("temperature"),
+        {"temperature": 0.5},
+        path="/temperature",
     ),
     Case(
         "16",
@@ -319,8 +454,28 @@ CASES = [
             ("chat", "max_completion_tokens", {"max_completion_tokens": 9}),
             ("messages", "max_completion_tokens", {"max_tokens": 9}),
             ("chat", "safety_identifier", {"safety_identifier": "x"}),
-            ("chat", "stream_options", {"stream": False, "stream_options": {}}),
+            ("chat", "stream_options", {"stream_options": {}}),
         )
+    ),
+    Case(
+        "21",
+        "chat",
+        "chat",
+        {"detail": [{"type": "extra_forbidden", "loc": ["body", "tools", 0, "function", "strict"], "input": True}]},
+        has("tools", 0, "function", "strict"),
+        {"tools": [{**TOOL, "function": {**TOOL["function"], "strict": True}}]},
+        422,
+        path="/tools/0/function/strict",
+    ),
+    Case(
+        "21",
+        "messages",
+        "chat",
+        {"detail": [{"type": "extra_forbidden", "loc": ["body", "reasoning_effort"], "input": "low"}]},
+        has("reasoning_effort"),
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 4096},
+        422,
+        path="/thinking",
     ),
     *(
         Case(
@@ -433,11 +588,11 @@ CASES = [
             'invalid reasoning value: \'xhigh\' (must be "high", "medium", "low", "max", or "none")',
             lambda request: request.json.get("reasoning_effort") == "xhigh",
             fields,
-            path="/reasoning_effort",
+            path=path,
         )
-        for client, fields in (
-            ("chat", {"reasoning_effort": "xhigh"}),
-            ("responses", {"reasoning": {"effort": "xhigh"}}),
+        for client, fields, path in (
+            ("chat", {"reasoning_effort": "xhigh"}, "/reasoning_effort"),
+            ("responses", {"reasoning": {"effort": "xhigh"}}, "/reasoning"),
         )
     ),
 ]

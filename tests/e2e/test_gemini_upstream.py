@@ -1,6 +1,7 @@
 """What a Gemini upstream gets and gives, for clients of other protocols, read by their official SDKs."""
 
 import json
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 
 import anthropic
@@ -94,6 +95,11 @@ def test_a_reply_that_never_stops_is_ended_after_sixteen_parts(rig: Rig, stream:
 CALL: JsonObject = {"functionCall": {"id": "call_a1", "name": "weather", "args": {"city": "Ulm"}}}
 SIGNED: JsonObject = {**CALL, "thoughtSignature": "AB+/cd=="}
 DUMMY = "skip_thought_signature_validator"
+UNSIGNED = (
+    "Function call is missing a thought_signature in functionCall parts. This is required for tools to work correctly, "
+    "and missing thought_signature may lead to degraded model performance. Additional data, function call "
+    "`default_api:Task`, position 2."
+)
 
 
 def first_turns(rig: Rig, client: str, answer: Answer, stream: bool = False) -> tuple[JsonObject, list[JsonObject]]:
@@ -127,19 +133,35 @@ def test_a_chat_client_that_keeps_only_calls_keeps_their_signatures(rig: Rig) ->
 
 
 @clients
-@pytest.mark.parametrize("why", ["Corrupted thought signature.", "Function call is missing a thought_signature."])
+@pytest.mark.parametrize("why", ["Corrupted thought signature.", "Invalid thought signature."])
 def test_a_rejected_signature_is_replaced_by_the_placeholder_once(rig: Rig, client: str, why: str) -> None:
-    request, turns = first_turns(rig, client, reply(False, chunk(SIGNED, finish="STOP")))
+    seal = b64encode(f"{client}: {why}".encode()).decode()  # the session remembers what was rejected
+    signed, unsigned = ({**CALL, "thoughtSignature": value} for value in (seal, DUMMY))
+    request, turns = first_turns(rig, client, reply(False, chunk(signed, finish="STOP")))
     rejected = refusal(400, why, "INVALID_ARGUMENT")
-    body = ask_again(rig, client, "gemini", request, turns, rejected)
-    assert [call.json["contents"][1]["parts"][-1] for call in rig.fakes["gemini"].calls] == [
-        SIGNED,
-        {**CALL, "thoughtSignature": DUMMY},
-    ]
-    assert body["contents"][0] == {"role": "user", "parts": [{"text": "Go on."}]}
     with pytest.raises(STATUS_ERRORS, match="signature") as raised:
         ask_again(rig, client, "gemini", request, turns, rejected, rejected)
-    assert (getattr(raised.value, "status_code", None), len(rig.fakes["gemini"].calls)) == (400, 2)
+    assert (getattr(raised.value, "status_code", None), list_last_parts(rig)) == (400, [signed, unsigned])
+    body = ask_again(rig, client, "gemini", request, turns, rejected)
+    assert list_last_parts(rig) == [signed, unsigned]
+    assert body["contents"][0] == {"role": "user", "parts": [{"text": "Go on."}]}
+    ask_again(rig, client, "gemini", request, turns)
+    assert list_last_parts(rig) == [unsigned]
+
+
+def list_last_parts(rig: Rig) -> list[JsonObject]:
+    return [call.json["contents"][1]["parts"][-1] for call in rig.fakes["gemini"].calls]
+
+
+@clients
+def test_a_call_without_a_signature_is_sent_with_the_placeholder_at_once(rig: Rig, client: str) -> None:
+    """So an upstream that demands one does not refuse the request; if it does, the client gets its sentence."""
+    request, turns = first_turns(rig, client, reply(False, chunk(CALL, finish="STOP")))
+    ask_again(rig, client, "gemini", request, turns)
+    assert list_last_parts(rig) == [{**CALL, "thoughtSignature": DUMMY}]
+    with pytest.raises(STATUS_ERRORS, match="is missing a thought_signature") as raised:
+        ask_again(rig, client, "gemini", request, turns, refusal(400, UNSIGNED, "INVALID_ARGUMENT"))
+    assert (getattr(raised.value, "status_code", None), len(rig.fakes["gemini"].calls)) == (400, 1)
 
 
 @modes

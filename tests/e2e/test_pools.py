@@ -203,6 +203,7 @@ def test_a_limit_without_a_reset_time_for_new_conversations_leaves_running_ones_
         assert twenty.keyed.take_used() == [home]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("idle_s", [0, 1000])
 def test_only_the_refused_conversation_moves_after_a_limit_without_a_reset_time(twenty: PoolRig, idle_s: float) -> None:
     homes = start_conversations(twenty, 60)

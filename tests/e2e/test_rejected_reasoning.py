@@ -242,3 +242,84 @@ def test_what_was_left_out_is_left_out_again_in_a_replay(tmp_path: Path) -> None
                 change for part in compare_captures(capture, rerun(capture, replay_site)) for change in part.changes
             ]
             assert changes == []
+
+
+GEMINI: list[Json] = [
+    {"role": "user", "parts": [{"text": "Hi"}]},
+    {
+        "role": "model",
+        "parts": [{"functionCall": {"name": "look", "args": {}}, "thoughtSignature": "b2xk"}, {"text": "A"}],
+    },
+    {"role": "user", "parts": [{"functionResponse": {"name": "look", "response": {}}}]},
+]
+MESSAGES: list[Json] = [
+    {"role": "user", "content": "Hi"},
+    {
+        "role": "assistant",
+        "content": [{"type": "thinking", "thinking": "Hm.", "signature": "b2xk"}, {"type": "text", "text": "A"}],
+    },
+    {"role": "user", "content": "Go on."},
+]
+RESPONSES: list[Json] = [
+    {"role": "user", "content": "Hi"},
+    {"type": "reasoning", "summary": [], "encrypted_content": "b2xk"},
+    {"role": "user", "content": "Go on."},
+]
+FOREIGN: list[tuple[str, Answer, JsonObject, str, tuple[bytes, bytes]]] = [
+    (
+        "messages",
+        REFUSALS["messages"],
+        {"messages": MESSAGES},
+        "/messages/1/content/0",
+        (b'{"type":"thinking","thinking":"Hm.","signature":"b2xk"},', b""),
+    ),
+    (
+        "responses",
+        REFUSALS["responses"],
+        {"input": RESPONSES, "store": False},
+        "/input/1",
+        (b'{"type":"reasoning","summary":[],"encrypted_content":"b2xk"},', b""),
+    ),
+    (
+        "gemini",
+        write_error(400, "Corrupted thought signature."),
+        {"contents": GEMINI},
+        "/contents/1/parts/0/thoughtSignature",
+        (b"b2xk", b"skip_thought_signature_validator"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("protocol", "refusal", "fields", "path", "spans"), FOREIGN, ids=[row[0] for row in FOREIGN])
+def test_bytes_that_pass_to_an_imitation_go_without_what_it_cannot_read(
+    tmp_path: Path, protocol: str, refusal: Answer, fields: JsonObject, path: str, spans: tuple[bytes, bytes]
+) -> None:
+    """Two requests the first time, then one, which differs in nothing else; another session learns for itself."""
+
+    def choose(request: ReceivedRequest) -> Answer:
+        return refusal if b"b2xk" in request.body else write_reply(protocol, "Yes.", stream=False)
+
+    section = '[providers.up]\nkind = "openai-compatible"\nprotocol = "{}"\nendpoint = "{}"\napi_key = "sk-f"\n'
+    with FakeUpstream(choose=choose) as fake, running(section.format(protocol, fake.url), tmp_path) as gateway:
+        for count in (2, 3):
+            answer = ask(gateway, protocol, "up/m", headers=SESSION, **fields)
+            assert (answer.status, len(fake.calls)) == (200, count), answer.body
+            assert answer.headers["x-dragoman-loss"] == "1"
+            assert answer.losses == [(path, "dropped")]
+        full = fake.calls[0].body
+        assert [call.body for call in fake.calls[1:]] == [full.replace(*spans)] * 2
+        strict = ask(gateway, protocol, "up/m", headers={**SESSION, "x-dragoman-strict": "1"}, **fields)
+        assert (strict.status, fake.calls[3].body) == (400, full)
+        assert ask(gateway, protocol, "up/m", headers={"x-session-id": "another"}, **fields).status == 200
+        assert len(fake.calls) == 6
+
+
+def test_bytes_that_pass_to_another_account_differ_only_in_its_reasoning(tmp_path: Path) -> None:
+    with converse(tmp_path, "messages", "messages") as talk:
+        talk.ask_ok()
+        [seal] = talk.accounts.seals
+        talk.move()
+        moved = talk.ask_ok()
+        assert moved.losses == [("/messages/1/content/0", "dropped")]
+        assert moved.headers["x-dragoman-why"].startswith("passed")
+        assert seal in str(talk.history)

@@ -14,7 +14,7 @@ from dragoman.config.proxies import parse_proxy
 from dragoman.net.client import OutgoingRequest, write_head
 from dragoman.net.dial import parse_url
 from dragoman.net.headers import CREDENTIAL_FIELDS
-from dragoman.proxy.prepare import KEPT_BACK
+from dragoman.proxy.request_headers import KEPT_BACK
 from dragoman.translate.framing.known_secrets import LatestForms
 from dragoman.translate.protocols import KEY_PLACES
 from gateway import KEY

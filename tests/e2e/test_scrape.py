@@ -38,8 +38,8 @@ to = ["chat/first", "messages/second"]
 SCRIPTED = ScriptedReply((Text("Hello there."),), tokens=Tokens(input=40, output=12, cached=8))
 FOUND = b'{"results":[{"url":"https://a.example/1","title":"One","content":"Text."}]}'
 BUSY = Answer(b'{"error":{"message":"busy","type":"server_error"}}', 503, "application/json")
-# What only a provider that tells of its allowances has, and what the scrape's own machine adds.
-ONLY_REPORTED = {"dragoman_provider_limit_used_ratio"}
+# What only a provider that tells of its allowances and a gateway of several have, and what the scrape's machine adds.
+ONLY_REPORTED = {"dragoman_provider_limit_used_ratio", "dragoman_shared_state"}
 ADDED_BY_PROMETHEUS = {"job", "instance", "le"}
 
 
@@ -252,6 +252,7 @@ def test_the_dashboard_has_its_rows_and_variables_for_job_and_model(after: Scrap
         "Overview",
         "Latency",
         "Tokens",
+        "Prompt caches",
         "Losses and repairs",
         "Retries, fallbacks and pools",
         "Server tools",

@@ -21,11 +21,13 @@ LIMITS = PageLimits(60.0, 1_000_000, 1000, "dragoman/test")
 # Who may use the default executor, and for what: work of the gateway and its operator.
 OWN_WORK = {
     "upstreams/credentials/refresher.py": "credentials",
+    "upstreams/credentials/credential.py": "files of credentials",
+    "operate/captures/cache_why.py": "captures, which the operator asks about",
     "operate/captures/replay/rerun.py": "a loop of its own, in which nothing runs beside it",
     "app.py": "captures on disk",
     "server/api/config.py": "the operator's configuration",
     "server/api/captures.py": "captures, for the operator",
-    "server/console/feed.py": "a capture, for the operator",
+    "server/console/found_requests.py": "a capture, for the operator",
     "net/proxy.py": "the name of a configured proxy",
     "net/server.py": "the address to listen on",
     "operate/metrics/registry.py": "metrics",

@@ -6,8 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.operate.request_log import format_json, format_text, make_request_log
+from dragoman.config.settings import PriceOverride
+from dragoman.operate.prices import Pricing
+from dragoman.operate.request_log import RequestLog, format_json, format_text
+from dragoman.operate.usage.usage_writer import make_row
 from dragoman.proxy.outcome import FailedAttempt, Outcome
+from dragoman.store.usage_rows import make_record
 from dragoman.translate.hub.usage import Usage, UsageSource
 
 OUTCOME = Outcome(
@@ -76,6 +80,25 @@ def test_a_json_line_has_one_field_for_each_value() -> None:
     }
 
 
+def test_a_json_line_says_who_spent_what_under_the_names_of_usage_rows() -> None:
+    outcome = replace(OUTCOME, user="dev@example.com", team="core", tags="job=7", lease="5f")
+    pricing = Pricing({}, [PriceOverride(model="local/*", input=1.0, output=10.0, cache_read=0.1)])
+    line = msgspec.json.decode(format_json(outcome, pricing))
+    expected = {
+        "user": "dev@example.com",
+        "team": "core",
+        "tags": "job=7",
+        "lease": "5f",
+        "cost_usd": 0.0000764,
+        "cost_nano_usd": 76_400,
+        "cache_saved_nano_usd": 3_600,
+    }
+    assert {name: line[name] for name in expected} == expected
+    row = make_record(make_row(outcome, pricing, 1))
+    written_otherwise = {"level", "logger", "upstream_bytes", "upstream_chunks", "failed_attempts"}
+    assert set(line) - written_otherwise <= set(row)
+
+
 def test_unknown_values_are_omitted() -> None:
     bare = Outcome(
         request_id="req_2",
@@ -116,9 +139,9 @@ def test_a_secret_in_a_name_is_masked() -> None:
 
 def test_the_observer_writes_one_line_for_each_outcome() -> None:
     lines: list[str] = []
-    observe = make_request_log(format_text, lines.append)
-    observe(OUTCOME)
-    observe(OUTCOME)
+    request_log = RequestLog(format_text, lines.append)
+    request_log.observe(OUTCOME)
+    request_log.observe(OUTCOME)
     assert lines == [format_text(OUTCOME)] * 2
 
 

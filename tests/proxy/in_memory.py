@@ -22,10 +22,12 @@ from dragoman.net.sink import ReplySink
 from dragoman.net.socket_sink import SocketSink
 from dragoman.proxy.call import Call
 from dragoman.proxy.client_encoding import ClientEncoding
-from dragoman.proxy.prepare import Prepared, TargetSettings, prepare
+from dragoman.proxy.prepare import prepare
+from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.request_record import RequestRecord
 from dragoman.proxy.response_writer import DocumentWriter
-from dragoman.proxy.runtime import Runtime
+from dragoman.proxy.runtime import Runtime, TargetSettings
+from dragoman.proxy.step import Ask
 from dragoman.tenancy.keys import CLIENT, Access
 from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.loss import Ledger
@@ -274,7 +276,7 @@ def make_fitting(profile: Profile = UNKNOWN_MODEL, quirks: frozenset[str] = froz
 
 
 async def prepare_for(call: Call, provider: Provider, model: str = "m") -> Prepared:
-    return await prepare(call, Route(provider.name, model), provider, make_fitting(), number=1)
+    return await prepare(call, Ask(Route(provider.name, model), provider, 1), make_fitting())
 
 
 def make_encoding(call: Call, *, joins: bool = False) -> ClientEncoding:

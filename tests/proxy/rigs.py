@@ -16,7 +16,7 @@ from dragoman.net.socket_sink import SocketSink
 from dragoman.proxy.call import Call
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.outcome import Outcome
-from dragoman.proxy.prepare import Change, Prepared
+from dragoman.proxy.prepared import Change, Prepared
 from dragoman.proxy.replies.opening import DocumentReplies, Replies, StreamReplies
 from dragoman.proxy.replies.passed import PassedStream
 from dragoman.proxy.replies.translated import TranslatedStream

@@ -16,10 +16,10 @@ from dragoman.proxy.complete_reply import (
     complete_call,
     join_arguments,
 )
-from dragoman.proxy.prepare import Translated
+from dragoman.proxy.prepared import Translated
 from dragoman.translate.hub.events import CallBlock, Closed, Delta, Event, Opened, TruncatedCall, collect
 from dragoman.translate.hub.failure import Failure, Kind
-from dragoman.translate.hub.request import Function, Reasoning, Request, Role, Text, Turn
+from dragoman.translate.hub.request import Function, Reasoning, Request, Role, Sampling, Text, Turn
 from dragoman.upstreams.provider import Attempt, ReplyRules, RequestRules
 from fakes.kiro import make_framed, tail, tool, words
 from fakes.upstream import Answer, End, FakeUpstream
@@ -43,7 +43,7 @@ REQUEST = Request(
     (Turn(Role.USER, (Text("Write my notes."),)),),
     tools=(Function("write", parameters=SCHEMA), Function("read")),
     reasoning=Reasoning("/thinking", effort="high"),
-    seed=7,
+    sampling=Sampling(seed=7),
 )
 
 
@@ -61,7 +61,7 @@ def test_the_conversation_continues_with_the_cut_reply_as_text_and_a_request_for
     assert shown.text.endswith(CUT.arguments)
     assert "only the remaining characters" in expect(Text, send_request).text
     assert request.reasoning is None
-    assert (request.tools, request.seed) == (REQUEST.tools, 7)
+    assert (request.tools, request.sampling.seed) == (REQUEST.tools, 7)
 
 
 @pytest.mark.parametrize(

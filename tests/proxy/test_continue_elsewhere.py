@@ -10,13 +10,13 @@ from dragoman.proxy.outcome import FailedAttempt
 from dragoman.proxy.request_record import Awaited
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.request import Request, Role, Text, Turn
+from dragoman.translate.hub.request import Request, Role, Sampling, Text, Turn
 from dragoman.upstreams.routing import Route
 from narrowing import expect
 from proxy.in_memory import make_call
 
 BROKEN = Failure(Kind.LOST, "the connection broke")
-BEGUN_REQUEST = Request("chat", "m", (Turn(Role.USER, (Text("Tell me all."),)),), seed=7)
+BEGUN_REQUEST = Request("chat", "m", (Turn(Role.USER, (Text("Tell me all."),)),), sampling=Sampling(seed=7))
 
 
 def test_the_reply_so_far_and_the_instruction_follow_the_conversation() -> None:
@@ -29,7 +29,7 @@ def test_the_reply_so_far_and_the_instruction_follow_the_conversation() -> None:
     [send_request] = instruction.parts
     assert instruction.role is Role.USER
     assert continuation.marker in expect(Text, send_request).text
-    assert (request.seed, len(ledger)) == (7, 0)
+    assert (request.sampling.seed, len(ledger)) == (7, 0)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n"])

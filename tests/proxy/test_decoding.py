@@ -17,7 +17,7 @@ from dragoman.proxy.decoding import (
     peek_events,
     read_events,
 )
-from dragoman.proxy.prepare import Passthrough, Translated
+from dragoman.proxy.prepared import Passthrough, Translated
 from dragoman.translate.hub.events import CallBlock, Delta, Ended, Event, Failed, Opened, Started, Stop, UsageReported
 from dragoman.translate.hub.failure import Kind
 from dragoman.translate.hub.loss import Ledger

@@ -18,7 +18,7 @@ from dragoman.proxy.failures import (
     should_retry,
 )
 from dragoman.proxy.step import ErrorReply
-from dragoman.translate.hub.failure import Failure, Kind, RequestError
+from dragoman.translate.hub.failure import UNKNOWN_USE, Failure, Kind, RequestError
 from dragoman.translate.protocols import PROTOCOLS
 from dragoman.upstreams.provider import Auth, ReplyRules
 from narrowing import present
@@ -272,6 +272,29 @@ def test_the_retry_time_is_sent_in_seconds_and_where_needed_in_milliseconds(
     assert [field for field in reply.headers if field[0].startswith(b"retry-after")] == fields
 
 
+@each_row(
+    ("wait", "milliseconds", "seconds"),
+    [(0.0, b"1", b"1"), (0.2501, b"251", b"1"), (1.0, b"1000", b"1"), (3.0, b"3000", b"3"), (59.0004, b"59001", b"60")],
+)
+def test_a_limit_of_ours_names_its_wait_to_the_millisecond(wait: float, milliseconds: bytes, seconds: bytes) -> None:
+    reply = refuse(RequestError(Failure(Kind.LIMITED, "60 requests a minute", retry_after=wait)))
+    advice = [field for field in reply.headers if field[0].startswith((b"retry-after", b"x-should-retry"))]
+    assert advice == [(b"retry-after-ms", milliseconds), (b"retry-after", seconds)]
+    assert not any(name.startswith(b"anthropic-ratelimit") for name, _ in reply.headers)
+
+
+def test_a_spent_limit_names_no_wait() -> None:
+    reply = refuse(RequestError(Failure(Kind.SPENT, "spent")))
+    advice = [field for field in reply.headers if field[0].startswith((b"retry-after", b"x-should-retry"))]
+    assert advice == [(b"x-should-retry", b"false")]
+
+
+def test_counters_that_cannot_be_reached_are_named_in_the_head() -> None:
+    reply = refuse(RequestError(Failure(Kind.LIMITED, "no answer", code=UNKNOWN_USE, retry_after=5.0)))
+    assert reply.headers.get(b"retry-after") == b"5"
+    assert reply.headers.get(b"anthropic-ratelimit-unified-overage-disabled-reason") == b"fetch_error"
+
+
 def test_a_time_that_the_upstream_named_is_sent_in_seconds() -> None:
     reply = refuse(RequestError(Failure(Kind.QUOTA, "used up", resets_at=time.time() + 1000)))
     advice = [(name, value) for name, value in reply.headers if name.startswith(b"retry-after")]
@@ -282,7 +305,7 @@ def test_a_time_that_the_upstream_named_is_sent_in_seconds() -> None:
 
 
 # contract.md, "x-should-retry"
-NEVER = {Kind.AUTH, Kind.CREDENTIAL}
+NEVER = {Kind.AUTH, Kind.CREDENTIAL, Kind.SPENT}
 NOT_BY_DEFAULT = {Kind.QUOTA, Kind.FORBIDDEN}
 
 

@@ -1,6 +1,7 @@
 """The loop over upstream turns: each step of the policy is taken, and the client reads one reply."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -311,3 +312,24 @@ async def test_a_document_for_a_client_that_reads_a_stream_is_the_reason_for_a_t
     async with GatewayRig([document(WHOLE)]) as rig:
         reply = await rig.make_call("chat", CHAT_STREAM, [(b"x-dragoman-explain", b"1")]).answer()
         assert reply.headers.get(b"x-dragoman-why") == b"translated; the upstream answered with a document"
+
+
+UUID = "[0-9a-f]{8}-[0-9a-f-]{27}"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body", "session"),
+    [
+        ("messages", MESSAGES_STREAM, UUID),  # translated: derived from how it begins
+        ("responses", b'{"model":"m","input":"Go on.","prompt_cache_key":"k7","stream":true}', "k7"),
+        ("chat", CHAT_STREAM, ""),  # passed, and not parsed
+    ],
+)
+async def test_the_outcome_names_the_session(protocol: str, body: bytes, session: str) -> None:
+    async with GatewayRig([Answer(STREAM)]) as rig:
+        unnamed = rig.make_call(protocol, body)
+        named = rig.make_call(protocol, body, [(b"x-claude-code-session-id", b"s1")])
+        for client in (unnamed, named):
+            assert (await client.answer()).status == 200
+        assert named.outcome().origin.session == "s1"
+        assert re.fullmatch(session, unnamed.outcome().origin.session)

@@ -19,7 +19,7 @@ from dragoman.net.headers import Headers
 from dragoman.proxy.between_turns import Then
 from dragoman.proxy.complete_reply import CompleteCall, CutCalls, DropCutCalls
 from dragoman.proxy.policy import AFTER, Policy, RetryLimits, SecondChances
-from dragoman.proxy.prepare import Translated
+from dragoman.proxy.prepared import Translated
 from dragoman.proxy.replies.translated import TranslatedStream
 from dragoman.proxy.step import Ask, Completed, ErrorReply, Finish, GiveUp, NoReply, Step, Wait
 from dragoman.translate.hub.events import TruncatedCall
@@ -48,6 +48,7 @@ ADVICE: dict[str, dict[str, object]] = {
 GROUPS: dict[str, tuple[Kind, ...]] = {
     "transient": (Kind.LOST, Kind.OVERLOADED, Kind.UPSTREAM, Kind.TRUNCATED, Kind.CORRUPT),
     "limited": (Kind.RATE_LIMITED,),
+    "ours": (Kind.LIMITED, Kind.SPENT),
     "late": (Kind.TIMEOUT,),
     "account": (Kind.CREDENTIAL, Kind.FORBIDDEN, Kind.QUOTA, Kind.NOT_FOUND),
     "final": (
@@ -73,6 +74,10 @@ TABLE: dict[tuple[str, int, str], tuple[str, str, str, str]] = {
     # It was sent and may be paid for: not to the same target again.
     **dict.fromkeys((("late", 3, advice) for advice in ADVICE), ("a!", "aX!", "a!", "aX!")),
     **dict.fromkeys((("account", 3, advice) for advice in ADVICE), ("a!", "aX!", "ab!", "abX!")),
+    # A limit of the target's provider, whichever credential is used.
+    **dict.fromkeys(
+        ((("ours", attempts, advice)) for attempts in (1, 3) for advice in ADVICE), ("a!", "aX!", "a!", "aX!")
+    ),
     **dict.fromkeys((("final", 3, advice) for advice in ADVICE), ("a!", "a!", "a!", "a!")),
     # The first attempt is the last.
     **dict.fromkeys((("transient", 1, advice) for advice in ADVICE), ("a!", "aX!", "a!", "aX!")),

@@ -10,7 +10,7 @@ from dragoman.proxy.step import Ask, ErrorReply, Finish, GiveUp, Interrupted, No
 from dragoman.translate.hub.events import Ended, Stop
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.request import Request, Role, Text, Turn
+from dragoman.translate.hub.request import Request, Role, Sampling, Text, Turn
 from dragoman.translate.hub.usage import Usage
 from dragoman.upstreams.provider import Adjustment, RequestRules
 from dragoman.upstreams.rejections.rules import Found
@@ -54,11 +54,11 @@ def test_no_other_failure_asks_for_a_renewal(kind: Kind) -> None:
 
 
 def drop_temperature(request: Request, ledger: Ledger) -> Request:
-    return replace(request, temperature=None)
+    return replace(request, sampling=replace(request.sampling, temperature=None))
 
 
 def drop_seed(request: Request, ledger: Ledger) -> Request:
-    return replace(request, seed=None)
+    return replace(request, sampling=replace(request.sampling, seed=None))
 
 
 AMENDS = {
@@ -179,7 +179,8 @@ BROKEN = Failure(Kind.LOST, "the connection broke")
 TEXT = "Half a"
 # After these the next target is tried; the others are faults of the client, or ours.
 AT_FAULT = (Kind.RATE_LIMITED, Kind.CREDENTIAL, Kind.FORBIDDEN, Kind.QUOTA, Kind.NOT_FOUND)  # the credential is
-CONTINUED = (Kind.LOST, Kind.TIMEOUT, Kind.OVERLOADED, Kind.UPSTREAM, Kind.TRUNCATED, Kind.CORRUPT, *AT_FAULT)
+OURS = (Kind.LIMITED, Kind.SPENT)  # a limit of the target that has broken off
+CONTINUED = (Kind.LOST, Kind.TIMEOUT, Kind.OVERLOADED, Kind.UPSTREAM, Kind.TRUNCATED, Kind.CORRUPT, *AT_FAULT, *OURS)
 
 
 def interrupt_reply(trial: Trial, failure: Failure = BROKEN, text: str | None = TEXT) -> Step:
@@ -252,10 +253,10 @@ def test_the_request_of_a_continuation_holds_the_text_so_far_after_all_other_cha
     trial.after(NoReply(Failure(Kind.BAD_REQUEST, "no seed, please")))
     ask = trial.expect_ask(interrupt_reply(trial))
     assert ask.changes[0] is drop_seed
-    request = Request("chat", "m", (Turn(Role.USER, (Text("Go on."),)),), seed=7)
+    request = Request("chat", "m", (Turn(Role.USER, (Text("Go on."),)),), sampling=Sampling(seed=7))
     for change in ask.changes:
         request = change(request, Ledger())
-    assert request.seed is None
+    assert request.sampling.seed is None
     assert [turn.role for turn in request.turns] == [Role.USER, Role.ASSISTANT, Role.USER]
     assert request.turns[1].parts == (Text(TEXT),)
 

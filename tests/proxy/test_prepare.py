@@ -1,6 +1,6 @@
 """The request for one target: the client's own bytes where they may pass, else built for its upstream."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -9,14 +9,14 @@ from msgspec.structs import replace
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.net.headers import Header, Headers
 from dragoman.proxy.call import Call
-from dragoman.proxy.prepare import Change, Passthrough, Prepared, Translated, choose_protocol, prepare, strict_refusal
+from dragoman.proxy.prepare import prepare, strict_refusal
+from dragoman.proxy.prepared import Change, Passthrough, Prepared, Translated
+from dragoman.proxy.step import Ask
 from dragoman.tenancy.keys import ENVIRONMENT_KEY
 from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.translate.hub.loss import LISTED, Ledger
-from dragoman.translate.hub.opaque import ENVELOPE_PREFIX
 from dragoman.translate.hub.profile import Profile
-from dragoman.translate.hub.request import Request
-from dragoman.translate.protocols import PROTOCOLS
+from dragoman.translate.hub.request import Request, Sampling
 from dragoman.upstreams.provider import (
     Attempt,
     Auth,
@@ -42,7 +42,6 @@ from proxy.in_memory import (
     run,
     send_nothing,
 )
-from tables import each_row
 
 KEY = b"sk-secret-0123456789"
 # White space, key order and unknown fields must survive.
@@ -50,9 +49,9 @@ ODD_CHAT = b'{ "messages":[{"role":"user","content":"Hi"}],  "zzz":1, "model" : 
 
 
 def prepare_call(
-    call: Call, provider: Provider, model: str = "m", changes: Sequence[Change] = (), number: int = 1
+    call: Call, provider: Provider, model: str = "m", changes: tuple[Change, ...] = (), number: int = 1
 ) -> Prepared:
-    return run(prepare(call, Route(provider.name, model), provider, make_fitting(), number, changes))
+    return run(prepare(call, Ask(Route(provider.name, model), provider, number, changes), make_fitting()))
 
 
 def passes(prepared: Prepared) -> Passthrough:
@@ -103,7 +102,7 @@ def keep(request: Request, ledger: Ledger) -> Request:
     ids=["its replies go through stages", "it refuses these bytes", "the request is changed", "others may continue"],
 )
 def test_the_same_protocol_is_built_anew_where_it_must_be(
-    requests: RequestRules, replies: ReplyRules, changes: Sequence[Change], continues: bool
+    requests: RequestRules, replies: ReplyRules, changes: tuple[Change, ...], continues: bool
 ) -> None:
     call = make_call("chat", ODD_CHAT)
     call.continues = continues
@@ -117,13 +116,13 @@ def test_a_provider_may_change_the_bytes_that_pass() -> None:
 
 
 def set_seed(seed: int) -> Change:
-    return lambda request, ledger: replace(request, seed=seed)
+    return lambda request, ledger: replace(request, sampling=Sampling(seed=seed))
 
 
 def test_changes_come_before_the_passes_of_the_provider() -> None:
     provider = make_provider(requests=RequestRules(passes=(set_seed(2),)))
     ready = is_built(prepare_call(make_call("chat", ODD_CHAT), provider, changes=(set_seed(1),)))
-    assert ready.request.seed == 2
+    assert ready.request.sampling.seed == 2
     assert msgspec.json.decode(ready.out.body)["seed"] == 2
 
 
@@ -284,36 +283,5 @@ def test_tools_that_a_model_refuses_on_its_chat_endpoint_go_to_the_other() -> No
     body = b'{"model":"m","messages":[{"role":"user","content":"Hi"}],"tools":[]}'
     provider = make_provider(protocols=("responses", "chat"))
     fitting = make_fitting(Profile(no_tools_in=("chat",)))
-    ready = run(prepare(make_call("chat", body), Route("up", "m"), provider, fitting, 1))
+    ready = run(prepare(make_call("chat", body), Ask(Route("up", "m"), provider, 1), fitting))
     assert is_built(ready).protocol.name == "responses"
-
-
-# Which protocol an upstream gets a request in, and whether the client's bytes may pass unchanged
-
-PLAIN = b'{"model":"m"}'
-TOOLS = b'{"model":"m","tools":[]}'
-ENVELOPE = b'{"signature":"%b1:abc"}' % ENVELOPE_PREFIX.encode()
-ANY = Profile()
-NO_CHAT_TOOLS = Profile(no_tools_in=("chat",))
-
-
-@each_row(
-    ("client", "speaks", "profile", "body", "protocol", "unchanged"),
-    [
-        ("chat", ("chat",), ANY, PLAIN, "chat", True),
-        ("chat", ("responses", "chat"), ANY, PLAIN, "chat", True),
-        ("messages", ("responses", "chat"), ANY, PLAIN, "responses", False),
-        ("messages", ("chat", "responses"), ANY, PLAIN, "chat", False),
-        ("messages", ("messages",), ANY, ENVELOPE, "messages", False),
-        ("responses", ("chat",), ANY, ENVELOPE, "chat", False),
-        ("chat", ("responses", "chat"), NO_CHAT_TOOLS, TOOLS, "responses", False),
-        ("chat", ("responses", "chat"), NO_CHAT_TOOLS, PLAIN, "chat", True),
-        ("chat", ("chat",), NO_CHAT_TOOLS, TOOLS, "chat", True),
-        ("responses", ("responses", "chat"), NO_CHAT_TOOLS, TOOLS, "responses", True),
-    ],
-)
-def test_the_protocol_that_is_chosen(
-    client: str, speaks: tuple[str, ...], profile: Profile, body: bytes, protocol: str, unchanged: bool
-) -> None:
-    choice = choose_protocol(client, speaks, PROTOCOLS, profile, body)
-    assert (choice.protocol.name, choice.unchanged) == (protocol, unchanged)

@@ -45,7 +45,7 @@ class Reply:
 
     def __init__(self, events: Sequence[Event], usage: Usage | None = None) -> None:
         self.watch = ReplyMonitor(lambda: 0.0)
-        self.usage = usage
+        self.usage = self.used_alone = usage
         for event in events:
             self.watch.observe(event)
 
@@ -199,8 +199,8 @@ def test_a_client_is_named_without_its_version(agent: bytes, name: str) -> None:
     assert client_name(agent) == name
 
 
-# The log, the console and captures are made from the record; a reply is not.
-READERS = ("proxy/request_record.py", "proxy/steps/observe.py", "server/console/")
+# The log, the console, captures and what limits count are made from the record; a reply is not.
+READERS = ("proxy/request_record.py", "proxy/accounts.py", "proxy/steps/observe.py", "server/console/")
 WRITTEN_WITH = re.compile(r"record\.(?:record_\w+\(|recording\b|tool_runs\.append\()")
 
 

@@ -10,7 +10,7 @@ from dragoman.net.headers import Headers
 from dragoman.proxy.call import Call
 from dragoman.proxy.client_encoding import NOTHING
 from dragoman.proxy.held_events import HeldEvents
-from dragoman.proxy.prepare import Translated
+from dragoman.proxy.prepared import Translated
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.response_writer import DocumentWriter
 from dragoman.translate.hub.failure import Failure, Kind, RequestError

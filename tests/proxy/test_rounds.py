@@ -105,7 +105,7 @@ def test_the_request_of_the_next_round_has_the_reply_so_far() -> None:
     [*_, added] = rounds.extend(request, None).turns
     assert (added.role, [part.text for part in added.parts if isinstance(part, Text)]) == (Role.ASSISTANT, ["One"])
     rounds.continue_with("token")
-    assert rounds.extend(request, None).continuation == "token"
+    assert rounds.extend(request, None).vendor.continuation == "token"
 
 
 # A paused reply: what the next request gets, and when the reply ends instead
@@ -151,7 +151,7 @@ async def test_the_next_request_gets_the_text_or_the_token(
     request = rounds.extend(rig.call.request(), None)
     assert (rounds.pauses, rounds.continuations) == ((1, 0) if end is PAUSE else (0, 1))
     assert len(request.turns) == len(rig.call.request().turns) + rounds.pauses
-    assert request.continuation == (None if end is PAUSE else "next")
+    assert request.vendor.continuation == (None if end is PAUSE else "next")
     assert (rig.call.record.rounds, rig.call.record.awaits) == (2, Awaited.MORE)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from dragoman.net.headers import Header, Headers
 from dragoman.proxy.sessions import find_session, response_name, tenant_session
-from dragoman.translate.caching.session_names import SESSION_HEADERS, name_session
+from dragoman.translate.caching.session_names import SESSION_HEADERS, derive_key, name_session
 from dragoman.translate.hub.request import Request, Role, Text, Turn
 from proxy.in_memory import make_call
 
@@ -23,6 +23,14 @@ def test_a_name_belongs_to_its_client_key_and_a_long_one_is_kept_as_a_digest() -
     long = [tenant_session("key", "x" * 8_000_000), tenant_session("key", "x" * 8_000_001)]
     assert all(name is not None and len(name) < 100 for name in long)
     assert long[0] != long[1] == tenant_session("key", "x" * 8_000_001)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 1_000_000, "ok"])
+def test_every_name_has_a_key(name: str) -> None:
+    request = Request("responses", "m", (), cache_key=name)
+    key = derive_key("tenant", name_session(Headers([]).get, request))
+    assert len(key) == 36
+    assert key == derive_key("tenant", name_session(Headers([]).get, request))
 
 
 @pytest.mark.parametrize("header", SESSION_HEADERS)

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from dragoman.config.settings import ModelRoute, Retry
 from dragoman.proxy.count_tokens import count_tokens
+from dragoman.proxy.kept_resource import KeptResource
 from dragoman.proxy.runtime import Runtime
 from dragoman.proxy.steps.choose_routes import find_routes
-from dragoman.proxy.upstream import Keeper, relay_resource
 from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.translate.protocols.relayed_paths import RELAYED_PATHS
 from dragoman.upstreams.models import fetch_models
@@ -122,7 +122,7 @@ async def test_a_list_of_models_and_what_an_upstream_keeps_are_signed() -> None:
     async with open_rig(document(b"{}")) as rig:
         assert [model.id for model in await fetch_models(rig.provider)] == ["vendor-m"]
         request, sink = make_request("/v1/responses/resp_1", query="limit=2"), make_sink(rig.wire)
-        await relay_resource(rig.world, Keeper("up", "", "responses"), request, sink, "/responses/resp_1", "req_1")
+        await KeptResource(rig.world, "up", "", "responses", "/responses/resp_1").relay(request, sink, "req_1")
         assert rig.reply.status == 200
 
 

@@ -9,7 +9,7 @@ import pytest
 from dragoman.config.settings import ServerSettings
 from dragoman.proxy import pump, turn, upstream
 from dragoman.proxy.complete_reply import CutCalls
-from dragoman.proxy.prepare import Passthrough, Translated
+from dragoman.proxy.prepared import Passthrough, Translated
 from dragoman.proxy.replies.passed import PassedDocument
 from dragoman.proxy.step import Completed, Interrupted, NoReply
 from dragoman.state.lost_calls import LostCall, LostCalls, digest_conversation

@@ -8,15 +8,13 @@ from collections.abc import Callable, Coroutine
 import msgspec
 import pytest
 
-from dragoman.config.problems import ConfigError, Problem
 from dragoman.net.client import ConnectionLost, InvalidResponse, SizeLimitExceeded, UpstreamTimeout
-from dragoman.net.headers import Header
 from dragoman.proxy import reply_bounds
-from dragoman.proxy.prepare import Prepared
+from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.step import NoReply
-from dragoman.proxy.upstream import Keeper, connection_failure, oversized_failure, receive, relay_resource, send
+from dragoman.proxy.upstream import connection_failure, oversized_failure, receive, send
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
-from dragoman.upstreams.provider import Auth, IncomingResponse, UnsignedRequest
+from dragoman.upstreams.provider import IncomingResponse
 from fakes.raw import RawServer, Request
 from fakes.upstream import Answer, End, FakeUpstream
 from narrowing import expect, present
@@ -24,12 +22,8 @@ from outgoing import open_http
 from proxy.in_memory import (
     CHAT,
     MESSAGES,
-    MemoryWire,
     make_call,
     make_provider,
-    make_request,
-    make_sink,
-    make_world,
     prepare_for,
     run,
 )
@@ -230,65 +224,3 @@ def test_what_comes_is_returned_and_a_bug_is_not_hidden() -> None:
     assert run(receive(prepared, give(b"all"), lambda: LATE)) == b"all"
     with pytest.raises(ZeroDivisionError):
         run(receive(prepared, fail(ZeroDivisionError()), lambda: LATE))
-
-
-def ask(fake: FakeUpstream, *, keeper: str = "up", auth: Auth | None = None, query: str = "") -> MemoryWire:
-    async def relay() -> MemoryWire:
-        async with open_http() as client:
-            wire = MemoryWire()
-            provider = make_provider(url=fake.url, send=client.send, key=b"sk-own", auth=auth)
-            request = make_request("/v1/responses/resp_1", [(b"authorization", b"Bearer client")], query)
-            await relay_resource(
-                make_world(provider),
-                Keeper(keeper, "", "responses"),
-                request,
-                make_sink(wire),
-                "/responses/resp_1",
-                "req_1",
-            )
-        return wire
-
-    return run(relay())
-
-
-def test_the_upstreams_bytes_come_back_and_its_account_stays_unknown() -> None:
-    headers = (("x-ratelimit-remaining-requests", "7"), ("x-own", "kept"))
-    with FakeUpstream([Answer(STORED, content_type=JSON, headers=headers)]) as fake:
-        reply = ask(fake, query="limit=2").reply
-    [request] = fake.calls
-    assert (request.path, request.headers["authorization"]) == ("/v1/responses/resp_1?limit=2", "Bearer sk-own")
-    assert (reply.status, reply.body, reply.headers.get(b"x-own")) == (200, STORED, b"kept")
-    assert reply.headers.get(b"x-ratelimit-remaining-requests") is None
-    assert reply.headers.get(b"x-request-id") == b"req_1"
-
-
-def test_an_upstreams_own_refusal_passes() -> None:
-    with FakeUpstream([Answer(b'{"error":{"message":"no"}}', status=404, content_type=JSON)]) as fake:
-        assert ask(fake).reply.status == 404
-
-
-def test_a_rejected_credential_is_the_gateways_own_failure() -> None:
-    with FakeUpstream([Answer(b"{}", status=401, content_type=JSON)]) as fake, pytest.raises(RequestError) as refused:
-        ask(fake)
-    assert refused.value.failure.kind is Kind.CREDENTIAL
-    assert "rejected its credential (HTTP 401)" in refused.value.failure.message
-
-
-def test_a_provider_that_is_gone_is_named() -> None:
-    with FakeUpstream([]) as fake, pytest.raises(RequestError, match="'other' keeps this response") as refused:
-        ask(fake, keeper="other")
-    assert refused.value.failure.kind is Kind.NOT_FOUND
-
-
-def test_a_missing_credential_is_named() -> None:
-    async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
-        raise ConfigError([Problem("the file", None, "api_key", "KEY is not set")])
-
-    with FakeUpstream([]) as fake, pytest.raises(RequestError, match="has no credential") as refused:
-        ask(fake, auth=Auth(authorize))
-    assert refused.value.failure.kind is Kind.CREDENTIAL
-
-
-def test_a_body_that_breaks_off_breaks_off_for_the_client() -> None:
-    with FakeUpstream([Answer(STORED, content_type=JSON, end=End.CUT)]) as fake:
-        assert ask(fake).dropped

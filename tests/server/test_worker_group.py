@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.serving.listener import make_socket_directory
 from dragoman.server import worker_group
 from fakes.upstream import Answer, End, FakeUpstream, Gate
 from gateway import Running, provider_section, running_workers
@@ -244,18 +242,3 @@ def test_a_worker_answers_only_those_who_know_the_secret(workers: Workers) -> No
             assert read_answer(opened).status == 403
     spoofed = request_bytes(CHAT, BODY, "x-dragoman-worker-secret: secret-of-this-test", key=None)
     assert ask(workers[0].port, spoofed).status == 401
-
-
-def test_the_directory_of_the_sockets_is_private_and_its_path_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = tmp_path / ("x" * 100)
-    long.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(long))
-    directory = Path(make_socket_directory(64))
-    try:
-        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-        assert len(f"{directory}/64") < 104
-        assert list(long.iterdir()) == []
-    finally:
-        directory.rmdir()

@@ -147,11 +147,11 @@ def parking(directory: Path, settings: str = "") -> Iterator[Parking]:
     with run_rig(directory, ONCE + settings, keys=("alice", "bob")) as started:
         rig = Parking(started.gateway, started.fakes)
         for name, fake in started.fakes.items():
-            fake.choose = make_choice(rig, name)
+            fake.choose = make_choice(rig.opened, name)
         yield rig
 
 
-def make_choice(rig: Parking, upstream: str) -> Callable[[ReceivedRequest], Answer]:
+def make_choice(opened: threading.Event, upstream: str) -> Callable[[ReceivedRequest], Answer]:
     """Return how an upstream answers: with the requested form of reply."""
 
     def choose(request: ReceivedRequest) -> Answer:
@@ -163,6 +163,6 @@ def make_choice(rig: Parking, upstream: str) -> Callable[[ReceivedRequest], Answ
             dialect = dialect if "alt=sse" in request.path else DIALECTS["gemini-array"]
         body = dialect.stream if is_stream else dialect.whole
         kind = "application/json" if dialect.is_array or not is_stream else "text/event-stream"
-        return Answer(body, content_type=kind, cut=160, gate=Gate(rig.opened, len(body) - HELD_BYTES))
+        return Answer(body, content_type=kind, cut=160, gate=Gate(opened, len(body) - HELD_BYTES))
 
     return choose

@@ -75,6 +75,7 @@ def test_a_client_that_answers_no_ping_is_disconnected(tmp_path_factory: pytest.
         assert (closed.code, closed.reason) == (1001, "nothing received from the client for 0.8 s")
 
 
+@pytest.mark.rest
 def test_a_client_that_answers_pings_stays_connected(tmp_path_factory: pytest.TempPathFactory) -> None:
     times = "[responses]\nsocket_ping_s = 0.2\nsocket_silence_s = 2.5\n"
     with state_rigged(tmp_path_factory.mktemp("alive"), times) as rig, socket(rig) as opened:

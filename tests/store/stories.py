@@ -4,9 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from dragoman.store import Store, open_store
 
 Story = Callable[[Store], Awaitable[None]]
+
+# For what hardly depends on the kind of store: PostgreSQL is left to `make test-rest`.
+on_sqlite_first = pytest.mark.parametrize(
+    "store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.rest)], indirect=True
+)
 
 
 @asynccontextmanager

@@ -243,7 +243,18 @@ async def test_a_row_is_read_as_it_was_appended(store: Store) -> None:
         stream=True,
         requested_model="模型/🦊'; --",
     )
-    rows = (row(1), empty, big)
+    origin = replace(row(4), session="s", agent="a", parent_agent="p", user="ann", team="core", tags="job=7", lease="l")
+    cached = replace(
+        origin,
+        id=row(5).id,
+        time_ms=row(5).time_ms,
+        lease="m",
+        cache_possible_tokens=9,
+        cache_miss="tools",
+        cache_miss_path="/tools/0",
+        cache_saved_nano_usd=-5,
+    )
+    rows = (row(1), empty, big, origin, cached)
     await store.append_usage(rows)
     assert await store.read_usage_rows(EVER) == rows
 

@@ -9,6 +9,7 @@ import pytest
 from dragoman.store import StoreError, make_store, open_store
 from dragoman.store import postgres as driver
 from dragoman.store.cut_calls import CutCallRow
+from dragoman.store.database import Session
 from dragoman.store.postgres_migrations import MIGRATIONS, VERSION_TABLE
 from postgres import PASSWORD, URL_PASSWORD, Postgres
 from store.rows import EVER, row
@@ -72,6 +73,38 @@ def test_a_server_that_hangs_causes_a_timeout(postgres: Postgres, monkeypatch: p
     asyncio.run(scenario(postgres.database()))
 
 
+def test_a_gateway_that_hangs_in_a_transaction_does_not_block_others(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "IDLE_TIMEOUT_S", 0.2)
+
+    async def scenario(url: str) -> None:
+        hanging, other = await open_store(url), await open_store(url)
+        ended = asyncio.Event()
+
+        async def hang(session: Session) -> None:
+            await session.lock("usage")
+            locked.set()
+            await ended.wait()
+            await session.lock("usage")
+
+        async def lock(session: Session) -> None:
+            await session.lock("usage")
+
+        locked = asyncio.Event()
+        task = asyncio.create_task(hanging.database.write(hang))
+        await locked.wait()
+        await other.database.write(lock)
+        ended.set()
+        with pytest.raises(StoreError):
+            await task
+        await hanging.database.write(lock)
+        await hanging.close()
+        await other.close()
+
+    asyncio.run(scenario(postgres.database()))
+
+
 def test_no_message_contains_the_password(postgres: Postgres) -> None:
     url = postgres.url("no_such_database")
     wrong = url.replace("postgres:", "nobody:")
@@ -107,12 +140,14 @@ def test_cut_calls_that_name_no_tenant_are_dropped_and_everything_else_stays(pos
     asyncio.run(scenario(postgres.database()))
 
 
-def test_a_database_of_a_newer_version_is_not_changed(postgres: Postgres) -> None:
+def test_a_database_of_a_newer_version_is_used_only_if_it_says_that_this_one_can(postgres: Postgres) -> None:
     async def scenario(url: str) -> None:
         await (await open_store(url)).close()
         connection = await asyncpg.connect(url)
         assert await connection.fetchval("SELECT max(version) FROM dragoman.schema_version") == len(MIGRATIONS)
         await connection.execute("INSERT INTO dragoman.schema_version VALUES (9999)")
+        await (await open_store(url)).close()  # it says that this version can use it
+        await connection.execute("UPDATE dragoman.compatibility SET compatible_from = 9999")
         await connection.close()
         with pytest.raises(StoreError, match="newer version"):
             await open_store(url)

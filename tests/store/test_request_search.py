@@ -57,6 +57,8 @@ FOUND: list[tuple[tuple[Condition, ...], list[int]]] = [
     ((Condition("route", "matches", "UP/*"),), []),
     ((is_("request_id", "req_0"),), [0]),
     ((is_("stream", True),), [0]),
+    ((is_("user", "ann"), is_("session", "s3"), is_("tags", "job=7")), [3]),
+    ((not_(is_("user", "ann")),), [4, 2, 1, 0]),
     ((Condition("ttft_ms", ">", 12),), [1]),
     ((Condition("ttft_ms", "<=", 12), Condition("losses", ">=", 2)), [4, 2, 0]),
     ((is_("key", "' OR 1 = 1 --"),), []),
@@ -69,7 +71,7 @@ async def test_a_search_returns_what_fits_every_condition(store: Store) -> None:
         replace(row(0), stream=True),
         replace(row(1), key="key_2", ttft_ms=13),
         replace(row(2), outcome="lost", error_code="E1"),
-        replace(row(3), provider="other", ttft_ms=None),
+        replace(row(3), provider="other", ttft_ms=None, user="ann", session="s3", tags="job=7", lease="l3"),
         replace(row(4), model="50[x]?%"),
     ]
     await store.append_usage(rows)

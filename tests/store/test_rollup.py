@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from functools import cache
 
 import pytest
 from msgspec.structs import astuple, replace
@@ -31,12 +30,18 @@ from store.stories import on_both_stores
 from wire_json import Json
 
 START_MS = 20_000 * DAY_MS
+known_values: dict[tuple[object, ...], list[Json]] = {}
 GROUPS: dict[GroupBy, Callable[[UsageRow], str]] = {
     "all": lambda one: "",
     "model": lambda one: f"{one.provider}/{one.model}",
     "provider": lambda one: one.provider,
     "key": lambda one: one.key,
     "client": lambda one: one.client,
+    "user": lambda one: one.user,
+    "team": lambda one: one.team,
+    "session": lambda one: one.session,
+    "agent": lambda one: one.agent,
+    "tag": lambda one: dict(tag.partition("=")[::2] for tag in one.tags.split(",")).get("job", ""),
 }
 
 
@@ -55,16 +60,39 @@ def make_rows(count: int = 150) -> list[UsageRow]:
             usage_source=draw.choice([None, "derived", "estimated", "reported"]),
             cost_nano_usd=draw.choice([None, 10]),
             ttft_ms=draw.choice([None, 7, 900]),
+            user=draw.choice(["", "dev", "max"]),
+            team=draw.choice(["", "core"]),
+            session=draw.choice(["s1", "s2"]),
+            agent=draw.choice(["", "a"]),
+            tags=draw.choice(["", "job=7", "branch=main,job=8", "myjob=9,job=7,x=y", "job"]),
+            cache_read_tokens=draw.choice([0, 40]),
+            cache_possible_tokens=draw.choice([None, 0, 30, 50]),
+            cache_saved_nano_usd=draw.choice([None, -5, 70]),
         )
         for number in range(count)
     ]
 
 
-@cache
+def test_what_caches_had_is_no_more_of_each_request_than_was_possible() -> None:
+    usual = row_at(START_MS, 1)
+    rows = [
+        replace(usual, cache_read_tokens=read, cache_possible_tokens=possible, cache_saved_nano_usd=saved)
+        for read, possible, saved in ((90, 100, 7), (50, 10, -9), (999, None, None))
+    ]
+    values = dict(zip(SUMS, next(values for key, values in roll_up(rows).sums if key.dimension == "all"), strict=True))
+    assert values["cache_possible_tokens"] == 110
+    assert values["cache_had_tokens"] == 100
+    assert values["cache_saved_nano_usd"] == -2
+
+
 def values_of(one: UsageRow) -> list[Json]:
     """What one row adds to the sums."""
-    [values] = [values for key, values in roll_up([one]).sums if key.dimension == "all" and key.level == SLOT_MS]
-    return list(values)
+    columns = astuple(one)
+    if columns not in known_values:
+        sums = roll_up([one]).sums
+        [values] = [values for key, values in sums if key.dimension == "all" and key.level == SLOT_MS]
+        known_values[columns] = list(values)
+    return known_values[columns]
 
 
 def add_up(rows: Iterable[UsageRow], query: SumQuery) -> list[UsageSum]:
@@ -72,6 +100,8 @@ def add_up(rows: Iterable[UsageRow], query: SumQuery) -> list[UsageSum]:
     found: dict[tuple[str, int], list[Json]] = {}
     for one in rows:
         if not query.since_ms <= one.time_ms < query.until_ms or query.key not in (None, one.key):
+            continue
+        if query.team not in (None, one.team) or query.user not in (None, one.user):
             continue
         step, offset = query.step_ms, query.offset_ms
         start = (one.time_ms + offset) // step * step - offset if step else query.since_ms
@@ -85,9 +115,12 @@ STEPS = (
     *((DAY_MS, HOUR_MS), (DAY_MS, 22 * SLOT_MS), (DAY_MS, -20 * SLOT_MS)),
 )
 QUERIES = [
-    SumQuery(since, until, key, by, step, offset)
+    SumQuery(since, until, key, by, step, offset, team, "job", user)
     for since, until in ((0, 10**17), (START_MS + 12_345, START_MS + 3 * DAY_MS - 777), (START_MS, START_MS + 1))
-    for key in (None, "key_1", "")
+    for key, team, user in (
+        *((None, None, None), ("key_1", None, None), ("", None, None)),
+        *((None, "core", None), (None, None, "dev"), (None, "core", "dev")),
+    )
     for by in GROUPS
     for step, offset in STEPS
 ]
@@ -125,7 +158,8 @@ async def test_times_to_the_first_token_are_counted_by_route(store: Store) -> No
 
 def test_rows_of_an_earlier_version_are_counted(store_url: str) -> None:
     """A store without sums gets those of its rows when it is opened."""
-    rows = make_rows(100)
+    unknown = {"cache_possible_tokens": None, "cache_saved_nano_usd": None}  # columns that came later
+    rows = [replace(one, **unknown) for one in make_rows(100)]
 
     async def scenario() -> None:
         version = find_version("usage_sums")

@@ -124,6 +124,24 @@ def test_a_file_of_a_newer_version_is_not_changed(tmp_path: Path) -> None:
     assert "newer version" in error_of(f"sqlite:///{path}")
 
 
+def test_a_file_of_a_newer_version_is_used_if_it_says_that_this_one_can(tmp_path: Path) -> None:
+    path = tmp_path / "dragoman.db"
+    asyncio.run(open_and_close(path))
+    with closing(apsw.Connection(str(path))) as newer:
+        assert newer.execute("SELECT compatible_from FROM compatibility").fetchall() == [(21,)]
+        newer.execute("PRAGMA user_version = 9999")
+    asyncio.run(open_and_close(path))
+    with closing(apsw.Connection(str(path))) as newer:
+        assert newer.pragma("user_version") == 9999
+        newer.execute("UPDATE compatibility SET compatible_from = 9999")
+    assert "newer version" in error_of(f"sqlite:///{path}")
+
+
+async def open_and_close(path: Path) -> None:
+    async with open_at(path):
+        pass
+
+
 def test_an_error_names_a_file_that_is_no_database(tmp_path: Path) -> None:
     path = tmp_path / "dragoman.db"
     path.write_text("not a database, but long enough to be mistaken for one " * 40)

@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.store import open_store
-from dragoman.tenancy.keys import Keyring, NameTaken
+from dragoman.tenancy.keys import CLIENT_GRANT, Keyring, NameTaken
+from dragoman.tenancy.policies import KeySettings, read_settings
 from postgres import Postgres
 from waiting import wait_until_async
 
@@ -34,6 +36,23 @@ def test_a_key_of_one_gateway_is_valid_at_the_other_until_revoked(store_url: str
             await wait_until_async(lambda: mine.check(plain) == created.row.id)
             await theirs.revoke("laptop")
             await wait_until_async(lambda: mine.check(plain) is None)
+
+    asyncio.run(scenario())
+
+
+def test_a_key_whose_requests_are_to_end_is_named_to_the_other_gateway(store_url: str) -> None:
+    async def scenario() -> None:
+        async with gateway(store_url) as mine, gateway(store_url) as theirs:
+            ended: list[set[str]] = []
+            mine.on_ended = lambda keys: ended.append(set(keys))
+            settings = KeySettings(models=("echo",))
+            phone = await theirs.create("phone", replace(CLIENT_GRANT, settings=settings))
+            laptop = await theirs.create("laptop")
+            await theirs.revoke("laptop")
+            revoked = await theirs.revoke("phone", ends_requests=True)
+            assert read_settings(revoked.settings) == settings
+            await wait_until_async(lambda: {phone.row.id} in ended)
+            assert laptop.row.id not in ended[-1]
 
     asyncio.run(scenario())
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Generic, Self, TypeVar
 
 from dragoman.net.client import DialOptions, HttpClient
-from dragoman.upstreams.credentials.credential import Credential
+from dragoman.upstreams.credentials.credential import Credential, CredentialSource, LocalSource
 from dragoman.upstreams.credentials.refresher import CredentialRefresher
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
 from outgoing import open_http
@@ -34,6 +34,12 @@ class RefresherRig(Generic[C]):
 
     async def get_token(self) -> str:
         return (await self.refresher.get()).access_token
+
+
+def as_local(source: CredentialSource[C]) -> LocalSource[C]:
+    """Return a source that is known to be on this machine."""
+    assert isinstance(source, LocalSource)
+    return source
 
 
 def get_once(rig: RefresherRig[C]) -> C:

@@ -62,7 +62,10 @@ CALLS = (
 def functional(request: ReceivedRequest) -> Answer:
     """Knows functions only."""
     if b'"custom"' in request.body:
-        body = b'{"error":{"message":"tools[0].type: unknown variant `custom`, expected `function`"}}'
+        body = (
+            b'{"error":{"message":"Failed to deserialize the JSON body into the target type: tools[0].type: '
+            b'unknown variant `custom`, expected `function` at line 1 column 346"}}'
+        )
         return Answer(body, status=400, content_type="application/json")
     return Answer(CALLS, content_type="application/json")
 

@@ -61,6 +61,28 @@ def test_a_provider_whose_section_changes_starts_anew_also_after_a_restart(tmp_p
     asyncio.run(change())
 
 
+def test_a_rule_learnt_just_before_its_section_changes_is_forgotten(tmp_path: Path) -> None:
+    async def change() -> None:
+        store = await open_store(f"sqlite:///{tmp_path}/store.db")
+        memory = make_memory(store)
+        memory.add("key_1", "up", "m", FIELD)
+        memory.adopt(CHANGED)  # before the rule is written
+        await wait_until_written(store)
+        await memory.load()
+        assert memory.find("key_1", "up", "m") == ()
+        await store.close()
+
+    asyncio.run(change())
+
+
+async def wait_until_written(store: Store) -> None:
+    for _ in range(1000):
+        if await store.list_rules(0):
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError
+
+
 def test_without_a_store_it_is_known_to_this_process() -> None:
     async def alone() -> None:
         memory = make_memory(None)

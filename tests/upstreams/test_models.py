@@ -3,8 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
+from msgspec.structs import replace
+
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
-from dragoman.upstreams.models import CachedCatalogue
+from dragoman.upstreams.models import CachedCatalogue, fill_limits, parse_list
 from dragoman.upstreams.provider import Catalogue, ModelInfo
 from proxy.in_memory import make_provider
 from waiting import wait_until_async
@@ -95,3 +98,19 @@ async def test_a_provider_that_cannot_be_listed_keeps_its_fallback_models() -> N
     await wait_until_async(lambda: ids(models.list_known()) == ["listed", "configured"])
     assert models.list_known()[1].name == "from the provider"
     assert lister.requests == 2
+
+
+def test_what_anthropics_list_says_of_a_model_is_passed_on() -> None:
+    thinks = {"thinking": {"supported": True}}
+    entry = {"id": "claude-x", "created_at": "2026-01-02T03:04:05Z", "capabilities": thinks, "max_tokens": 64_000}
+    [model] = parse_list(msgspec.json.encode({"data": [entry]}))
+    assert (model.created, model.capabilities, model.max_output) == (1_767_323_045, thinks, 64_000)
+    for wrong in ("tomorrow", 7, None):
+        [model] = parse_list(msgspec.json.encode({"data": [{"id": "a", "created_at": wrong, "capabilities": wrong}]}))
+        assert (model.created, model.capabilities) == (0, None)
+
+
+def test_a_limit_that_its_server_does_not_report_is_that_of_the_known_model() -> None:
+    model = fill_limits(ModelInfo("claude-opus-5-5"), None)
+    assert (model.max_input, model.max_output) == (1_000_000, 128_000)
+    assert fill_limits(replace(model, max_output=5), None).max_output == 5

@@ -70,14 +70,16 @@ class Driver:
     client: str  # a table of versions.toml
     protocol: str
     model: str
-    tool: ReadTool
+    tool: ReadTool | None  # None: it is given what the model needs by the client itself
     converse: Converse
     turns: tuple[tuple[int, ...], ...] = TURNS
     file_lines: int = FILE_LINES
+    maps_repository: bool = False  # its prompts have a map of the functions that the user names
 
     @property
     def version(self) -> str:
-        return next(iter(PINS["npm"][self.client].values()))
+        pins = PINS["npm"].get(self.client) or PINS["python"][self.client]
+        return next(iter(pins.values()))
 
 
 def ask_each(ask: Ask) -> Converse:
@@ -152,6 +154,16 @@ def ask_opencode(package: str) -> Ask:
     return ask
 
 
+def ask_aider(place: Place, model: str, prompt: str, is_first: bool) -> None:
+    """Ask with the map of the repository and all earlier turns, as in one session of its terminal."""
+    python = ensure_installed("aider") / "bin" / "python"
+    quiet = ("--yes-always", "--analytics-disable", "--no-check-update", "--no-pretty", "--no-gitignore")
+    context = ("--map-tokens", "4096", "--max-chat-history-tokens", "100000")
+    session = () if is_first else ("--restore-chat-history",)
+    env = {"OPENAI_API_BASE": f"{place.url}/v1", "OPENAI_API_KEY": KEY}
+    place.run((python, "-m", "aider", *quiet, *context, *session, "--model", model, "--message", prompt), env)
+
+
 def write_json(**arguments: str) -> str:
     return msgspec.json.encode(arguments).decode()
 
@@ -170,6 +182,7 @@ EXEC = ReadTool(
 READ_FILE = ReadTool("read_file", lambda path: write_json(file_path=path))
 OPENCODE_READ = ReadTool("read", lambda path: write_json(filePath=path))
 EIGHT = TURNS[:8]
+FIVE_ANSWERS: tuple[tuple[int, ...], ...] = ((),) * 5
 MASKED_LINES = 92  # Gemini CLI masks old results once there are 80,000 tokens of them
 DRIVERS = {
     driver.name: driver
@@ -183,6 +196,9 @@ DRIVERS = {
             READ,
             ask_claude_code_something_else,
             TURNS[:1],
+        ),
+        Driver(
+            "aider", "aider", "chat", "openai/gpt-4o", None, ask_each(ask_aider), FIVE_ANSWERS, maps_repository=True
         ),
         Driver("codex-gpt-5.5", "codex", "responses", "gpt-5.5", EXEC_COMMAND, ask_each(ask_codex)),
         Driver("codex-gpt-5.6-sol", "codex", "responses", "gpt-5.6-sol", EXEC, ask_each(ask_codex)),

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from clients.sessions.anonymise import anonymise
 from clients.sessions.drivers import DRIVERS, Driver, Place
 from clients.sessions.recorded import RecordedRequest, Session, write_session
-from clients.sessions.script import ScriptedUpstream, make_project
+from clients.sessions.script import MAP_PROMPTS, PROMPTS, ScriptedUpstream, make_project
 from fakes.upstream import FakeUpstream
 
 
@@ -21,8 +21,9 @@ def record(driver: Driver) -> list[RecordedRequest]:
     with TemporaryDirectory(prefix="session") as directory:
         home = Path(directory).resolve()
         project = home / "project"
-        make_project(project, driver.file_lines)
-        scripted = ScriptedUpstream(driver.client, driver.protocol, driver.tool, project, driver.turns)
+        make_project(project, driver.file_lines, defines_functions=driver.maps_repository)
+        prompts = MAP_PROMPTS if driver.maps_repository else PROMPTS
+        scripted = ScriptedUpstream(driver.client, driver.protocol, driver.tool, project, driver.turns, prompts)
         with FakeUpstream(choose=scripted) as server:
             place = Place(home, project, server.url.removesuffix("/v1"))
             driver.converse(place, driver.model, scripted.list_prompts())

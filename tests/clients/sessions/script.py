@@ -44,11 +44,21 @@ GEMINI_CALL_ID = re.compile(rb'("functionCall": \{)"id": "[^"]*", ')
 RESPONSE_ID = re.compile(rb'"(msg_01fake|resp_fake|chatcmpl-fake|fake)1?"')
 
 
-def make_project(directory: Path, lines: int = FILE_LINES) -> None:
+MAP_PROMPTS = (  # each names functions of the modules, so that a map of the repository is another one every time
+    "Explain how record and filter work together.",
+    "Which of the modules own journal and ledger?",
+    "Compare batch with parcel.",
+    "Summarise what account, quota and margin do.",
+    "Follow cursor through token and kernel.",
+)
+
+
+def make_project(directory: Path, lines: int = FILE_LINES, *, defines_functions: bool = False) -> None:
     """Write the files that the model reads, of so many lines each, and commit them."""
     (directory / "src").mkdir(parents=True)
     for number in range(1, FILES + 1):
-        (directory / name_file(number)).write_text(write_module(number, lines))
+        text = write_functions(number) if defines_functions else write_module(number, lines)
+        (directory / name_file(number)).write_text(text)
     (directory / "README.md").write_text("# Ledger\n\nKeeps records of parcels.\n")
     identity = {"NAME": "Dev", "EMAIL": "dev@example.com", "DATE": "2026-11-01T12:00:00Z"}
     env = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in identity.items()}
@@ -71,6 +81,17 @@ def write_module(number: int, count: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write_functions(number: int) -> str:
+    """Return a module whose functions call those of others by their names."""
+    random = Random(number)
+    parts = [f'"""Module {number}."""\n']
+    for name in random.sample(WORDS, 9):
+        arguments = ", ".join(f"{word}_{random.randrange(1000)}: int" for word in random.sample(WORDS, 4))
+        calls = " + ".join(f"{word}({random.randrange(100)})" for word in random.sample(WORDS, 3))
+        parts.append(f"\ndef {name}({arguments}) -> int:\n    return {calls}\n")
+    return "\n".join(parts)
+
+
 @dataclass(frozen=True)
 class ReadTool:
     """How a client's model reads files: the tool's name, and its arguments for the path of a file."""
@@ -86,9 +107,10 @@ class ScriptedUpstream:
 
     client: str
     protocol: str
-    tool: ReadTool
+    tool: ReadTool | None  # None: the client offers none
     project: Path
     turns: tuple[tuple[int, ...], ...] = TURNS
+    prompts: tuple[str, ...] = PROMPTS
     turn: int = 0
     recorded: list[RecordedRequest] = field(default_factory=list)
     _rounds: list[int] = field(default_factory=list)  # left in this turn
@@ -100,13 +122,13 @@ class ScriptedUpstream:
         """Yield what the user says, each time the turn before has come to its end; fails if it has not."""
         for turn, rounds in enumerate(self.turns, 1):
             self.turn, self._rounds, self._is_answered = turn, list(rounds), False
-            yield PROMPTS[turn - 1]
+            yield self.prompts[turn - 1]
             assert self._is_answered, f"turn {turn} of {self.client} was not answered"
 
     def __call__(self, received: ReceivedRequest) -> Answer:
         now = time.monotonic()
         self._started = self._started or now
-        is_side = f'"name":"{self.tool.name}"'.encode() not in received.body
+        is_side = self.tool is not None and f'"name":"{self.tool.name}"'.encode() not in received.body
         reply = RecordedReply("Reading a ledger") if is_side else self._continue(thinks=self._wants_thinking(received))
         self.recorded.append(
             RecordedRequest(
@@ -138,6 +160,7 @@ class ScriptedUpstream:
 
     def _write_calls(self, paths: list[str], first: int) -> tuple[ScriptedCall, ...]:
         tool = self.tool
+        assert tool is not None
         if tool.is_freeform:
             return (ScriptedCall(f"call_{first:04}", tool.name, tool.write_arguments(" ".join(paths))),)
         return tuple(
@@ -152,7 +175,7 @@ class ScriptedUpstream:
     def _write(self, reply: RecordedReply, received: ReceivedRequest) -> Answer:
         number = len(self.recorded)
         tokens = Tokens(input=len(received.body) // 4, output=100)
-        if self.tool.is_freeform and reply.calls:
+        if self.tool is not None and self.tool.is_freeform and reply.calls:
             return Answer(responses.stream(_make_freeform(reply, number, tokens)))
         is_stream = "stream=" in received.path or "alt=sse" in received.path or received.json.get("stream") is True
         made = replace(make_reply(_list_parts(reply, f"seal{number:04}==", self.protocol)), tokens=tokens)

@@ -8,13 +8,14 @@ import pytest
 from clients.captured import Captured, list_all, list_captured
 from clients.replay import UPSTREAMS, check
 from gateway import KEY, Running
+from rig import walk
 
 CAPTURED = {request.name: request for request in list_captured()}
 
 
-@pytest.mark.parametrize("upstream", UPSTREAMS)
-@pytest.mark.parametrize("request_", CAPTURED.values(), ids=CAPTURED)
-def test_a_captured_request_is_built_for_every_upstream(request_: Captured, upstream: str) -> None:
+@pytest.mark.parametrize(("name", "upstream"), walk([CAPTURED], [UPSTREAMS]))
+def test_a_captured_request_is_built_for_every_upstream(name: str, upstream: str) -> None:
+    request_ = CAPTURED[name]
     assert request_.protocol is not None
     check(bytes(request_.body), request_.protocol, upstream)
 

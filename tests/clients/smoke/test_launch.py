@@ -84,6 +84,8 @@ def test_claude_code_answers_without_any_account_and_nothing_is_written(place: C
     assert "No gateway is running: one is started" in err
     assert settings.read_text() == before
     assert FOREIGN not in out + err
+    listed = here.home / ".claude" / "cache" / "gateway-models.json"  # what its picker shows
+    assert '"claude-code/echo/echo"' in listed.read_text()
 
 
 def test_codex_answers_through_the_running_gateway_wherever_it_listens(place: Callable[[str], Place]) -> None:
@@ -151,6 +153,7 @@ def gemini_place(tmp_path: Path, client: Client, node: Path) -> Place:
     return Place(tmp_path, "gemini", script)
 
 
+@pytest.mark.rest
 def test_the_web_search_of_gemini_cli_uses_the_model_of_the_launch(gemini_place: Place) -> None:
     here = gemini_place
     settings = here.home / ".gemini" / "settings.json"
@@ -169,6 +172,7 @@ def test_the_web_search_of_gemini_cli_uses_the_model_of_the_launch(gemini_place:
     assert len(service.requests) == 1
 
 
+@pytest.mark.rest
 def test_gemini_cli_is_launched_with_a_key_even_if_the_user_signs_in_with_google(gemini_place: Place) -> None:
     here = gemini_place
     settings = here.home / ".gemini" / "settings.json"

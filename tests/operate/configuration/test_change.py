@@ -257,6 +257,12 @@ HARMLESS = {
     "models.name": "what clients request",
     "models.to": "providers and models of the configuration",
     "prices.model": "a pattern of names",
+    "limits.time_zone": "one of those that there are",
+    "limits.providers.names": "names of providers of the configuration",
+    "teams.name": "a name of its own",
+    "teams.members": "names of users",
+    "teams.models": "patterns of names",
+    "teams.providers": "patterns of names",
 }
 INTERNAL = ("name", "preset", "extra_credentials")  # of a provider: no keys of the file
 NOT_IN_FILE = ("client_key", "source", "origins", "warnings", "has_providers", "found_models")

@@ -81,6 +81,7 @@ def test_a_dead_collector_is_logged_once_and_affects_no_stream(
     assert len(collectors) == len(messages) <= 2  # traces and metrics, once each
 
 
+@pytest.mark.rest
 def test_a_collector_that_never_responds_delays_no_request(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

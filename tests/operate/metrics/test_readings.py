@@ -16,7 +16,7 @@ from dragoman.operate.metrics.readings import (
     merge_readings,
     render_text,
 )
-from dragoman.proxy.outcome import CLIENT_GONE, FailedAttempt, Outcome, ToolRun
+from dragoman.proxy.outcome import CLIENT_GONE, CacheUse, FailedAttempt, Outcome, ToolRun
 from dragoman.translate.hub.usage import Usage, UsageSource
 from scraping import Scrape, scrape_metrics, value
 
@@ -216,3 +216,13 @@ def test_tool_runs_are_counted_by_backend_and_result_and_timed() -> None:
     seconds = "dragoman_tool_duration_seconds"
     assert value(scrape, f"{seconds}_count", tool="web_search", backend="brave") == 3
     assert value(scrape, f"{seconds}_bucket", tool="web_search", backend="brave", le="0.32") == 2
+
+
+def test_what_prompt_caches_could_have_had_and_misses_are_counted_by_model() -> None:
+    hit, missed = CacheUse(900), CacheUse(100, "tools", "/tools/0")
+    scrape = scrape_of(outcome(cache_use=hit), outcome(cache_use=missed), outcome(cache_use=missed), outcome())
+    target = {"provider": "local", "model": "qwen"}
+    assert value(scrape, "dragoman_cache_possible_tokens_total", **target) == 1_100
+    assert value(scrape, "dragoman_cache_misses_total", cause="tools", **target) == 2
+    many = [outcome(model=f"m{number}", cache_use=missed) for number in range(MAX_MODELS + 3)]
+    assert value(scrape_of(*many), "dragoman_cache_misses_total", provider="local", model="other", cause="tools") == 3

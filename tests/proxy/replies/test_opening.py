@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.net.headers import Headers
-from dragoman.proxy.prepare import Prepared
+from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.replies.opening import DocumentReplies, Replies, StreamReplies
 from dragoman.proxy.replies.passed import PassedDocument, PassedStream
 from dragoman.proxy.replies.reply import ReplyForm, choose_reply

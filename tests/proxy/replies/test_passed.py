@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.net.headers import Headers
 from dragoman.proxy import upstream
-from dragoman.proxy.prepare import Passthrough
+from dragoman.proxy.prepared import Passthrough
 from dragoman.proxy.replies.passed import PassedDocument, PassedStream
 from dragoman.proxy.replies.reply import ReplyOrigin
 from dragoman.proxy.step import Ask, Completed

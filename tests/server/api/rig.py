@@ -31,3 +31,10 @@ def capture_all(directory: Path) -> str:
 def wait_for_captures(gateway: Running, count: int) -> None:
     """Wait until so many requests are captured: their files are written by a thread, after the responses."""
     wait_until(lambda: len(asking.send(gateway, "GET", "/api/v1/captures").json["captures"]) == count)
+
+
+def make_team_token(gateway: Running, team: str, *scopes: Scope) -> str:
+    """Make an admin token that is limited to one team."""
+    grant = Grant(KeyRole.ADMIN, frozenset(scopes), team=team)
+    making = gateway.app.keyring.create(f"token of {team} {' '.join(scopes)}", grant)
+    return asyncio.run_coroutine_threadsafe(making, gateway.loop).result(timeout=60).secret.reveal()

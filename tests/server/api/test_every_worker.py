@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import asking
 from dragoman.upstreams.credentials.cooldowns import CredentialCooldown
 from gateway import Running, running_workers
 from server.api.rig import ECHO, chat
+from waiting import wait_until
 
 Workers = tuple[Running, Running]
+LONG = "word " * 4000
 AGAIN = '[[models]]\nname = "parrot"\nto = ["echo/echo"]\n'
 
 
@@ -54,6 +57,34 @@ def test_a_key_is_valid_and_revoked_on_both_workers_at_once(workers: Workers) ->
     headers = {"if-match": f'"{made["version"]}"'}
     assert asking.send(other, "DELETE", f"/api/v1/keys/{made['id']}", headers=headers).status == 200
     assert chat(first, made["secret"]) == 401
+
+
+def test_the_streams_of_a_key_that_is_revoked_now_end_on_both_workers(tmp_path: Path) -> None:
+    with running_workers(f"{ECHO}[console]\nenabled = false\n", tmp_path) as workers, ThreadPoolExecutor(3) as pool:
+        first, other = workers
+        keys = [
+            asking.send(first, "POST", "/api/v1/keys", body={"name": name}).json["secret"] for name in ("out", "stays")
+        ]
+        streams = ((first, keys[0]), (other, keys[0]), (other, keys[1]))
+        replies = [
+            pool.submit(asking.ask, worker, "messages", "echo", LONG, stream=True, key=key) for worker, key in streams
+        ]
+        wait_until(lambda: [worker.app.gateway.observers.under_way for worker in workers] == [1, 2])
+        asking.send(first, "DELETE", "/api/v1/keys/out?now=1")
+        for reply in replies[:2]:
+            assert b"The operator of the gateway ended this request." in reply.result(60).body
+        wait_until(lambda: [worker.app.gateway.observers.under_way for worker in workers] == [0, 1])
+        assert not replies[2].done()
+        assert asking.send(first, "DELETE", "/api/v1/keys/stays?now=1").status == 200
+        [newest] = asking.send(first, "GET", "/api/v1/audit?limit=1&action=keys.revoke&subject=" + find_id(first)).json[
+            "audit"
+        ]
+        assert newest["detail"] == {"name": "out", "now": True}
+
+
+def find_id(gateway: Running) -> str:
+    keys = asking.send(gateway, "GET", "/api/v1/keys").json["keys"]
+    return next(str(key["id"]) for key in keys if key["name"] == "out")
 
 
 def test_an_edited_configuration_is_in_effect_on_both_workers_at_once(workers: Workers) -> None:

@@ -172,3 +172,82 @@ def test_the_list_of_keys_has_pages(gateway: Running) -> None:
         cursor = page["next"]
     assert found == whole["keys"]
     assert error(asking.send(gateway, "GET", f"{PATH}?cursor=bm90IGEga2V5")) == (400, "bad_request", "cursor")
+
+
+def test_what_is_set_for_a_key_is_changed_field_by_field(gateway: Running) -> None:
+    fields = {
+        "user": "dev@example.com",
+        "models": ["claude-*", "echo"],
+        "providers": ["echo"],
+        "default_model": "echo",
+        "strict": True,
+        "capture": "off",
+        "max_output_tokens": 4096,
+        "metadata": {"cost centre": "7"},
+        "limits": {"usd_per_day": 0.5, "concurrent": 2},
+    }
+    made = create(gateway, **fields)
+    assert {name: made[name] for name in fields} == fields
+    changed = asking.send(gateway, "PATCH", f"{PATH}/{made['id']}", body={"strict": False, "default_thinking": "low"})
+    assert (changed.status, changed.headers["etag"]) == (200, '"2"')
+    assert {name: changed.json[name] for name in fields} == fields | {"strict": False}
+    row = newest_audit(gateway)
+    assert (row["action"], row["detail"]["strict"], row["detail"]["default_thinking"]) == ("keys.change", False, "low")
+    nothing = dict.fromkeys(fields)
+    cleared = asking.send(gateway, "PATCH", f"{PATH}/{made['id']}", body={**nothing, "default_thinking": None}).json
+    empty = {name: cleared[name] for name in (*fields, "default_thinking")}
+    assert empty == {
+        "user": "",
+        "models": [],
+        "providers": [],
+        "default_model": "",
+        "strict": False,
+        "capture": "all",
+        "max_output_tokens": None,
+        "metadata": {},
+        "limits": {},
+        "default_thinking": None,
+    }
+    old = changed.headers["etag"]
+    late = asking.send(gateway, "PATCH", f"{PATH}/{made['id']}", body={"strict": True}, headers={"if-match": old})
+    assert error(late) == (412, "version_mismatch", "If-Match")
+    assert newest_audit(gateway)["action"] == "keys.change.failed"
+
+
+@each_row(
+    ("fields", "at"),
+    [
+        ({"models": [""]}, "models[0]"),
+        ({"models": ["x"] * 101}, "models"),
+        ({"providers": "kiro"}, "providers"),
+        ({"strict": "yes"}, "strict"),
+        ({"capture": "some"}, "capture"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
+        ({"metadata": {"a": "\u0007"}}, "metadata"),
+        ({"default_model": "\n"}, "default_model"),
+        ({"team": "nope"}, "team"),
+        ({"user": "a/b"}, "user"),
+        ({"limits": {"usd_per_day": -1}}, "limits.usd_per_day"),
+        ({"limits": {"usd_per_dy": 1}}, "limits.usd_per_dy"),
+        ({"modles": []}, "modles"),
+        ({"expires_at": 5}, "expires_at"),
+    ],
+)
+def test_what_cannot_be_set_for_a_key_is_refused_by_name(gateway: Running, fields: dict[str, object], at: str) -> None:
+    made = create(gateway)
+    for method, path in (("PATCH", f"{PATH}/{made['id']}"), ("POST", PATH)):
+        assert error(asking.send(gateway, method, path, body=fields)) == (400, "bad_request", at), method
+    assert asking.send(gateway, "GET", f"{PATH}/{made['id']}").json["version"] == 1
+
+
+def test_an_admin_token_has_no_settings_of_a_client_key_and_changes_nothing_of_itself(gateway: Running) -> None:
+    for name, value in (("models", ["x"]), ("user", "dev"), ("limits", {"usd_per_day": 1}), ("strict", True)):
+        body = {"role": "admin", "scopes": ["usage:read"], name: value}
+        assert error(asking.send(gateway, "POST", PATH, body=body)) == (400, "bad_request", name)
+    token = make_token(gateway, Scope.KEYS_READ, Scope.KEYS_WRITE)
+    own = next(
+        key for key in asking.send(gateway, "GET", PATH).json["keys"] if key["name"] == "token keys:read keys:write"
+    )
+    refused = asking.send(gateway, "PATCH", f"{PATH}/{own['id']}", key=token, body={"expires_at": None})
+    assert error(refused) == (403, "scope_required", "id")

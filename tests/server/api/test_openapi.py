@@ -78,7 +78,7 @@ def test_the_document_keeps_to_openapi_3_1(document: JsonObject) -> None:
         in_path = [parameter for parameter in operation["parameters"] if parameter["in"] == "path"]
         assert [parameter["name"] for parameter in in_path] == IN_TEMPLATE.findall(path)
         assert all(parameter["required"] for parameter in in_path)
-        assert method in ("POST", "PUT") or "requestBody" not in operation
+        assert method in ("POST", "PUT", "PATCH") or "requestBody" not in operation
         assert all(re.fullmatch("[1-5][0-9][0-9]|default", status) for status in operation["responses"])
         assert all(response["description"] for response in operation["responses"].values())
         assert {name for one in operation["security"] for name in one} <= schemes.keys()
@@ -197,10 +197,31 @@ def play_keys(player: Player) -> None:
     made = player.play("POST", "keys", body={"name": "made", "default_thinking": "low"}).json
     player.play("POST", "keys", body={"role": "admin", "scopes": ["usage:read"], "expires_at": int(time.time()) + 60})
     player.play("GET", "keys")
+    for _ in range(2):
+        player.play("POST", "keys", body={"name": "once"}, idempotency_key="once")
+    fields = {"models": ["echo"], "metadata": {"cost centre": "7"}, "limits": {"usd_per_day": 0.5}, "user": None}
+    player.play("PATCH", "keys/{id}", f"keys/{made['id']}", fields)
     version = player.play("GET", "keys/{id}", f"keys/{made['id']}").headers["etag"]
     player.play("POST", "keys/{id}/rotate", f"keys/{made['id']}/rotate", {"grace_s": 60}, if_match=version)
     assert player.play("DELETE", "keys/{id}", f"keys/{made['id']}", if_match=version).status == 412
     player.play("DELETE", "keys/{id}", f"keys/{made['id']}")
+
+
+def play_teams_and_limits(player: Player) -> None:
+    player.play("POST", "teams", body={"name": "core", "members": ["dev"], "limits": {"usd_per_day": 2}})
+    player.play("GET", "teams")
+    version = player.play("GET", "teams/{id}", "teams/core").headers["etag"]
+    player.play("PATCH", "teams/{id}", "teams/core", {"each_user": {"tokens_per_day": 1000}}, if_match=version)
+    assert player.play("DELETE", "teams/{id}", "teams/core", if_match=version).status == 412
+    path = "limits/{scope}/{name}"
+    version = player.play("PUT", path, "limits/user/dev", {"usd_per_day": 1, "concurrent": 2}).headers["etag"]
+    player.play("GET", path, "limits/user/dev")
+    player.play("GET", "limits", "limits?effective=1")
+    player.play("POST", f"{path}/forgive", "limits/user/dev/forgive", {"usd": 0.5, "reason": "a mistake of ours"})
+    player.play("GET", "audit", "audit?action=limits&actor=nothing")
+    player.play("GET", "audit/verify")
+    player.play("DELETE", path, "limits/user/dev", if_match=version)
+    player.play("DELETE", "teams/{id}", "teams/core")
 
 
 def play_config(player: Player) -> None:
@@ -220,6 +241,8 @@ def play_captures(player: Player) -> None:
     player.play("GET", "captures/{id}", f"captures/{id}?first=1")
     player.play("POST", "captures/{id}/replay", f"captures/{id}/replay", {})
     player.play("POST", "captures/{id}/fixture", f"captures/{id}/fixture", {})
+    player.play("GET", "requests/{id}/cache", f"requests/{id}/cache?against={id}")
+    assert player.play("GET", "requests/{id}/cache", "requests/unknown/cache").status == 404
     player.play("GET", "live/{id}", f"live/{id}")
     player.play("GET", "live/{id}", "live/unknown")
     assert player.play("DELETE", "live/{id}", "live/unknown").status == 404
@@ -231,7 +254,7 @@ def play_requests(player: Player) -> None:
     assert player.play("GET", "requests", "requests?q=nothing:1").status == 400
     player.play("GET", "requests/export")
     player.play("GET", "requests/export", "requests/export?format=json")
-    for query in ("", "?by=rows", "?by=key&step=hour&time_zone=Europe/Berlin", "?by=day"):
+    for query in ("", "?by=rows", "?by=key&step=hour&time_zone=Europe/Berlin", "?by=day", "?by=tag:job"):
         player.play("GET", "usage", f"usage{query}")
     player.play("GET", "usage/speed")
 
@@ -246,11 +269,14 @@ def play_state(player: Player) -> None:
     player.play("GET", "accounts")
     player.play("GET", "accounts/quotas")
     player.play("DELETE", "accounts/{id}/cooldowns", "accounts/kiro/cooldowns")
+    player.play("GET", "quirks")
+    player.play("DELETE", "quirks/{id}", "quirks/kiro")
+    player.play("DELETE", "quirks")
     player.play("GET", "audit")
 
 
 def test_real_requests_and_replies_fit_the_schemas(player: Player, document: JsonObject) -> None:
-    for play in (play_requests, play_captures, play_keys, play_state, play_config):
+    for play in (play_requests, play_captures, play_keys, play_teams_and_limits, play_state, play_config):
         play(player)
     not_played = {operation["operationId"] for _, _, operation in list_operations(document)} - player.played
     assert not_played == {"end_live"}  # only its error: tests/console/test_live_faults.py ends requests

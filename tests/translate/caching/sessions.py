@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.translate.caching.memory import SessionId, SessionMemories
-from dragoman.translate.hub.caching import CacheMode, CachePlan, SentPrompt
+from dragoman.translate.hub.caching import BuiltPrompt, CacheMode, CachePlan
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.passes.adapt_tools import adapt_tools
@@ -31,14 +31,14 @@ class Session(Struct):
 
     def send(self, body: JsonObject, at: float = 0.0) -> JsonObject:
         """Return the upstream request, and remember it as if its reply had begun."""
-        sent: list[SentPrompt] = []
+        sent: list[BuiltPrompt] = []
         id = SessionId("tenant", self.name, "provider", 0, self.model)
         known = None if self.memory is None else self.memory.recall(id, at)
         ttl = "5m" if known is None else known.ttl
         plan = CachePlan(self.mode, ttl, known, self.breakpoints, take=sent.append)
         built = build(self.client, self.upstream, body, self.model, plan)
         if self.memory is not None and sent:
-            self.memory.record(id, sent[0], at)
+            self.memory.record(id, sent[0].sent, at)
         return built
 
 

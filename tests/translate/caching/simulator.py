@@ -83,16 +83,15 @@ def possible_share(prompts: Sequence[Prompt], minimum: int) -> float:
 
 
 def least_cost(prompts: Sequence[Prompt], minimum: int, price: Price) -> float:
-    """Return the lowest cost of these requests if none of them expires.
+    """Return the lowest cost of these requests for a sender that does not know the next one, if no entry expires.
 
-    What an earlier request had is read, what a later one has is written, and nothing else is.
+    What an earlier request had is read, and the rest is written. Requests that share nothing cost less unmarked.
     """
     total = 0.0
     for index, prompt in enumerate(prompts):
-        read = _longest_common(prompts, index, minimum)
-        kept = max((_common(prompt, later) for later in prompts[index + 1 :]), default=0.0)
-        written = max(0.0, kept - read) if kept >= minimum else 0.0
-        total += Bill(read=read, write_5m=written, rest=_tokens(prompt) - read - written).cost(price)
+        read, tokens = _longest_common(prompts, index, minimum), _tokens(prompt)
+        written = tokens - read if tokens >= minimum else 0.0
+        total += Bill(read=read, write_5m=written, rest=tokens - read - written).cost(price)
     return total
 
 
@@ -192,7 +191,7 @@ def read_responses(body: JsonObject) -> Prompt:
         content = item.get("content") if outputs is None else outputs
         parts = content if isinstance(content, list) else [item]
         blocks += [_read_part(part, item.get("role", item.get("type", ""))) for part in parts]
-        blocks[-1].is_message_end = True
+        _end_message(blocks, len(parts))
     _find_implicit(blocks)
     return blocks
 
@@ -204,12 +203,13 @@ def read_chat(body: JsonObject) -> Prompt:
     for message in body["messages"]:
         content = message.get("content")
         fields = {key: value for key, value in message.items() if key != "content"}
+        before = len(blocks)
         if isinstance(content, list):
             blocks += [_read_part(part, message["role"]) for part in content]
             blocks += [Block(_encode(fields), message["role"])] if len(fields) > 1 else []
         else:
             blocks.append(Block(_encode([content, fields]), message["role"], can_mark=False))
-        blocks[-1].is_message_end = True
+        _end_message(blocks, len(blocks) - before)
     _find_implicit(blocks)
     return blocks
 
@@ -222,9 +222,21 @@ def _read_part(part: JsonObject, role: str) -> Block:
     return Block(_encode([role, bare]), role, None if point is None else "30m")
 
 
+TOOL_OUTPUTS = ("function_call_output", "custom_tool_call_output", "tool")
+ROLES = ("user", "assistant", "developer", "system")
+
+
+def _end_message(blocks: Prompt, count: int) -> None:
+    """Mark the end of a message of so many blocks, or of a run of tool outputs; calls and reasoning end none."""
+    last, before = blocks[-1], blocks[-1 - count]
+    if last.kind in TOOL_OUTPUTS and before.kind in TOOL_OUTPUTS:
+        before.is_message_end = False
+    last.is_message_end = last.kind in TOOL_OUTPUTS or last.kind in ROLES
+
+
 def _find_implicit(blocks: Prompt) -> None:
     """Find the implicit breakpoint: the newest user message, run of tool outputs, or leading developer block."""
-    kinds = ("user", "function_call_output", "custom_tool_call_output", "tool", "developer", "system")
+    kinds = (*TOOL_OUTPUTS, "user", "developer", "system")
     last = next((block for block in reversed(blocks) if block.is_message_end and block.kind in kinds), None)
     if last is not None:
         last.is_implicit = True

@@ -1,17 +1,18 @@
 """Kiro caches by conversation and at cache points, of models that are listed with prompt caching."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from asking import PATHS, send
+from asking import EXPLAIN, PATHS, send
 from fakes.kiro import MODELS, FakeKiro, make_framed, tail, tool, words
 from fakes.upstream import Answer
 from gateway import Running, running
 from rig import ONCE
-from wire_json import JsonObject
+from wire_json import Json, JsonObject
 
 CACHING = {**MODELS[1], "modelId": "claude-caching", "promptCaching": {"supportsPromptCaching": True}}
 REPLY = make_framed(words("Yes."), tail())
@@ -22,14 +23,20 @@ REFUSALS = [
 ]
 
 
-@pytest.fixture
-def kiro(tmp_path: Path) -> Iterator[tuple[FakeKiro, Running]]:
+@contextmanager
+def run_kiro(directory: Path, setting: str = "auto") -> Iterator[tuple[FakeKiro, Running]]:
     with FakeKiro() as fake:
         fake.listed = [*MODELS, CACHING]
         fake.replies = [REPLY]
-        toml = ONCE + fake.section(fake.sign_in(tmp_path / "kiro-auth-token.json"), "kiro")
-        with running(toml, tmp_path) as gateway:
+        section = fake.section(fake.sign_in(directory / "kiro-auth-token.json"), "kiro")
+        with running(f'{ONCE}{section}cache = "{setting}"\n', directory) as gateway:
             yield fake, gateway
+
+
+@pytest.fixture
+def kiro(tmp_path: Path) -> Iterator[tuple[FakeKiro, Running]]:
+    with run_kiro(tmp_path) as both:
+        yield both
 
 
 def ask(
@@ -105,3 +112,49 @@ def test_the_rest_of_a_cut_call_is_requested_in_the_same_conversation(
     *_, first, repair = list_states(fake)
     assert first["conversationId"] == repair["conversationId"]
     assert ["cachePoint" in str(state) for state in (first, repair)] == [not refuses] * 2
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+TURNS = ("one", "a", "two")
+
+
+def make_turns(marked: int | None) -> list[Json]:
+    """Return the turns of a Messages conversation with a mark on one of them."""
+    blocks = [[{"type": "text", "text": text, **(MARK if at == marked else {})}] for at, text in enumerate(TURNS)]
+    return [{"role": ("user", "assistant")[at % 2], "content": block} for at, block in enumerate(blocks)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "system", "marked", "fields", "places"),
+    [
+        ("client", MARK, None, {}, [0]),
+        ("client", {}, 2, {}, [1]),
+        ("client", MARK, 2, {}, [0, 1]),
+        ("client", {}, None, MARK, [1]),
+        ("client", {}, None, {}, []),
+        ("off", MARK, 2, {}, []),
+        ("auto", {}, None, {}, [0, 1]),
+    ],
+    ids=["system", "last", "both", "top level", "none", "off", "auto"],
+)
+def test_the_clients_marks_become_cache_points(
+    tmp_path: Path, setting: str, system: JsonObject, marked: int | None, fields: JsonObject, places: list[int]
+) -> None:
+    with run_kiro(tmp_path, setting) as (fake, gateway):
+        instructions = [{"type": "text", "text": "Be brief.", **system}]
+        body = {"model": "kiro/claude-caching", "max_tokens": 9, "system": instructions, "messages": make_turns(marked)}
+        reply = send(gateway, "POST", PATHS["messages"], {**body, **fields}, headers=EXPLAIN)
+        assert reply.status == 200, reply.body
+        [state] = list_states(fake)
+        entries = [*state["history"], state["currentMessage"]]
+        assert [at for at, entry in enumerate(entries) if "cachePoint" in next(iter(entry.values()))] == places
+        lost = sorted(path for path, how in reply.losses if path.endswith("cache_control"))
+        assert lost == (["/messages/2/content/0/cache_control", "/system/0/cache_control"] if setting == "off" else [])
+
+
+def test_breakpoints_of_other_clients_mean_nothing_to_kiro(tmp_path: Path) -> None:
+    with run_kiro(tmp_path, "client") as (fake, gateway):
+        part = {"type": "text", "text": "Hi", "prompt_cache_breakpoint": {"mode": "explicit"}}
+        body = {"model": "kiro/claude-caching", "messages": [{"role": "user", "content": [part]}]}
+        assert send(gateway, "POST", PATHS["chat"], body, headers={"x-dragoman-strict": "1"}).status == 200
+        assert "cachePoint" not in str(list_states(fake))

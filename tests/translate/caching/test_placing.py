@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.translate.caching.branches import DIGEST_BYTES, Chain, count_common, extends
+from dragoman.translate.caching.branches import DIGEST_BYTES, count_common, digest_blocks, digest_head, extends
 from dragoman.translate.caching.placing import RenderedPrompt, place_marks
-from dragoman.translate.hub.caching import CacheMode, CachePlan, SentPrompt, SessionMemory
+from dragoman.translate.hub.caching import BuiltPrompt, CacheMode, CachePlan, SessionMemory
 from tables import each_row
 from translate.caching.sessions import build
 from translate.caching.simulator import MessagesCache
@@ -18,9 +18,7 @@ LARGE = 100_000
 
 
 def chain_of(*blocks: str) -> bytes:
-    chain = Chain()
-    chain.add(b"user", [block.encode() for block in blocks])
-    return chain.join()
+    return digest_blocks([block.encode() for block in blocks], ["user"] * len(blocks))
 
 
 TEN = chain_of(
@@ -41,7 +39,7 @@ def cut(blocks: int) -> bytes:
 
 
 OTHER = chain_of("t", "S", "S", "other")
-ONE_SHOTS = SessionMemory(one_shot_heads=(TEN[DIGEST_BYTES : 2 * DIGEST_BYTES],))
+ONE_SHOTS = SessionMemory(one_shot_heads=(digest_head(TEN, 2),))
 
 
 @each_row(
@@ -62,6 +60,8 @@ ONE_SHOTS = SessionMemory(one_shot_heads=(TEN[DIGEST_BYTES : 2 * DIGEST_BYTES],)
         (AUTO, {3: "5m", 4: "5m", 5: "5m"}, prompt(), {3: "5m", 4: "5m", 5: "5m", 9: "5m"}),
         (AUTO, dict.fromkeys(range(3, 9), "5m"), prompt(), dict.fromkeys(range(5, 9), "5m")),
         (AUTO, {3: "5m", 5: "1h"}, prompt(), {3: "1h", 5: "1h", 6: "1h", 9: "1h"}),  # never an hour after five minutes
+        (AUTO, {2: "1h"}, prompt(), {1: "1h", 6: "1h", 9: "1h"}),  # a block that takes no mark: the one before it
+        (CachePlan(CacheMode.CLIENT), {2: "1h"}, prompt("---xxxxxxx"), {}),
         # What the memory knows.
         (remembering(cut(7)), {}, prompt(), {1: "5m", 6: "5m", 9: "5m"}),
         (remembering(cut(5), OTHER), {}, prompt(), {1: "5m", 4: "5m", 9: "5m"}),
@@ -92,10 +92,7 @@ def test_chains_agree_as_far_as_their_blocks_do() -> None:
 
 def test_a_chain_tells_where_a_block_ends_and_who_wrote_it() -> None:
     assert chain_of("{1}", "{2}") != chain_of("{1}{2}")
-    first, second = Chain(), Chain()
-    first.add(b"user", [b"a"])
-    second.add(b"assistant", [b"a"])
-    assert first.join() != second.join()
+    assert digest_blocks([b"a"], ["user"]) != digest_blocks([b"a"], ["assistant"])
 
 
 # Any request
@@ -139,11 +136,11 @@ REQUESTS = st.builds(request, st.lists(MESSAGES, max_size=12), st.booleans())
 
 def check_accepted(first: JsonObject, later: JsonObject, ttl: str, strays: int) -> None:
     """Send a request, and another one that knows the first."""
-    taken: list[SentPrompt] = []
+    taken: list[BuiltPrompt] = []
     upstream = MessagesCache(minimum=0)
     fresh = CachePlan(CacheMode.AUTO, ttl, take=taken.append)
     upstream.send(build("chat", "messages", first, "claude-sonnet-5", fresh))
-    memory = SessionMemory((taken[0].chain,), strays)
+    memory = SessionMemory((taken[0].sent.chain,), strays)
     for mode in (CacheMode.AUTO, CacheMode.CLIENT):
         body = build("chat", "messages", later, "claude-sonnet-5", CachePlan(mode, ttl, memory))
         upstream.send(body)

@@ -13,6 +13,7 @@ from translate.caching.simulator import (
     read_chat,
     read_gemini,
     read_messages,
+    read_responses,
     share,
 )
 from wire_json import Json, JsonObject
@@ -209,6 +210,15 @@ def test_share_and_least_cost_of_a_conversation_that_grows() -> None:
     cache = MessagesCache()
     bills = [cache.send(request) for request in marked]
     assert share(bills) == pytest.approx(possible_share(prompts, 1024))
-    # All but the last block of the last request, which nothing reads, has to be written.
-    last = bills[-1].write_5m
-    assert sum(bill.cost(PRICE) for bill in bills) == pytest.approx(least_cost(prompts, 1024, PRICE) + 0.25 * last)
+    assert sum(bill.cost(PRICE) for bill in bills) == pytest.approx(least_cost(prompts, 1024, PRICE))
+
+
+@pytest.mark.parametrize("count", [2, 24])
+def test_a_run_of_calls_and_their_outputs_has_one_message_end(count: int) -> None:
+    calls = [{"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": LONG} for n in range(count)]
+    outputs = [{"type": "function_call_output", "call_id": f"c{n}", "output": "done"} for n in range(count)]
+    first: JsonObject = {"model": "gpt-5.6", "input": [{"role": "user", "content": LONG}]}
+    second: JsonObject = {"model": "gpt-5.6", "input": [*first["input"], *calls, *outputs]}
+    cache = BreakpointCache()
+    cache.send(first)
+    assert cache.send(second).read == sum(len(block.content) for block in read_responses(first)) / 4

@@ -14,6 +14,7 @@ from dragoman.translate.framing.jsonscan import (
     ObjectScanner,
     compact,
     exceeds_value_count,
+    find_repeated_key,
     is_cut_object,
     replace_string,
     replace_value,
@@ -270,3 +271,16 @@ def test_every_beginning_of_an_object_is_known_as_one() -> None:
 def test_what_no_more_text_can_complete_is_no_beginning_of_an_object() -> None:
     for text in ('{"a":1}', '{"a":1}{', '{"a":1{', '{"a":"x{"b', "[1", "1", '{"a":1}}', "{" * 5000):
         assert not is_cut_object(text), text
+
+
+@pytest.mark.parametrize(
+    ("body", "repeated"),
+    [
+        (b'{"a": 1, "b": {"a": 2}}', None),
+        (b'{"a": 1, "\\u0061": 2}', "a"),
+        (b' {"a": {"b": {"c": 1, "d": [], "c": 2}}}', "c"),
+        (b'{"a": [{"b": 1, "b": 2}]}', None),
+    ],
+)
+def test_a_key_that_an_object_has_twice_is_found(body: bytes, repeated: str | None) -> None:
+    assert find_repeated_key(body) == repeated

@@ -1,7 +1,6 @@
 """Passes over turns: merging, tagging, flattening, dropping reasoning, linked media."""
 
 import msgspec
-from msgspec.structs import replace
 
 from dragoman.translate.hub.loss import Ledger, LossKind
 from dragoman.translate.hub.opaque import Opaque, OpaqueForm
@@ -36,6 +35,7 @@ from dragoman.translate.passes.pair_results import flatten_tools, merge_turns
 from dragoman.translate.protocols import PROTOCOLS
 from dragoman.translate.protocols.kiro.build_tools import DOCS_HEADING, move_tool_docs
 from narrowing import expect
+from request_fields import set_fields
 from tables import each_row
 from wire_json import Json, JsonObject
 
@@ -44,7 +44,7 @@ SYSTEM = Turn(Role.SYSTEM, (Text("S"),), "/s")
 
 
 def make_request(*turns: Turn, **fields: object) -> Request:
-    return replace(Request("chat", "m", turns), **fields)
+    return set_fields(Request("chat", "m", turns), **fields)
 
 
 def list_losses(ledger: Ledger) -> list[tuple[str, LossKind]]:

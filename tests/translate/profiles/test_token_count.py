@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import splintr
-from msgspec.structs import replace
 
 from dragoman.translate.hub.request import (
     Custom,
@@ -42,10 +41,11 @@ from dragoman.translate.profiles.token_count import (
     unpack_vocabulary,
 )
 from laws import assert_linear_function
+from request_fields import set_fields
 
 
 def make_request(*parts: Part, **fields: object) -> Request:
-    return replace(Request("messages", "m", (Turn(Role.USER, parts),)), **fields)
+    return set_fields(Request("messages", "m", (Turn(Role.USER, parts),)), **fields)
 
 
 def test_words_are_counted_by_the_vocabulary() -> None:

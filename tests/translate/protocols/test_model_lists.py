@@ -58,6 +58,7 @@ def test_geminis_list_is_for_googles_clients(header: str) -> None:
     first, second = render(**{header: "x"})["models"]
     assert first == {
         "name": "models/a",
+        "baseModelId": "a",
         "version": "a",
         "displayName": "Model A",
         "supportedGenerationMethods": ["generateContent", "countTokens"],

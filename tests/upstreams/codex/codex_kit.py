@@ -4,7 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.upstreams.codex.credential import AuthFile, Credential, TokenIssuer
+from dragoman.upstreams.codex.credential import AuthForm, Credential, TokenIssuer
+from dragoman.upstreams.credentials.credential import JsonSource
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from fakes.codex import CLIENT_ID, FakeCodex
 from upstreams.account_kit import RefresherRig
@@ -30,5 +31,5 @@ class Rig(RefresherRig[Credential]):
         super().__init__()
         issuer = TokenIssuer(self.service, fake.root, CLIENT_ID)
         self.refresher = CredentialRefresher(
-            "codex", lambda: AuthFile(path), issuer, RenewalTiming(self.clock, MARGIN_S)
+            "codex", lambda: JsonSource(path, AuthForm()), issuer, RenewalTiming(self.clock, MARGIN_S)
         )

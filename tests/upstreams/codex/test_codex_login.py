@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from dragoman.upstreams.codex.credential import AuthFile
+from dragoman.upstreams.codex.credential import AuthForm
 from dragoman.upstreams.codex.login import App, BrowserLogin, DeviceLogin
-from dragoman.upstreams.credentials.credential import Table
+from dragoman.upstreams.credentials.credential import JsonSource, Table
 from dragoman.upstreams.credentials.login import LoginFailed
 from fakes.codex import ACCOUNT, CLIENT_ID, DEVICE_TOKEN, TOKEN, USER_CODE, FakeCodex
 from fakes.service import json_answer, plain
@@ -44,7 +44,7 @@ def test_a_code_is_polled_at_the_demanded_pace_and_exchanged_with_the_services_v
     exchanged = {name: values[0] for name, values in parse_qs(codex.at(TOKEN)[0].body.decode()).items()}
     assert exchanged["code_verifier"] == "fake-verifier-of-the-service"
     assert exchanged["redirect_uri"] == f"{codex.root}/deviceauth/callback"
-    found = AuthFile(write_file(tmp_path / "codex.json", table)).read()
+    found = JsonSource(write_file(tmp_path / "codex.json", table), AuthForm()).read()
     assert (found.account, found.access_token in codex.access) == (ACCOUNT, True)
 
 
@@ -122,7 +122,7 @@ def test_the_browser_brings_a_code_back(codex: FakeCodex, tmp_path: Path) -> Non
     assert (query["client_id"], query["originator"], query["code_challenge_method"]) == (CLIENT_ID, "dragoman", "S256")
     assert query["scope"] == "openid profile email offline_access"
     assert query["redirect_uri"].endswith("/auth/callback")
-    assert AuthFile(write_file(tmp_path / "codex.json", table)).read().account == ACCOUNT
+    assert JsonSource(write_file(tmp_path / "codex.json", table), AuthForm()).read().account == ACCOUNT
     exchanged = {name: values[0] for name, values in parse_qs(codex.at(TOKEN)[0].body.decode()).items()}
     digest = sha256(exchanged["code_verifier"].encode()).digest()
     assert query["code_challenge"] == urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -23,7 +23,7 @@ from fakes.service import json_answer
 from fakes.upstream import Answer
 from narrowing import present
 from outgoing import open_http
-from upstreams.account_kit import RefresherRig, get_once
+from upstreams.account_kit import RefresherRig, as_local, get_once
 
 
 def section(credentials: str | Path | None = None, **settings: object) -> CopilotProviderConfig:
@@ -150,7 +150,7 @@ def test_every_tools_file_is_read_and_none_is_written(
 
 def test_a_token_of_another_host_is_never_used(tmp_path: Path) -> None:
     path = write_file(tmp_path / "hosts.json", {"github.com": {"oauth_token": APP_TOKEN}})
-    source = find_source(section(path, domain="acme.ghe.com"), {})()
+    source = as_local(find_source(section(path, domain="acme.ghe.com"), {})())
     with pytest.raises(CredentialError, match=r"acme\.ghe\.com"):
         source.read()
 
@@ -159,7 +159,7 @@ def test_files_are_tried_in_order(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
 
     def read_token() -> str:
-        return find_source(section(), environ)().read().access_token
+        return as_local(find_source(section(), environ)()).read().access_token
 
     write_file(tmp_path / ".config/github-copilot/hosts.json", {"github.com": {"oauth_token": "gho_FAKEhosts"}})
     assert read_token() == "gho_FAKEhosts"
@@ -174,8 +174,8 @@ def test_files_are_tried_in_order(tmp_path: Path) -> None:
 def test_other_tokens_in_the_environment_are_not_used(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "GH_TOKEN": APP_TOKEN, "GITHUB_TOKEN": APP_TOKEN}
     with pytest.raises(CredentialError, match="dragoman login copilot"):
-        find_source(section(), environ)().read()
-    assert find_source(section("env:GH_TOKEN"), environ)().read().access_token == APP_TOKEN
+        as_local(find_source(section(), environ)()).read()
+    assert as_local(find_source(section("env:GH_TOKEN"), environ)()).read().access_token == APP_TOKEN
 
 
 def test_an_enterprise_domain_uses_only_its_own_addresses() -> None:

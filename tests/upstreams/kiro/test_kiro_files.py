@@ -16,6 +16,7 @@ from dragoman.upstreams.credentials.credential import CredentialError
 from dragoman.upstreams.kiro.credential import Credential, Method
 from dragoman.upstreams.kiro.credential_sources import Database, JsonFile, RefreshToken, find_source
 from narrowing import expect
+from upstreams.account_kit import as_local
 from upstreams.kiro.kiro_kit import database, ide_file, read, row, section, token
 
 
@@ -117,40 +118,40 @@ def test_a_credential_never_prints_itself(tmp_path: Path) -> None:
 
 
 def test_a_key_that_begins_with_ksk_is_an_api_key() -> None:
-    source = find_source(section("env:KIRO_API_KEY"), {"KIRO_API_KEY": "ksk_fake-key"})()
+    source = as_local(find_source(section("env:KIRO_API_KEY"), {"KIRO_API_KEY": "ksk_fake-key"})())
     assert source.read().method is Method.API_KEY
     assert source.location == "env:KIRO_API_KEY"
 
 
 def test_any_other_string_is_a_refresh_token() -> None:
-    source = find_source(section("env:REFRESH_TOKEN"), {"REFRESH_TOKEN": "fake/refresh+token"})()
+    source = as_local(find_source(section("env:REFRESH_TOKEN"), {"REFRESH_TOKEN": "fake/refresh+token"})())
     assert expect(RefreshToken, source).read().refresh_token == "fake/refresh+token"
     assert "FAKE" not in expect(RefreshToken, find_source(section(token("literal")), {})()).location
 
 
 def test_the_successor_of_a_token_from_the_environment_is_kept_for_the_next_start(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "REFRESH_TOKEN": token("seed")}
-    source = find_source(section("env:REFRESH_TOKEN"), environ)()
+    source = as_local(find_source(section("env:REFRESH_TOKEN"), environ)())
     old = source.read()
     assert source.write(old, renew_token(old))
-    again = find_source(section("env:REFRESH_TOKEN"), environ)().read()
+    again = as_local(find_source(section("env:REFRESH_TOKEN"), environ)()).read()
     assert (again.access_token, again.refresh_token) == ("aoaFAKE-new", token("new"))
-    another = find_source(section("env:REFRESH_TOKEN"), {**environ, "REFRESH_TOKEN": token("other")})().read()
+    another = as_local(find_source(section("env:REFRESH_TOKEN"), {**environ, "REFRESH_TOKEN": token("other")})()).read()
     assert another.refresh_token == token("other")
 
 
 def test_without_a_setting_the_first_existing_file_is_used(tmp_path: Path) -> None:
     find = find_source(section(None), {"HOME": str(tmp_path)})
     with pytest.raises(CredentialError, match="dragoman login kiro"):
-        find().read()
+        as_local(find()).read()
     cache = tmp_path / ".aws" / "sso" / "cache"
     cache.mkdir(parents=True)
     ide_file(cache / "kiro-auth-token.json", refresh=token("ide"))
-    assert find().read().refresh_token == token("ide")
+    assert as_local(find()).read().refresh_token == token("ide")
     own = tmp_path / ".local" / "share" / "dragoman"
     own.mkdir(parents=True)
     ide_file(own / "kiro.json", refresh=token("own"))
-    assert find().read().refresh_token == token("own")
+    assert as_local(find()).read().refresh_token == token("own")
 
 
 # A writer that is killed at any time leaves a complete file

@@ -19,7 +19,7 @@ from dragoman.upstreams.credentials.credential import format_timestamp, parse_ti
 from dragoman.upstreams.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer
 from fakes.upstream import Answer, End
-from upstreams.account_kit import get_once
+from upstreams.account_kit import as_local, get_once
 from upstreams.kiro.kiro_kit import Rig, database, ide_file, read, row, section, token
 
 REFRESH = "/refreshToken"
@@ -71,7 +71,7 @@ async def test_a_token_is_renewed_ten_minutes_early_while_the_old_one_is_used(ki
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-old", refresh=token("r1"), life_s=590)
     kiro.refresh_delay_s = 0.05
     async with Rig(kiro, section(path)) as rig:
-        rig.refresher._current = rig.refresher._source().read()
+        rig.refresher._current = as_local(rig.refresher._source()).read()
         served = await wait_until_settled(rig)
         assert [served.access_token, await rig.get_token()] == ["aoaFAKE-old", "aoaFAKE-access-token-1"]
     assert kiro.counts[REFRESH] == 1

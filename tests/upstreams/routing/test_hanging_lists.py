@@ -3,12 +3,15 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from asking import ask, send
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import provider_section, running
 from scripting import write_reply
 
 
+@pytest.mark.rest
 def test_nothing_waits_for_the_end_of_a_list_that_hangs(tmp_path: Path) -> None:
     """All is asked of a gateway that has just started, and answered before it gives up the list."""
     with (

@@ -22,6 +22,7 @@ from dragoman.translate.hub.request import (
 )
 from dragoman.translate.protocols.chat import PROTOCOL
 from narrowing import expect_all
+from request_fields import set_fields
 from wire_json import JsonObject
 
 FIXTURE = (Path(__file__).parents[3] / "fixtures" / "chat" / "request.json").read_bytes()
@@ -47,7 +48,7 @@ def system(*parts: Part, role: Role = Role.SYSTEM) -> Turn:
 
 
 def request(*turns: Turn, protocol: str = "messages", **fields: object) -> Request:
-    return msgspec.structs.replace(Request(protocol, "asked", turns or (user(Text("hi")),)), **fields)
+    return set_fields(Request(protocol, "asked", turns or (user(Text("hi")),)), **fields)
 
 
 def build_body(expected: Request, target: Target = OPENAI) -> tuple[Wire, Losses]:

@@ -28,7 +28,7 @@ from dragoman.translate.hub.events import (
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.ports import ReplyContext
-from dragoman.translate.hub.request import Citation, Request
+from dragoman.translate.hub.request import Citation, ReplyExtras, Request
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.protocols.chat.encode import Encoder
 from laws import run
@@ -42,7 +42,9 @@ USAGE = Usage(input=20, output=7, cache_read=8, cache_write=4, reasoning=3)
 
 
 def make_context(include_usage: bool = True) -> ReplyContext:
-    request = Request(protocol="chat", model="gpt-x", turns=(), stream=True, include_usage=include_usage)
+    request = Request(
+        protocol="chat", model="gpt-x", turns=(), stream=True, extras=ReplyExtras(include_usage=include_usage)
+    )
     return ReplyContext(request, "gpt-x", 1700000000, lambda prefix: prefix + "minted", lambda: 1700000001)
 
 

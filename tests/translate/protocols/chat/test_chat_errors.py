@@ -20,6 +20,8 @@ CLASSES: dict[Kind, tuple[int, type[openai.APIStatusError]]] = {
     Kind.CONFLICT: (409, openai.ConflictError),
     Kind.QUOTA: (429, openai.RateLimitError),
     Kind.RATE_LIMITED: (429, openai.RateLimitError),
+    Kind.LIMITED: (429, openai.RateLimitError),
+    Kind.SPENT: (402, openai.APIStatusError),
     Kind.OVERLOADED: (503, openai.InternalServerError),
     Kind.BUSY: (503, openai.InternalServerError),
     Kind.CONTEXT_TOO_LONG: (400, openai.BadRequestError),

@@ -138,15 +138,18 @@ def test_tools_and_the_choice_are_read() -> None:
 
 def test_settings_are_read_and_the_rest_is_kept() -> None:
     request = parse(FIXTURE, Ledger())
-    assert (request.protocol, request.model, request.stream, request.include_usage) == ("chat", "gpt-x", True, True)
-    assert (request.max_tokens, request.temperature, request.top_p, request.seed) == (500, 0.5, 0.9, 7)
-    assert (request.frequency_penalty, request.presence_penalty) == (0.1, 0.2)
-    assert (request.stop, request.logprobs, request.top_logprobs) == (("END", "FIN"), True, 2)
+    assert (request.protocol, request.model) == ("chat", "gpt-x")
+    assert (request.stream, request.extras.include_usage) == (True, True)
+    sampling, attribution = request.sampling, request.attribution
+    assert (request.max_tokens, sampling.temperature, sampling.top_p, sampling.seed) == (500, 0.5, 0.9, 7)
+    assert (sampling.frequency_penalty, sampling.presence_penalty) == (0.1, 0.2)
+    assert (sampling.stop, sampling.logprobs, sampling.top_logprobs) == (("END", "FIN"), True, 2)
     assert request.reasoning == Reasoning("/reasoning_effort", effort="high")
     assert request.format is not None
     assert (request.format.shape, request.format.name, request.format.strict) == (Shape.SCHEMA, "answer", True)
-    assert (request.verbosity, request.cache_key, request.user, request.safety_identifier) == ("low", "k", "u", "s")
-    assert (request.metadata, request.service_tier, request.parallel) == ({"a": "b"}, "flex", False)
+    assert (request.verbosity, request.cache_key) == ("low", "k")
+    assert (attribution.user, attribution.safety_identifier) == ("u", "s")
+    assert (attribution.metadata, attribution.service_tier, request.parallel) == ({"a": "b"}, "flex", False)
     assert request.ext == {
         "logit_bias": {"50256": -100},
         "store": True,
@@ -173,15 +176,16 @@ def test_defaults_written_out_are_no_fields() -> None:
         logit_bias={},
     )
     assert request.ext == {}
-    assert (request.n, request.logprobs, request.service_tier, request.verbosity) == (None, None, None, None)
-    assert (request.frequency_penalty, request.format, request.temperature) == (None, None, None)
+    assert (request.sampling.n, request.sampling.logprobs) == (None, None)
+    assert (request.attribution.service_tier, request.verbosity) == (None, None)
+    assert (request.sampling.frequency_penalty, request.format, request.sampling.temperature) == (None, None, None)
 
 
 def test_a_setting_has_its_value_in_every_spelling() -> None:
-    assert read(n=3).n == 3  # for the build to judge
-    assert (read(stop="END").stop, read(stop=None).stop) == (("END",), ())
-    assert read(stream=True).include_usage is False
-    assert read(stream=True, stream_options={"include_usage": True}).include_usage is True
+    assert read(n=3).sampling.n == 3  # for the build to judge
+    assert (read(stop="END").sampling.stop, read(stop=None).sampling.stop) == (("END",), ())
+    assert read(stream=True).extras.include_usage is False
+    assert read(stream=True, stream_options={"include_usage": True}).extras.include_usage is True
 
 
 def test_both_names_of_the_cap_are_taken_and_the_newer_wins() -> None:

@@ -37,6 +37,7 @@ from dragoman.translate.hub.request import (
     Reasoning,
     Request,
     Role,
+    Sampling,
     Text,
     Thinking,
     ToolCall,
@@ -46,11 +47,12 @@ from dragoman.translate.hub.request import (
 )
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.protocols.echo import PROTOCOL
-from dragoman.translate.protocols.echo.build import build
+from dragoman.translate.protocols.echo.build import build, read_request
 from dragoman.translate.protocols.echo.decode import Decoder, LineFramer, decode_whole
 from dragoman.translate.protocols.echo.errors import read_failure
 from laws import assert_any_cut_agrees, assert_linear, assert_total, run
 from replies import END, START, call, text
+from request_fields import RECORDS
 
 ISSUER = Issuer("echo", "echo-think")
 SEAL = Opaque("echo", OpaqueForm.SIGNATURE, "c2lnbmVk", "echo-think")
@@ -164,7 +166,7 @@ REQUEST = Request(
     tools=(Function("f", parameters={"type": "object"}, namespace="n"), Custom("p")),
     tool_choice=ToolChoice(Pick.NAMED, "/tool_choice", name="f", namespace="n"),
     max_tokens=5,
-    stop=("END",),
+    sampling=Sampling(stop=("END",)),
     reasoning=Reasoning("/effort", effort="high"),
     stream=True,
     where={"stop": "/stop_sequences"},
@@ -174,9 +176,15 @@ REQUEST = Request(
 
 def test_a_request_arrives_as_intended_with_the_target_model() -> None:
     ledger = Ledger()
-    sent = msgspec.json.decode(build(REQUEST, Target("echo-think", "echo"), ledger), type=Request)
+    sent = read_request(build(REQUEST, Target("echo-think", "echo"), ledger))
     assert sent == msgspec.structs.replace(REQUEST, model="echo-think", where={}, raw={})
     assert len(ledger) == 0
+
+
+def test_every_field_of_a_request_arrives() -> None:
+    others = {name for name in Request.__struct_fields__ if name not in RECORDS}
+    fields = others.union(*(record.__struct_fields__ for record in RECORDS.values()))
+    assert msgspec.json.decode(build(REQUEST, Target("m", "echo"), Ledger())).keys() == fields
 
 
 def test_what_only_the_clients_protocol_has_is_recorded_as_lost() -> None:
@@ -200,7 +208,7 @@ def test_reasoning_of_another_issuer_never_leaves() -> None:
 
 
 def test_more_than_one_choice_is_refused_by_name() -> None:
-    request = Request("chat", "m", (), n=2, where={"n": "/n"})
+    request = Request("chat", "m", (), sampling=Sampling(n=2), where={"n": "/n"})
     with pytest.raises(RequestError) as refused:
         build(request, Target("echo", "echo"), Ledger())
     assert refused.value.failure.at == "/n"

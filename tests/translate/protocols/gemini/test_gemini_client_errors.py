@@ -28,6 +28,8 @@ def render(failure: Failure) -> JsonObject:
         (Kind.TOO_LARGE, 413, "INVALID_ARGUMENT"),
         (Kind.QUOTA, 429, "RESOURCE_EXHAUSTED"),
         (Kind.RATE_LIMITED, 429, "RESOURCE_EXHAUSTED"),
+        (Kind.LIMITED, 429, "RESOURCE_EXHAUSTED"),
+        (Kind.SPENT, 429, "RESOURCE_EXHAUSTED"),
         (Kind.BUG, 500, "INTERNAL"),
         (Kind.CREDENTIAL, 502, "INTERNAL"),
         (Kind.OVERLOADED, 503, "UNAVAILABLE"),
@@ -45,8 +47,9 @@ def test_a_known_wait_is_retry_info() -> None:
 
 
 def test_a_spent_allowance_names_the_day_so_that_clients_stop_retrying() -> None:
-    (detail,) = render(Failure(Kind.QUOTA, "spent"))["details"]
-    assert "PerDay" in detail["violations"][0]["quotaId"]
+    for kind in (Kind.QUOTA, Kind.SPENT):
+        (detail,) = render(Failure(kind, "spent"))["details"]
+        assert "PerDay" in detail["violations"][0]["quotaId"]
 
 
 def test_the_field_at_fault_and_the_code_are_details() -> None:

@@ -99,9 +99,8 @@ def test_both_spellings_of_every_key_mean_the_same() -> None:
         tool_config={"function_calling_config": {"mode": "any", "allowed_function_names": ["f"]}},
         tools=[{"function_declarations": [{"name": "f", "parameters_json_schema": {"type": "object"}}]}],
     )
-    assert (
-        (camel.top_p, camel.max_tokens, camel.stop) == (snake.top_p, snake.max_tokens, snake.stop) == (0.5, 9, ("a",))
-    )
+    assert (camel.max_tokens, camel.sampling) == (snake.max_tokens, snake.sampling)
+    assert (camel.max_tokens, camel.sampling.top_p, camel.sampling.stop) == (9, 0.5, ("a",))
     assert camel.tool_choice is not None
     assert snake.tool_choice is not None
     assert camel.tool_choice.name == snake.tool_choice.name == "f"
@@ -111,9 +110,9 @@ def test_both_spellings_of_every_key_mean_the_same() -> None:
 
 
 def test_camel_case_counts_where_both_are_present_even_if_it_is_null() -> None:
-    assert read(generationConfig={"topP": 0.1, "top_p": 0.9}).top_p == 0.1
+    assert read(generationConfig={"topP": 0.1, "top_p": 0.9}).sampling.top_p == 0.1
     request = read(generationConfig={"topP": None, "top_p": 0.9})
-    assert request.top_p is None
+    assert request.sampling.top_p is None
     assert request.ext == {"generationConfig/top_p": 0.9}
 
 
@@ -125,7 +124,7 @@ def test_one_object_is_a_list_of_one() -> None:
     )
     assert request.turns[0].parts == (Text("hi", "/contents/parts"),)
     assert [tool.name for tool in request.tools if isinstance(tool, Function)] == ["f"]
-    assert request.top_k == 3
+    assert request.sampling.top_k == 3
 
 
 def test_the_chunks_of_a_reply_that_an_sdk_replays_are_one_turn_and_one_text() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from dragoman.config.settings import Effort
 from dragoman.translate.framing.sse import Frame, SseFramer
@@ -18,6 +17,7 @@ from dragoman.translate.hub.profile import Profile, Target
 from dragoman.translate.hub.request import Request, Role, Text, Turn
 from dragoman.translate.protocols.messages import PROTOCOL
 from laws import run
+from request_fields import set_fields
 from wire_json import JsonObject
 
 assert PROTOCOL.client is not None
@@ -105,7 +105,7 @@ def build(
 def chat(turns: Sequence[Turn] = (), **fields: object) -> Request:
     """A request of a Chat client."""
     text = turns or (Turn(Role.USER, (Text("hi", "/messages/0/content"),), "/messages/0"),)
-    return replace(Request("chat", "asked-model", tuple(text)), **fields)
+    return set_fields(Request("chat", "asked-model", tuple(text)), **fields)
 
 
 def losses(ledger: Ledger) -> dict[str, LossKind]:

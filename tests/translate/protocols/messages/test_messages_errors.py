@@ -120,6 +120,8 @@ def test_details_survive_both_ways() -> None:
         (Kind.CONFLICT, 409, "conflict_error"),
         (Kind.QUOTA, 402, "billing_error"),
         (Kind.RATE_LIMITED, 429, "rate_limit_error"),
+        (Kind.LIMITED, 429, "rate_limit_error"),
+        (Kind.SPENT, 402, "billing_error"),
         (Kind.OVERLOADED, 529, "overloaded_error"),
         (Kind.BUSY, 529, "overloaded_error"),
         (Kind.REFUSED, 400, "invalid_request_error"),
@@ -148,6 +150,21 @@ SPENT = Failure(Kind.QUOTA, "The usage limit has been reached", status=429, retr
         (replace(SPENT, retry_after=None), 402, SPENT.message),
         (Failure(Kind.UPSTREAM, "why", status=500), 500, "why"),
         (Failure(Kind.CONTEXT_TOO_LONG, "9 tokens"), 400, "prompt is too long: 9 tokens"),  # clients look for this
+        *(
+            (Failure(Kind.CONTEXT_TOO_LONG, words), 400, "prompt is too long: 9000 tokens > 8192 maximum")
+            for words in (
+                "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
+                "This model's maximum context length is 8,192 tokens. However, you requested 9,000 tokens (8,500 in "
+                "the messages, 500 in the completion).",
+                "The input token count (9000) exceeds the maximum number of tokens allowed (8192).",
+                "request (9000 tokens) exceeds the available context size (8192 tokens), try increasing it",
+            )
+        ),
+        (
+            Failure(Kind.CONTEXT_TOO_LONG, "model-99000 allows a context length of 8192 tokens"),
+            400,
+            "prompt is too long: model-99000 allows a context length of 8192 tokens",
+        ),
         (Failure(Kind.BAD_REQUEST, "must be 1", at="/messages/0/n"), 400, "messages.0.n: must be 1"),
     ],
 )

@@ -200,7 +200,8 @@ def test_settings_are_read_and_know_where_they_stood() -> None:
     )
     assert isinstance(REQUEST.format, Format)
     assert (REQUEST.format.shape, REQUEST.format.at) == (Shape.SCHEMA, "/output_config/format")
-    assert (REQUEST.stop, REQUEST.user, REQUEST.service_tier) == (("END",), "user-7", "default")
+    assert REQUEST.sampling.stop == ("END",)
+    assert (REQUEST.attribution.user, REQUEST.attribution.service_tier) == ("user-7", "default")
     assert (REQUEST.max_tokens, REQUEST.stream, REQUEST.parallel) == (4000, True, False)
     assert REQUEST.pointer("stop") == "/stop_sequences"
     assert REQUEST.pointer("user") == "/metadata/user_id"

@@ -2,12 +2,12 @@
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.translate.hub.loss import Ledger, LossKind
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import Request, Role, Text, Turn
+from request_fields import set_fields
 from translate.protocols.responses.responses_kit import UPSTREAM
 from wire_json import JsonObject
 
@@ -23,7 +23,7 @@ def build_body(request: Request, target: Target = TARGET, ledger: Ledger | None 
 
 
 def request_of(*turns: Turn, protocol: str = "messages", **fields: object) -> Request:
-    return replace(Request(protocol=protocol, model="asked", turns=turns or (HI,)), **fields)
+    return set_fields(Request(protocol=protocol, model="asked", turns=turns or (HI,)), **fields)
 
 
 def find_losses(request: Request, target: Target = TARGET) -> list[tuple[str, LossKind]]:

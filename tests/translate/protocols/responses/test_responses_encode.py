@@ -22,7 +22,7 @@ from dragoman.translate.hub.events import (
 )
 from dragoman.translate.hub.loss import Ledger, LossKind
 from dragoman.translate.hub.opaque import Opaque, OpaqueForm, decode_envelope
-from dragoman.translate.hub.request import Citation, Request
+from dragoman.translate.hub.request import Citation, ReplyExtras, Request
 from dragoman.translate.hub.usage import Usage
 from narrowing import expect_all
 from tables import each_row
@@ -196,7 +196,7 @@ def test_its_own_vendors_encrypted_reasoning_is_sent_without_an_envelope() -> No
 
 def test_opaque_reasoning_is_sent_though_it_was_not_to_be_included() -> None:
     ledger = Ledger()
-    request = Request(protocol="responses", model="m", turns=(), encrypted_reasoning=False)
+    request = Request(protocol="responses", model="m", turns=(), extras=ReplyExtras(encrypted_reasoning=False))
     opaque = Opaque("anthropic", OpaqueForm.SIGNATURE, "c2ln", text="hm")
     events: list[Event] = [STARTED, Opened(0, ThinkingBlock()), Delta(0, "hm"), OpaqueAdded(0, opaque), Closed(0)]
     stream = encode_events([*events, Ended(Stop.END)], make_context(request), ledger)
@@ -214,7 +214,7 @@ def test_raw_reasoning_is_content_and_not_summary() -> None:
 def test_a_web_search_passes_through_its_steps() -> None:
     search = HostedBlock("srvtoolu_1", "web_search", {"query": "tides"}, (Citation(url="https://t.example"),))
     ledger = Ledger()
-    request = Request(protocol="responses", model="gpt-x", turns=(), search_sources=True)
+    request = Request(protocol="responses", model="gpt-x", turns=(), extras=ReplyExtras(search_sources=True))
     stream = encode_events([STARTED, Opened(0, search), Closed(0), *HELLO[1:]], make_context(request), ledger)
     assert types(stream)[2:7] == [
         "response.output_item.added",

@@ -126,6 +126,8 @@ def test_items_finished_before_a_failure_are_announced_and_kept() -> None:
         (Kind.CONTEXT_TOO_LONG, "context_length_exceeded"),
         (Kind.QUOTA, "insufficient_quota"),
         (Kind.RATE_LIMITED, "rate_limit_exceeded"),
+        (Kind.LIMITED, "rate_limit_exceeded"),
+        (Kind.SPENT, "insufficient_quota"),
         (Kind.OVERLOADED, "server_error"),
         (Kind.TRUNCATED, "server_error"),
         (Kind.BUG, "server_error"),

@@ -97,14 +97,15 @@ def test_every_request_level_field_has_its_value_and_its_pointer() -> None:
     request = parse_body(FULL)
     assert request.tool_choice == ToolChoice(Pick.REQUIRED, "/tool_choice", allowed=("look", "apply_patch"))
     assert (request.parallel, request.max_tokens, request.max_tool_calls) == (False, 2000, 5)
-    assert (request.temperature, request.top_p, request.logprobs, request.top_logprobs) == (0.5, 0.9, True, 3)
+    sampling, attribution = request.sampling, request.attribution
+    assert (sampling.temperature, sampling.top_p, sampling.logprobs, sampling.top_logprobs) == (0.5, 0.9, True, 3)
     assert request.reasoning == Reasoning("/reasoning/effort", "high", show="auto", show_at="/reasoning/summary")
-    assert request.encrypted_reasoning is True
+    assert request.extras.encrypted_reasoning is True
     assert request.format == Format(
         Shape.SCHEMA, "/text/format", "answer", "An answer.", FULL["text"]["format"]["schema"], True
     )
-    assert (request.verbosity, request.metadata, request.user) == ("low", {"team": "blue"}, "u-1")
-    assert (request.safety_identifier, request.cache_key, request.service_tier) == ("s-1", "k-1", "flex")
+    assert (request.verbosity, attribution.metadata, attribution.user) == ("low", {"team": "blue"}, "u-1")
+    assert (attribution.safety_identifier, request.cache_key, attribution.service_tier) == ("s-1", "k-1", "flex")
     assert request.stream is True
     assert request.pointer("max_tokens") == "/max_output_tokens"
     assert request.pointer("cache_key") == "/prompt_cache_key"
@@ -124,8 +125,8 @@ def test_what_only_this_protocol_has_is_kept_by_pointer() -> None:
 
 
 def test_encrypted_reasoning_is_included_only_if_it_is_requested() -> None:
-    assert of().encrypted_reasoning is False
-    assert of(include=["reasoning.encrypted_content"]).encrypted_reasoning is True
+    assert of().extras.encrypted_reasoning is False
+    assert of(include=["reasoning.encrypted_content"]).extras.encrypted_reasoning is True
 
 
 def test_values_that_have_no_effect_are_no_loss() -> None:

@@ -121,6 +121,8 @@ def test_a_repaired_passthrough_raises_too() -> None:
         (Kind.CONFLICT, openai.ConflictError),
         (Kind.QUOTA, openai.RateLimitError),
         (Kind.RATE_LIMITED, openai.RateLimitError),
+        (Kind.LIMITED, openai.RateLimitError),
+        (Kind.SPENT, openai.RateLimitError),
         (Kind.OVERLOADED, openai.InternalServerError),
         (Kind.CREDENTIAL, openai.InternalServerError),
         (Kind.TIMEOUT, openai.InternalServerError),

@@ -18,7 +18,7 @@ from dragoman.translate.hub.events import (
 )
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import ReplyContext
-from dragoman.translate.hub.request import Pick, Request, ToolChoice
+from dragoman.translate.hub.request import Pick, ReplyExtras, Request, ToolChoice
 from dragoman.translate.hub.server_tools import (
     MAX_RUNS_BYTES,
     CallPlace,
@@ -68,7 +68,9 @@ def move_blocks(by: int) -> list[Event]:
 
 
 def context(sources: bool) -> ReplyContext:
-    return make_context(Request(protocol="responses", model="gpt-x", turns=(), search_sources=sources))
+    return make_context(
+        Request(protocol="responses", model="gpt-x", turns=(), extras=ReplyExtras(search_sources=sources))
+    )
 
 
 ALL = ((SEARCH, FOUND), (FETCH, PAGE), (SEARCH, FAILED), (FETCH, FAILED))

@@ -1,0 +1,42 @@
+"""Requests under way are ended by their keys, whichever task asks for it."""
+
+import asyncio
+
+import pytest
+
+from dragoman.net.headers import Headers
+from dragoman.net.sink import CollectorSink
+from dragoman.proxy.request_record import RequestRecord
+from dragoman.proxy.running_requests import ENDED_BY_OPERATOR, RunningRequests, find_cause
+from dragoman.translate.hub.failure import RequestError
+
+
+async def test_the_requests_of_a_key_end_and_no_others() -> None:
+    running = RunningRequests()
+
+    async def answer(key: str) -> None:
+        record, sink = RequestRecord(key, "chat", Headers([]), key=key), CollectorSink()
+        running.begin(record, key, sink)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError as fault:
+            cause = find_cause(fault, sink)
+            assert cause is not None
+            raise cause from None
+        finally:
+            running.end(record)
+
+    async with asyncio.timeout(10):
+        out, stays = asyncio.create_task(answer("out")), asyncio.create_task(answer("stays"))
+        await asyncio.sleep(0)  # both have begun
+        running.cancel_of_keys({"out", "nobody"})
+        with pytest.raises(RequestError) as ended:
+            await out
+        assert ended.value.failure is ENDED_BY_OPERATOR
+        assert not stays.done()
+        running.cancel_of_keys({"out"})
+        await asyncio.sleep(0)
+        assert not stays.done()
+        stays.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stays
