@@ -5,8 +5,8 @@ ARG BASE=python:3.13-slim
 FROM ${BASE} AS build
 WORKDIR /build
 RUN python3 -m venv /opt/dragoman
-COPY requirements-postgres.lock ./
-RUN /opt/dragoman/bin/pip install --no-cache-dir --require-hashes -r requirements-postgres.lock
+COPY requirements-cluster.lock ./
+RUN /opt/dragoman/bin/pip install --no-cache-dir --require-hashes -r requirements-cluster.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
 RUN /opt/dragoman/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \

@@ -6,28 +6,24 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-fast test-rest test-conformance test-console test-container test-monitoring chromium check-console test-clients test-model check bench survive resume crash profile matrix map tour clients-page prices vocabulary lock clean
+.PHONY: run test test-fast test-rest test-conformance test-console test-container test-compose test-monitoring chromium check-console test-clients test-model check bench survive resume crash budget cluster profile matrix map caching tour clients-page prices vocabulary lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
 
-# Many tests wait rather than compute: three processes keep two cores busy, and leave short waits their time. PROCESSES=0 runs all tests in one process.
-PROCESSES ?= 3
+# Many tests wait rather than compute: four processes keep two cores busy. PROCESSES=0 runs all tests in one process.
+PROCESSES ?= 4
 # Python's bytecode is written even where the environment says otherwise: every process would compile every test file.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations=10
 PARALLEL = -n $(PROCESSES) --dist worksteal
 test: $(DEV_STAMP) chromium
 	@$(PYTEST) $(PARALLEL) -m "not rest"
-	@echo "Not run: make test-rest, test-container, test-monitoring, test-model and test-conformance." >&2
+	@echo "Not run: make test-rest, test-container, test-compose, test-monitoring, test-model and test-conformance." >&2
 
 # The pure core and the configuration by themselves: no process, no socket.
 UNIT := $(addprefix tests/,translate config operate/prices test_laws.py test_linear*.py test_any_*.py test_deletion.py)
 test-fast: $(DEV_STAMP)
 	@$(PYTEST) $(PARALLEL) -m "not rest" --in-process $(UNIT)
-
-# What is exhaustive, or slow by its nature: whole products, kills, long waits, every client installed.
-test-rest: $(DEV_STAMP) chromium
-	@$(PYTEST) $(PARALLEL) -m rest
 
 # $(call install,PROGRAMS,PACKAGES): Debian's packages, unless the programs are there. Fails if that is not possible.
 define install
@@ -37,10 +33,22 @@ command -v $(1) >/dev/null || { echo "Installing $(2) (once)..."; \
   || { echo "NOT RUN: this needs $(2), which could not be installed. Run as root: apt-get install $(2)" >&2; exit 1; }; }
 endef
 
+# What is exhaustive, or slow by its nature: whole products, kills, long waits, every client installed, HAProxy and nginx.
+test-rest: PROCESSES := 3
+test-rest: $(DEV_STAMP) chromium
+	@$(call install,haproxy,haproxy)
+	@$(call install,nginx,nginx-light)
+	@$(PYTEST) $(PARALLEL) -m rest
+
 # Builds the image without a registry and sees it answer: two minutes the first time, half a minute later.
 test-container: $(DEV_STAMP)
 	@$(call install,buildah,buildah podman runc mmdebstrap)
 	@$(BIN)/python -m pytest tests/deployment/test_container.py
+
+# Starts the services of compose.yaml, kills a gateway, and asks the other one.
+test-compose: $(DEV_STAMP)
+	@$(call install,buildah,buildah podman runc mmdebstrap)
+	@$(BIN)/python -m pytest tests/deployment/test_compose.py
 
 # Starts Prometheus with our configuration, and runs every query of our Grafana board.
 test-monitoring: $(DEV_STAMP)
@@ -54,8 +62,12 @@ test-model: $(DEV_STAMP)
 	@$(BIN)/python -m pytest tests/model
 
 # OPEN_RESPONSES: a checkout of the Open Responses suite in which `npm install --no-save tsx zod@3` was run
+# LLM_COMPLY: the command of llm-comply 0.5.0, for example in a virtual environment of its own
 test-conformance: $(DEV_STAMP)
-	@OPEN_RESPONSES=$(OPEN_RESPONSES) $(BIN)/python -m pytest tests/conformance -q -rA
+	@OPEN_RESPONSES=$(OPEN_RESPONSES) LLM_COMPLY=$(LLM_COMPLY) $(BIN)/python -m pytest -q -rA \
+	  $(if $(OPEN_RESPONSES),tests/conformance/test_open_responses.py) \
+	  $(if $(LLM_COMPLY),tests/conformance/test_llm_comply.py) \
+	  $(if $(OPEN_RESPONSES)$(LLM_COMPLY),,tests/conformance)
 
 check: $(DEV_STAMP)
 	@$(BIN)/ruff check src tests bench tools
@@ -101,13 +113,25 @@ bench: $(DEV_STAMP)
 survive: $(DEV_STAMP)
 	@$(BIN)/python -m bench.survival $(if $(BEFORE),--before $(BEFORE))
 
-# 1,000 clients of every protocol that drop at a random byte and resume; SEED=number repeats an earlier run.
+# 50 agents on one budget: by how much it is overspent; POSTGRES=URL with {run} in the database's name: there, too.
+budget: $(DEV_STAMP)
+	@$(BIN)/python -m bench.budget $(if $(POSTGRES),--postgres $(POSTGRES))
+
+# 1,000 clients of every protocol that drop at a random byte and resume; SEED=number repeats an earlier run,
+# REPLICAS=number: each client comes back to another one of so many gateways, which share a Valkey.
 resume: $(DEV_STAMP)
-	@$(BIN)/python -m bench.resume $(if $(SEED),--seed $(SEED))
+	@PYTHONPATH=tests $(BIN)/python -m bench.resume $(if $(SEED),--seed $(SEED)) $(if $(REPLICAS),--replicas $(REPLICAS))
 
 # kill -9 while 50 background responses and 50 stored streams run; POSTGRES=url of an empty database: there too.
 crash: $(DEV_STAMP)
 	@$(BIN)/python -m bench.crash $(if $(POSTGRES),--postgres $(POSTGRES))
+
+# 3 replicas with 50 agents each, with Valkey and without: how exact limits are, what faults do, a rolling restart. Twelve minutes.
+cluster: $(DEV_STAMP)
+	@$(call install,haproxy,haproxy)
+	@$(call install,faketime,faketime)
+	@$(call install,ip,iproute2)
+	@PYTHONPATH=tests $(BIN)/python -m bench.cluster
 
 profile: $(DEV_STAMP)
 	@$(BIN)/python -m bench.profile
@@ -119,6 +143,10 @@ matrix: $(DEV_STAMP)
 # Writes the measured map of docs/architecture.md.
 map: $(DEV_STAMP)
 	@DRAGOMAN_WRITE_PAGES=1 $(BIN)/python -m pytest tests/e2e/test_path_map.py
+
+# Writes docs/caching.md and its picture: what recorded sessions of real clients read from prompt caches.
+caching: $(DEV_STAMP)
+	@DRAGOMAN_WRITE_PAGES=1 $(BIN)/python -m pytest tests/translate/caching/test_recorded_sessions.py -k every_client
 
 # Writes the screenshots of the console in README.md, from echo traffic.
 tour: $(DEV_STAMP) chromium
@@ -140,7 +168,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 lock: $(DEV_STAMP)
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/$(COMPILE) -o requirements.lock
-	@$(BIN)/$(COMPILE) --extra postgres -o requirements-postgres.lock
+	@$(BIN)/$(COMPILE) --extra cluster -o requirements-cluster.lock
 	@$(BIN)/$(COMPILE) --group dev -o requirements-dev.lock
 
 clean:

@@ -12,6 +12,7 @@ from dragoman.proxy.request_record import ObserverQueue, RequestRecord
 
 MODULES = {
     "dragoman.operate.request_log": "log",
+    "dragoman.operate.usage.cache_watch": "log",
     "dragoman.operate.metrics.readings": "metrics",
     "dragoman.operate.usage.usage_writer": "usage",
 }

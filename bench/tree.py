@@ -52,22 +52,28 @@ class Child:
         return self._child.poll() is not None
 
     def cpu_s(self) -> float:
-        return sum(map(_cpu_s, self._tree()))
+        return tree_cpu_s(self._child.pid)
 
     def rss_mb(self) -> float:
         """What the whole tree holds; memory shared between its processes counts once in each."""
-        return sum(map(_rss_bytes, self._tree())) / 1e6
+        return sum(map(_rss_bytes, _find_tree(self._child.pid))) / 1e6
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else "it said nothing"
 
-    def _tree(self) -> list[int]:
-        parents = dict(_parents())
-        tree = [self._child.pid]
-        for pid in tree:
-            tree += [child for child, parent in parents.items() if parent == pid]
-        return tree
+
+def tree_cpu_s(root: int) -> float:
+    """What a process and its descendants have worked."""
+    return sum(map(_cpu_s, _find_tree(root)))
+
+
+def _find_tree(root: int) -> list[int]:
+    parents = dict(_parents())
+    tree = [root]
+    for pid in tree:
+        tree += [child for child, parent in parents.items() if parent == pid]
+    return tree
 
 
 def busy_s(cores: set[int]) -> float:

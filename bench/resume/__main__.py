@@ -1,4 +1,8 @@
-"""`python -m bench.resume`: clients of every protocol drop at a random byte and resume; prints what they ended with."""
+"""`python -m bench.resume`: clients of every protocol drop at a random byte and resume; prints what they ended with.
+
+With `--replicas`, several gateways share a Valkey, and each client comes back to another one. That server is the one of
+the tests: run it with `tests` in PYTHONPATH.
+"""
 
 import argparse
 import asyncio
@@ -7,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -19,7 +23,7 @@ from bench.resume.upstream import Upstream
 from bench.rig import wait_healthy
 from bench.tree import Child
 
-AT_ONCE = 200
+AT_ONCE = {True: 200, False: 50}  # clients of one gateway; of several, which need the cores as well
 CONFIG = """
 [server]
 keep_alive_s = 0.1
@@ -29,6 +33,7 @@ attempts = 1
 park_s = 60
 [store]
 url = "sqlite:///{directory}/dragoman.db"
+{shared}
 """
 HEAD = "| client>upstream | clients | drops | resumed | retried with key | upstream calls | wrong |"
 
@@ -55,18 +60,18 @@ class Row:
         return f"| {name} | {' | '.join(map(str, figures))} |"
 
 
-async def run_clients(count: int, seed: int) -> tuple[dict[str, Row], list[str]]:
-    """Run so many clients; return a row for each way, and what went wrong."""
+async def run_clients(count: int, seed: int, replicas: int = 1) -> tuple[dict[str, Row], list[str]]:
+    """Run so many clients of so many gateways; return a row for each way, and what went wrong."""
     upstream = Upstream(seed)
     server = await upstream.start()
     port = server.sockets[0].getsockname()[1]
-    with start_gateway(port) as gateway:
-        slots = asyncio.Semaphore(AT_ONCE)
+    with start_replicas(port, replicas) as gateways:
+        slots = asyncio.Semaphore(AT_ONCE[replicas == 1])
 
         async def run_one(number: int) -> tuple[Way, Result]:
             way = WAYS[number % len(WAYS)]
             async with slots:
-                return way, await Client(gateway, way, number, Random(f"{seed}:{number}")).run()
+                return way, await Client(gateways, way, number, Random(f"{seed}:{number}")).run()
 
         ended = await asyncio.gather(*map(run_one, range(count)))
     server.close()
@@ -78,11 +83,25 @@ async def run_clients(count: int, seed: int) -> tuple[dict[str, Row], list[str]]
 
 
 @contextmanager
-def start_gateway(upstream: int) -> Iterator[int]:
+def start_replicas(upstream: int, count: int) -> Iterator[list[int]]:
+    """Run so many gateways in front of the fake upstream, which share a Valkey; yield their ports."""
+    with ExitStack() as stack:
+        shared = ""
+        if count > 1:
+            from valkey_server import ValkeyServer
+
+            valkey = ValkeyServer()
+            stack.callback(valkey.remove)
+            shared = f'shared = "{valkey.url}"'
+        yield [stack.enter_context(start_gateway(upstream, shared)) for _ in range(count)]
+
+
+@contextmanager
+def start_gateway(upstream: int, shared: str = "") -> Iterator[int]:
     """Run a gateway in front of the fake upstream; yield its port."""
     with tempfile.TemporaryDirectory(prefix="dragoman-resume-") as name:
         directory, port = Path(name), find_free_port()
-        config = write_config(directory, upstream)
+        config = write_config(directory, upstream, shared)
         command = [sys.executable, "-m", "dragoman", "serve", "--config", str(config), "--port", str(port)]
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
         environ = kept | {"HOME": str(directory), "DRAGOMAN_API_KEY": KEY}
@@ -91,11 +110,11 @@ def start_gateway(upstream: int) -> Iterator[int]:
             yield port
 
 
-def write_config(directory: Path, upstream: int) -> Path:
+def write_config(directory: Path, upstream: int, shared: str) -> Path:
     root = f"http://127.0.0.1:{upstream}"
     sections = [provider_section(protocol, root) for protocol in ("chat", "messages", "responses", "gemini")]
     config = directory / "dragoman.toml"
-    config.write_text("\n\n".join([CONFIG.format(directory=directory), *sections]) + "\n")
+    config.write_text("\n\n".join([CONFIG.format(directory=directory, shared=shared), *sections]) + "\n")
     return config
 
 
@@ -103,11 +122,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.resume", description=__doc__)
     parser.add_argument("--clients", type=int, default=1000, help="how many (1000)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of all chance (the time)")
+    parser.add_argument("--replicas", type=int, default=1, help="how many gateways share a Valkey (1)")
     options = parser.parse_args()
     began = time.monotonic()
-    rows, problems = asyncio.run(run_clients(options.clients, options.seed))
+    rows, problems = asyncio.run(run_clients(options.clients, options.seed, options.replicas))
     print(
-        f"{options.clients} clients, at most {AT_ONCE} at once, seed {options.seed}, {time.monotonic() - began:.1f} s\n"
+        f"{options.clients} clients, at most {AT_ONCE[options.replicas == 1]} at once, replicas: {options.replicas}, "
+        f"seed {options.seed}, {time.monotonic() - began:.1f} s\n"
     )
     print(HEAD)
     print("|---" * (HEAD.count("|") - 1) + "|")

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -14,6 +15,8 @@ RUN = re.compile(rb"\r\nx-dragoman-run: (run_[0-9a-f]+)")
 LIKELY_BYTES = 8_000  # of a reply: drops are spread over so many
 MAX_DROPS = 4
 PATIENCE_S = 60.0
+BUSY = (b"HTTP/1.1 503 ", b"HTTP/1.1 529 ")
+RETRY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,14 @@ class Result:
 
 @dataclass
 class Client:
-    """One client of the gateway at this port."""
+    """One client of the gateways at these ports; it goes to the next one each time that it comes back."""
 
-    port: int
+    ports: Sequence[int]
     way: Way
     number: int
     chance: Random
     result: Result = field(default_factory=Result)
+    requests: int = 0
 
     async def run(self) -> Result:
         try:
@@ -90,7 +94,7 @@ class Client:
         for turn in range(MAX_DROPS + 1):
             is_last = turn == MAX_DROPS or (turn > 0 and self.chance.random() < 0.4)
             limit = None if is_last else self.chance.randrange(LIKELY_BYTES)
-            head, body, is_whole = await self._request(run, count - 1, limit)
+            head, body, is_whole = await self._request_patiently(run, count - 1, limit)
             if head and b" 200 " not in head[:15]:
                 self.result.problem = f"{head[:40]!r} {body[:200]!r}"
                 return
@@ -108,9 +112,17 @@ class Client:
             count, have = count + events, have + without_signs(part)
         await self._judge(run, have)
 
+    async def _request_patiently(self, run: bytes, after: int, limit: int | None) -> tuple[bytes, bytes, bool]:
+        """Ask again while no replica knows where the run is, as SDKs do."""
+        while True:
+            head, body, is_whole = await self._request(run, after, limit)
+            if not head.startswith(BUSY):
+                return head, body, is_whole
+            await asyncio.sleep(RETRY_S)
+
     async def _judge(self, run: bytes, have: bytes) -> None:
         if self.way.is_translated:
-            _, undisturbed, _ = await self._request(run, -1, None)
+            _, undisturbed, _ = await self._request_patiently(run, -1, None)
             expected = without_signs(undisturbed)
         else:
             expected = b"".join(make_reply(self.way.client, self.number))
@@ -127,7 +139,7 @@ class Client:
             self.result.resumed += 1
         elif self.result.drops:
             self.result.retried += 1
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._choose_port())
         try:
             writer.write(self._format(run, after))
             received = bytearray()
@@ -143,9 +155,17 @@ class Client:
         head, _, rest = bytes(received).partition(b"\r\n\r\n")
         return (head + b"\r\n", *unchunk(rest)) if rest or b"\r\n\r\n" in received else (b"", b"", False)
 
+    def _choose_port(self) -> int:
+        self.requests += 1
+        return self.ports[(self.number + self.requests) % len(self.ports)]
+
     def _format(self, run: bytes, after: int) -> bytes:
         body = b"" if run else self.way.body(self.number)
-        fields = headers(self.way.client.partition("-")[0]) | {"host": "127.0.0.1", "content-length": str(len(body))}
+        fields = headers(self.way.client.partition("-")[0]) | {
+            "host": "127.0.0.1",
+            "connection": "close",
+            "content-length": str(len(body)),
+        }
         if run:
             fields["x-dragoman-resume"] = f"{run.decode()}:{after}"
         else:

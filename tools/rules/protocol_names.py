@@ -33,6 +33,7 @@ EXEMPT = {
     "operate/sign_in.py": "vendors that one signs in to, Kiro among them",
     "cli/login.py": "vendors that one signs in to, Kiro among them",
     "translate/hub/ports.py": "OpenTelemetry's name for a request to a model is chat",
+    "translate/caching/outlook.py": "where a prompt differs may be its messages",
     "translate/profiles/token_count.py": "how vendors count the tokens of an image",
     "operate/metrics/readings.py": "OpenTelemetry's names of vendors",
     "operate/prices/__init__.py": "names of vendors and models",

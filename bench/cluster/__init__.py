@@ -1,0 +1,1 @@
+"""Several gateways on one PostgreSQL, with Valkey and without: how exact limits are, and what faults do."""
