@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 from urllib.parse import parse_qs, unquote
@@ -225,7 +225,8 @@ async def with_connection(pool: asyncpg.Pool, work: Work[T]) -> T:
         return await work(connection)
     except BaseException as error:
         if not isinstance(error, (asyncpg.PostgresError, NotUnique)):
-            connection.terminate()  # interrupted in the middle of an operation, its state is unknown
+            with suppress(asyncpg.InterfaceError):  # if the server has closed it, the pool has taken it back
+                connection.terminate()  # interrupted in the middle of an operation, its state is unknown
         raise
     finally:
         await pool.release(connection)
