@@ -17,6 +17,8 @@ from weakref import WeakKeyDictionary
 T = TypeVar("T")
 
 LARGE_BYTES = 64 * 1024  # of a body that is worked on in a thread
+SCANNED_BYTES = 256 * 1024  # of one that is looked through in a thread; less takes half a millisecond at most
+JOINED_BYTES = 512 * 1024  # of one that is translated in several pieces; less takes as long as a few of its pieces
 HUGE_BYTES = 2 * 1024 * 1024  # in another thread: a huge body must not hold up the common large ones
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
@@ -50,6 +52,14 @@ def _return_freed_memory() -> None:
 
 _large = SerialThread("large-body")
 _huge = SerialThread("huge-body", _return_freed_memory)
+
+
+async def scan_off_loop(size: int, work: Callable[[], T]) -> T:
+    """Return the result of `work`, which only looks through this number of bytes: for most bodies on the event loop.
+
+    Each piece of work in a thread costs about as much as looking through a hundred kilobytes.
+    """
+    return work() if size <= SCANNED_BYTES else await run_off_loop(size, work)
 
 
 async def run_off_loop(size: int, work: Callable[[], T]) -> T:

@@ -6,7 +6,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.net.body_threads import LARGE_BYTES, run_off_loop
+from dragoman.net.body_threads import JOINED_BYTES, LARGE_BYTES, SCANNED_BYTES, run_off_loop
 from dragoman.net.client import OutgoingRequest, join_fields
 from dragoman.net.headers import Header
 from dragoman.proxy.authorization import authorize
@@ -57,7 +57,7 @@ async def prepare(call: Call, ask: Ask, settings: TargetSettings, prompts: Promp
     if passing is not None and rules.passthrough_body is not pass_body:
         passing = await run_off_loop(len(passing), partial(rules.passthrough_body, call.protocol.name, passing))
     choose = partial(choose_protocol, call, speaks, settings)
-    choice = choose() if len(call.body) <= LARGE_BYTES else await run_off_loop(len(call.body), choose)
+    choice = choose() if len(call.body) <= SCANNED_BYTES else await run_off_loop(len(call.body), choose)
     protocol, upstream = choice.protocol, choice.protocol.upstream
     assert upstream is not None
     options = None if rules.options is no_options else await rules.options(model)
@@ -124,7 +124,7 @@ class _Preparation(Struct, frozen=True):
         rules = () if call.strict else self.settings.rules  # in full form, whatever it is refused
         body = passing
         if model != call.named_model:
-            if len(passing) <= LARGE_BYTES:
+            if len(passing) <= SCANNED_BYTES:
                 body = upstream.put_model(passing, model)
             else:
                 body = await run_off_loop(len(passing), partial(upstream.put_model, passing, model))
@@ -231,10 +231,14 @@ class _Preparation(Struct, frozen=True):
         limits = upstream.tool_limits
         if "no_custom_tools" in target.quirks:
             limits = replace(limits, custom=False)
-        if size <= LARGE_BYTES and fetcher is None:
-            request, tools = adapt_tools(offered, limits, ledger)
-            request = _apply_changes(request, (*changes, *passes), ledger)
-            return request, tools, upstream.build(request, target, ledger)
+        if fetcher is None and size <= JOINED_BYTES:
+
+            def build_at_once() -> tuple[Request, ToolMap, bytes]:
+                request, tools = adapt_tools(offered, limits, ledger)
+                request = _apply_changes(request, (*changes, *passes), ledger)
+                return request, tools, upstream.build(request, target, ledger)
+
+            return build_at_once() if size <= LARGE_BYTES else await run_off_loop(size, build_at_once)
         request, tools = await run_off_loop(size, partial(adapt_tools, offered, limits, ledger))
         request = await run_off_loop(size, partial(_apply_changes, request, changes, ledger))
         if fetcher is not None:

@@ -3,7 +3,7 @@
 import time
 from functools import partial
 
-from dragoman.net.body_threads import LARGE_BYTES, run_off_loop
+from dragoman.net.body_threads import LARGE_BYTES, SCANNED_BYTES, run_off_loop
 from dragoman.net.headers import Header
 from dragoman.proxy.call import Call
 from dragoman.proxy.ports import PromptMemory
@@ -103,7 +103,7 @@ async def _name_session(call: Call, request: Request) -> str:
     named = read_name(call.headers.get, request)
     if named is not None:
         return named
-    if call.size <= LARGE_BYTES:
+    if call.size <= SCANNED_BYTES:
         return digest_beginning(request)
     return await run_off_loop(call.size, partial(digest_beginning, request))
 

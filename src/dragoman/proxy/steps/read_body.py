@@ -4,7 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dragoman.config.settings import ServerSettings
-from dragoman.net.body_threads import LARGE_BYTES, run_off_loop
+from dragoman.net.body_threads import SCANNED_BYTES, run_off_loop
 from dragoman.net.encoding import decompress
 from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
 from dragoman.proxy.call import Call
@@ -32,7 +32,7 @@ async def read_body(call: Call, runtime: Runtime) -> None:
     written_in = call.client.body_protocol(body)
     other = None if written_in is None else runtime.protocols[written_in].client
     parse = None if other is None else other.parse
-    if len(body) <= LARGE_BYTES:
+    if len(body) <= SCANNED_BYTES:
         call.take_body(body, parse)
     else:  # it looks through the body for the model
         await run_off_loop(len(body), partial(call.take_body, body, parse))
