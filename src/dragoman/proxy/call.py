@@ -120,7 +120,8 @@ class Call:
         self.model = head.model.removeprefix(PICKER_PREFIX)
         record = self.record
         record.requested_model, record.stream, record.body = self.model, self.stream, self.body
-        record.record_session(keep_name(head.cache_key))
+        if head.cache_key:
+            record.record_session(keep_name(head.cache_key))
 
     def apply_policy(self, policy: KeyPolicy) -> None:
         """Take what is set for the requests of its key."""

@@ -110,7 +110,7 @@ async def _name_session(call: Call, request: Request) -> str:
 
 async def name_session_of_row(call: Call, request: Request, cache: PlannedCache | None) -> None:
     """Note the session of a request that was parsed, unless its client has named it, in a header or its body."""
-    if find_session_header(call.headers) or keep_name(request.cache_key or ""):
+    if find_session_header(call.headers) or (request.cache_key and keep_name(request.cache_key)):
         return
     key = None if cache is None else cache.session_key
     call.record.record_session(key or derive_key(call.tenant, await _name_session(call, request)))

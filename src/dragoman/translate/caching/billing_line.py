@@ -12,6 +12,7 @@ from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import Request, Role, Text
 
 VENDOR = "anthropic"  # the issuer of reasoning at Anthropic itself
+_BEGINNING = "x-anthropic-"
 _LINES = re.compile(r"(?:x-anthropic-[\w-]+:[^\n]*(?:\n|$))+")
 
 
@@ -21,7 +22,7 @@ def drop_billing_line(request: Request, issuer: str, ledger: Ledger) -> Request:
     if issuer == VENDOR or first is None or first.role is not Role.SYSTEM:
         return request
     line = first.parts[0] if first.parts else None
-    if not isinstance(line, Text) or _LINES.fullmatch(line.text) is None:
+    if not isinstance(line, Text) or not line.text.startswith(_BEGINNING) or _LINES.fullmatch(line.text) is None:
         return request
     ledger.record_dropped(line.at, "billing line of another vendor")
     rest = (replace(first, parts=first.parts[1:]),) if len(first.parts) > 1 else ()

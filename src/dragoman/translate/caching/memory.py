@@ -128,16 +128,18 @@ class SessionMemories:
 
 def _add_branch(session: _Session, chain: bytes) -> None:
     """Replace the branch that a request extends, of several the longest."""
-    extended = [branch for branch in session.branches if extends(chain, branch)]
-    if extended:
+    branches, longest, place = session.branches, -1, -1
+    for number, branch in enumerate(branches):
+        if len(branch) > longest and extends(chain, branch):
+            longest, place = len(branch), number
+    if place >= 0:
         session.strays = 0
         session.novelty.is_continued = True
-        place = session.branches.index(max(extended, key=len))
-        del session.branches[place], session.written[place]
+        del branches[place], session.written[place]
     else:
         session.strays += 1
-    session.branches.append(chain)
-    del session.branches[:-MAX_BRANCHES]
+    branches.append(chain)
+    del branches[:-MAX_BRANCHES]
 
 
 def choose_ttl(current: str, gap_s: float) -> str:

@@ -5,7 +5,6 @@ Pure: from what its session has sent, and what was built.
 
 from enum import Enum
 from math import inf
-from operator import itemgetter
 
 from msgspec import Struct
 
@@ -48,7 +47,6 @@ class CacheOutlook(Struct, frozen=True):
 
 
 _Match = tuple[int, bool, WrittenPrefix]  # blocks in common with a branch, whether they are all that it has
-_by_common = itemgetter(0, 1)
 
 
 def judge_prompt(built: BuiltPrompt, memory: SessionMemory | None, at: float) -> CacheOutlook:
@@ -57,12 +55,15 @@ def judge_prompt(built: BuiltPrompt, memory: SessionMemory | None, at: float) ->
         return CacheOutlook(False, 0, 0.0, "", Miss.UNKNOWN)
     if not memory.branches:
         return CacheOutlook(False, 0, 0.0, "", Miss.FIRST if memory.moved is None else Miss(memory.moved.value))
-    matches: list[_Match] = []
+    chain, best, live = built.sent.chain, None, None
     for branch, written in zip(memory.branches, _list_written(memory), strict=True):
-        common = count_common(built.sent.chain, branch)
-        matches.append((common, common * DIGEST_BYTES == len(branch), written))
-    live = max([match for match in matches if match[2].expires_at >= at], key=_by_common, default=None)
-    best = max(matches, key=_by_common)
+        common = count_common(chain, branch)
+        match = common, common * DIGEST_BYTES == len(branch), written
+        if best is None or best[:2] < match[:2]:
+            best = match
+        if written.expires_at >= at and (live is None or live[:2] < match[:2]):
+            live = match
+    assert best is not None  # there are branches
     if live is None or best[0] > live[0]:
         common = 0 if live is None else live[0]
         return CacheOutlook(False, common, _measure(built, common), _locate(built, best), Miss.EXPIRED)
@@ -95,7 +96,7 @@ def _locate(built: BuiltPrompt, match: _Match) -> str:
 
 
 def _measure(built: BuiltPrompt, blocks: int) -> float:
-    return sum(built.sizes[:blocks]) / (sum(built.sizes) or 1)
+    return 1.0 if blocks == len(built.sizes) else sum(built.sizes[:blocks]) / (sum(built.sizes) or 1)
 
 
 def _list_written(memory: SessionMemory) -> tuple[WrittenPrefix, ...]:

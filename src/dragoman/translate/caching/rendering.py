@@ -21,6 +21,8 @@ BREAKPOINT_LIFE_S = 1800.0  # GPT-5.6 and later
 IMPLICIT_LIFE_S = 600.0  # earlier models of OpenAI, without a retention
 DAY_S = 86_400.0
 _IN_EACH_MARK = b"cache"  # nearly no block has it
+_AS_BUILT = (b'{"role":"user"', b'{"role":"assistant"', b'{"role":"system"', b'{"role":"developer"', b'{"role":"tool"')
+_INSTRUCTING = (b'{"role":"system"', b'{"role":"developer"')
 _MARKS = tuple(f'"{name}"'.encode() for name in MARK_FIELDS)
 _DAY = Raw(b'"24h"')
 _encode = msgspec.json.Encoder().encode
@@ -48,10 +50,12 @@ def describe_body(reader: PromptReader, body: bytes, profile: Profile, *, is_mar
     groups = list_blocks(reader, body) if is_marked else _read_groups(reader, fields)
     blocks, kinds, head = list[bytes](), list[str](), 0
     for group in groups:
-        blocks += group.blocks
-        kinds += [group.kind] * len(group.blocks)
-        if group.section in HEAD:
-            head = len(blocks)
+        own = group.blocks
+        if own:
+            blocks += own
+            kinds += (group.kind,) * len(own)
+            if group.section in HEAD:
+                head = len(blocks)
     if not blocks:
         return None
     chain = digest_blocks(blocks, kinds)
@@ -107,6 +111,8 @@ def make_messages(pointer: str, messages: bytes | Raw) -> tuple[RenderedGroup, R
 
 
 def _instructs(message: bytes) -> bool:
+    if message.startswith(_AS_BUILT):  # the role first and without blanks
+        return message.startswith(_INSTRUCTING)
     return decode_or(_role, message, _Role()).role in ("system", "developer")
 
 

@@ -47,9 +47,8 @@ def read_name(header: GetHeader, request: Request) -> str | None:
 
 def find_name(header: GetHeader, cache_key: object, conversation: object, user_id: object) -> str | None:
     """Return the name that a client gives to its conversation, in headers or in these fields of the body."""
-    for value in map(header, SESSION_HEADERS):
-        if value:
-            return value.decode("latin-1")
+    for value in filter(None, map(header, SESSION_HEADERS)):
+        return value.decode("latin-1")
     for name in (cache_key, conversation and _id_in(conversation), user_id and _in_user_id(user_id)):
         if isinstance(name, str) and name:
             return name
