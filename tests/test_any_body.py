@@ -167,6 +167,7 @@ def allowed_tools(count: int) -> Json:
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 @pytest.mark.parametrize("many", [same_ids, instructions, allowed_tools])
+@pytest.mark.rest
 def test_ten_times_as_much_does_not_take_a_hundred_times_as_long(upstream: str, many: Callable[[int], Json]) -> None:
     def seconds(count: int) -> float:
         raw = msgspec.json.encode({"model": "m", **many(count)})

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(("names", "logged", "counted"), [("none", 0, 0), ("log", 1, 0), ("log,metrics,usage", 1, 1)])
+@pytest.mark.rest
 def test_a_gateway_runs_with_some_of_its_observers(names: str, logged: int, counted: int, tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     child = subprocess.Popen(

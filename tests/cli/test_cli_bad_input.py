@@ -2,10 +2,13 @@
 
 from itertools import product
 
+import pytest
+
 from gateway import KEY
 from shell import Shell
 
 
+@pytest.mark.rest
 def test_a_key_that_no_header_can_carry_is_an_error(shell: Shell) -> None:
     with shell.serve(DRAGOMAN_API_KEY=KEY):
         for words, key in product((("models",), ("usage",), ("chat", "hi")), ("a\nb", "\udcff", "\x1b[31m")):

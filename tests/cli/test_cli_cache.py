@@ -52,6 +52,7 @@ def wait_for(shell: Shell, id: str, source: str = "captures") -> None:
     wait_until(lambda: why(shell, id, "--json").out.find(f'"source": "{source}"') > 0)
 
 
+@pytest.mark.rest
 def test_captures_name_byte_pointers_and_cause_and_no_secret(shell: Shell) -> None:
     with FakeUpstream() as fake:
         configure(shell, fake)
@@ -113,6 +114,7 @@ def test_rows_alone_answer_with_cause_and_block(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("words", [("req_000000000000000000000000",), ("last",), ("nothing", "--against", "last")])
+@pytest.mark.rest
 def test_an_unknown_request_is_not_explained(shell: Shell, words: tuple[str, ...]) -> None:
     with FakeUpstream() as fake:
         configure(shell, fake)

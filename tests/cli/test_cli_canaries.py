@@ -214,7 +214,8 @@ def _copilot(shell: Shell, canaries: Canaries, copilot: LeakyCopilot) -> str:
     return str(shell.write("apps.json", msgspec.json.encode({"github.com:Iv1.fake": {"oauth_token": token}}).decode()))
 
 
-@pytest.mark.parametrize("ways_at_once", [1, pytest.param(6, marks=pytest.mark.rest)])
+@pytest.mark.rest
+@pytest.mark.parametrize("ways_at_once", [1, 6])
 def test_no_secret_leaves_in_any_form(vendors: Vendors, ways_at_once: int) -> None:
     shell, canaries = vendors.shell, vendors.canaries
     path = shell.write("vendors.toml", vendors.toml)
@@ -318,6 +319,7 @@ def unpack(data: bytes) -> bytes:
     return data
 
 
+@pytest.mark.rest
 def test_a_store_and_a_shared_memory_that_cannot_be_reached_are_named_without_their_passwords(shell: Shell) -> None:
     canaries = Canaries()
     store, shared, key = canaries.new("store"), canaries.new("shared"), canaries.new("client")

@@ -58,6 +58,7 @@ def send_requests(served: Served, model: str) -> Counter[int]:
 
 
 @pytest.mark.parametrize("kind", ["kiro", "codex"])
+@pytest.mark.rest
 def test_concurrent_requests_renew_an_expired_token_once(shell: Shell, kind: str) -> None:
     fake = StrictKiro() if kind == "kiro" else StrictCodex()
     with fake:

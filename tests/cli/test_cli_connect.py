@@ -67,6 +67,7 @@ def test_written_twice_is_written_once_and_the_rest_is_kept(shell: Shell, client
 
 
 @pytest.mark.parametrize("client", FILES)
+@pytest.mark.rest
 def test_undo_restores_every_byte(shell: Shell, client: str) -> None:
     shell.write(FILES[client], KEPT[client])
     before = read_files(shell.home)
@@ -98,6 +99,7 @@ def test_undo_keeps_what_was_edited_since_and_says_what_it_left(shell: Shell) ->
 
 
 @pytest.mark.parametrize("client", FILES)
+@pytest.mark.rest
 def test_a_file_that_was_not_there_is_made_private_and_undone_to_nothing(shell: Shell, client: str) -> None:
     done = shell.run("connect", client, "--write", "--model", "m")
     assert "The old file" not in done.out

@@ -50,6 +50,7 @@ def serve(shell: Shell, redirection: str, workers: int = 1) -> str:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("redirection", [">/dev/full", "2>/dev/full", ">/dev/full 2>&1", ">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.rest
 def test_a_gateway_runs_without_its_output(shell: Shell, redirection: str, workers: int) -> None:
     err = serve(shell, redirection, workers)
     assert "Traceback" not in err

@@ -1,6 +1,7 @@
 """`dragoman providers` and `dragoman config init`: edits of dragoman.toml with diff and backup."""
 
 import msgspec
+import pytest
 
 from shell import Shell
 from tables import each_row
@@ -85,6 +86,7 @@ def test_a_second_provider_of_a_name_is_refused(shell: Shell) -> None:
     assert (done.code, 'There is a provider "groq"' in done.err) == (1, True)
 
 
+@pytest.mark.rest
 def test_all_presets_are_listed(shell: Shell) -> None:
     assert "GROQ_API_KEY" in shell.run("providers", "presets").out
     presets = msgspec.json.decode(shell.run("providers", "presets", "--json").out, type=dict[str, dict[str, object]])

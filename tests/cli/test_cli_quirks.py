@@ -1,6 +1,7 @@
 """`dragoman quirks`: what was learnt is shown, survives a restart, and a running gateway forgets it on command."""
 
 import msgspec
+import pytest
 
 from asking import send
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
@@ -27,6 +28,7 @@ def list_rules(shell: Shell) -> list[JsonObject]:
     return msgspec.json.decode(shell.run("quirks", "--json").out, type=list[JsonObject])
 
 
+@pytest.mark.rest
 def test_what_was_learnt_is_shown_survives_a_restart_and_is_forgotten_on_command(shell: Shell) -> None:
     with FakeUpstream(choose=refuse_seed) as fake:
         section = f'[providers.up]\nkind = "openai-compatible"\nprotocol = "chat"\nendpoint = "{fake.url}"\n'

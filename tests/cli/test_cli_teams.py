@@ -61,6 +61,7 @@ def check_end(shell: Shell, actor: str, **environ: str) -> None:
     assert shell.run("audit", "verify", **environ).code == 0
 
 
+@pytest.mark.rest
 def test_the_commands_of_the_page_work_on_the_running_gateway(shell: Shell) -> None:
     shell.write("dragoman.toml", FILE.format(port=0))
     with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:

@@ -193,6 +193,7 @@ def test_a_database_that_does_not_answer_is_named_without_its_password(shell: Sh
         assert done.code == (0 if words[0] == "config" else 1)
 
 
+@pytest.mark.rest
 def test_no_spelling_of_a_password_is_shown(shell: Shell) -> None:
     at = "127.0.0.1:1/u"
     for secret in (f"me:sk-fake-p@ss@{at}", f"me@{at}?password=sk-fake-p@ss", f"me:sk-fake-p/ss@{at}"):

@@ -11,6 +11,7 @@ from shell import Shell
 @pytest.mark.parametrize(
     "words", [("--version",), ("unknown",), ("config", "show"), ("keys", "list"), ("doctor", "\udcff")]
 )
+@pytest.mark.rest
 def test_a_forked_command_gives_what_a_new_process_gives(shell: Shell, words: tuple[str, ...]) -> None:
     assert shell.run(*words) == shell.run_new_process(words, "", shell.environ)
 

@@ -66,6 +66,7 @@ def run(shell: Shell, command: str) -> str:
     return done.out
 
 
+@pytest.mark.rest
 def test_the_page_shows_what_is_really_printed(shell: Shell) -> None:
     page = PAGE.read_text()
     blocks = list(BLOCK.finditer(page))

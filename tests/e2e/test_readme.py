@@ -154,6 +154,7 @@ def test_a_command_runs_beside_the_gateway(home: Home, line: str) -> None:
     assert BESIDE_GATEWAY[line] in done.out + done.err
 
 
+@pytest.mark.rest
 def test_a_failed_exchange_is_shown_and_replayed(home: Home) -> None:
     """As the page says: with `capture = "errors"` under [debug]."""
     home.shell.write("dragoman.toml", f'[server]\nport = {home.served.port}\n[debug]\ncapture = "errors"\n')

@@ -224,7 +224,8 @@ def read_port(process: "subprocess.Popen[str]") -> int:
     raise AssertionError("the gateway did not start")
 
 
-@pytest.mark.parametrize("capture", [pytest.param("off", marks=pytest.mark.rest), "all"])
+@pytest.mark.rest
+@pytest.mark.parametrize("capture", ["off", "all"])
 def test_a_transcription_of_25_mb_takes_no_memory(tmp_path: Path, capture: str) -> None:
     with Counting() as up:
         debug = f'[debug]\ncapture = "{capture}"\ndirectory = "captures"\n'

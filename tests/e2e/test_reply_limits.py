@@ -72,6 +72,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize(("client", "what"), CASES)
+@pytest.mark.rest
 def test_one_too_many_is_an_error_event_after_the_allowed_number(rig: Rig, client: str, what: str) -> None:
     upstream, write, most = LARGE[what]
     rig.play(upstream, Answer(write(most)[0]))

@@ -348,6 +348,7 @@ async def test_small_writes_are_not_held_back(client: HttpClient) -> None:
 
 
 @on_both_loops
+@pytest.mark.rest
 async def test_a_thousand_streams_run_at_once(client: HttpClient) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))

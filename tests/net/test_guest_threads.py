@@ -6,6 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 import dragoman
 from dragoman.net.guest_threads import resolve_guest_name, run_on_page_thread
 from dragoman.server_tools.addresses import DomainRules
@@ -45,6 +47,7 @@ def uses_default_executor(node: ast.AST) -> bool:
     return node.func.attr == "to_thread" or (node.func.attr == "run_in_executor" and is_default) or is_lookup
 
 
+@pytest.mark.rest
 def test_only_the_gateways_own_work_is_given_to_the_default_executor() -> None:
     found = {
         str(file.relative_to(SRC))

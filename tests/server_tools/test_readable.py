@@ -119,6 +119,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
+@pytest.mark.rest
 def test_a_hostile_page_takes_time_in_proportion_to_its_size(piece: bytes) -> None:
     def seconds(size: int) -> float:
         page = piece * (size // len(piece))

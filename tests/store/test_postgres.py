@@ -21,6 +21,7 @@ def error_of(url: str) -> str:
     return str(refused.value)
 
 
+@pytest.mark.rest
 def test_a_server_that_was_away_is_used_again(postgres: Postgres) -> None:
     async def scenario(url: str) -> None:
         store = await open_store(url)

@@ -127,6 +127,7 @@ QUERIES = [
 
 
 @on_both_stores
+@pytest.mark.rest
 async def test_every_query_returns_what_the_rows_add_up_to(store: Store) -> None:
     rows = make_rows()
     await store.append_usage(rows[:100])

@@ -69,6 +69,7 @@ def test_a_name_is_taken_for_all_gateways(store_url: str) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.rest
 def test_known_keys_stay_valid_while_the_database_is_unreachable(
     postgres: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:

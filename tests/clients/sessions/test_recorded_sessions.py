@@ -178,6 +178,7 @@ def test_the_billing_line_of_claude_code_differs_between_sessions_and_little_els
 
 
 @pytest.mark.parametrize("name", DRIVERS)
+@pytest.mark.rest
 def test_no_machine_and_no_secret_is_in_a_recording(name: str) -> None:
     text = zstd.decompress((FOLDER / f"{name}.jsonl.zst").read_bytes(), 64 * 1024 * 1024).decode()
     assert set(MACHINE.findall(text)) == set()

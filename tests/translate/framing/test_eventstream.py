@@ -148,6 +148,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=100)
 @given(st.lists(messages(), max_size=4))
+@pytest.mark.rest
 def test_botocore_reads_the_same_from_any_messages(frames: list[bytes]) -> None:
     data = b"".join(frames)
     assert read_with_framer(data) == read_with_botocore(data)

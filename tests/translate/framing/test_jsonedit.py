@@ -132,6 +132,7 @@ def test_what_is_not_json_is_refused(text: bytes) -> None:
         edit(text, [(("a", "b"), None), ((0,), None)])
 
 
+@pytest.mark.rest
 def test_ten_thousand_levels_and_four_megabytes_take_linear_time() -> None:
     deep = b'{"a":' * 10_000 + b"1" + b"}" * 10_000
     assert edit(deep, [(("a",) * 10_000, b"2")]) == deep.replace(b"1", b"2")

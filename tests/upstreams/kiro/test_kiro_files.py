@@ -174,6 +174,7 @@ for number in itertools.count():
 """
 
 
+@pytest.mark.rest
 def test_kill_9_in_the_middle_of_writing_leaves_a_parseable_file(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r0"), kept="by others")
     chance = random.Random(7)

@@ -351,6 +351,7 @@ def test_an_empty_call_comes_before_the_text_that_follows_it() -> None:
     assert decoded == [(TextBlock(), "a"), (CallBlock("A", "f"), "{}"), (TextBlock(), "b")]
 
 
+@pytest.mark.rest
 def test_arguments_without_end_are_bounded_and_cut() -> None:
     calls = Calls(Ledger())
     piece = msgspec.Raw(msgspec.json.encode('{"a":"' + "x" * 4_000_000))
