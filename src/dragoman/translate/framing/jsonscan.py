@@ -7,7 +7,7 @@ bytes, so characters may be cut by a read: no byte of a multi-byte character loo
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 from typing import AnyStr, Generic, NamedTuple
 
@@ -270,7 +270,6 @@ def _count_separators(window: bytes) -> int:
 _Span = tuple[int, int]
 
 _KEY = re.compile(rb'\s*+[{,]\s*+"[^"\\]*+(?:\\.[^"\\]*+)*+"\s*+:\s*+')
-_STRING = re.compile(rb'(\s*+:\s*+)"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 
 
 class _Key:
@@ -317,39 +316,14 @@ def replace_value(body: bytes, key: str, new: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def replace_string(body: bytes, key: str, new: bytes) -> bytes:
-    """Do the same as `replace_value`, faster, in a body that is known to be JSON with a string under that key.
-
-    If the quoted name occurs once in the whole body, and there are no escapes, that occurrence must be the key.
-    """
-    quoted = _quote(key)
-    find = body.find if len(body) <= WINDOW else partial(_find_in_windows, body)
-    at = find(quoted)
-    after = at + len(quoted)
-    has_escapes = find(b"\\") >= 0 and find(rb"\u") >= 0  # most bodies have no backslash at all
-    if at < 0 or has_escapes or find(quoted, after) >= 0:
-        return replace_value(body, key, new)
-    found = _STRING.match(body, after)
-    if found is None:
-        raise ValueError(f"no string under {key}")
-    return body[: found.end(1)] + new + body[found.end() :]
-
-
 def replace_model(body: bytes, model: str) -> bytes:
     """Return a JSON body with another value of `model` and every other byte kept."""
-    return replace_string(body, "model", _quote(model))
+    return replace_value(body, "model", _quote(model))
 
 
 @lru_cache(maxsize=256)
 def _quote(text: str) -> bytes:
     return msgspec.json.encode(text)
-
-
-def _find_in_windows(body: bytes, text: bytes, start: int = 0) -> int:
-    """Return where `text` occurs next; looked for in windows, so that other threads get their turn between two."""
-    beyond = len(text) - 1
-    found = (body.find(text, at, at + WINDOW + beyond) for at in range(start, len(body), WINDOW))
-    return next((at for at in found if at >= 0), -1)
 
 
 def _spans(body: bytes, name: str) -> Iterator[_Span]:
