@@ -105,7 +105,7 @@ async def test_an_unknown_run_is_neither_added_to_nor_read(valkey: ValkeyServer)
         runs = ValkeyRuns(shared, WIDE)
         assert await runs.add("run_1", RunPart(start=0, pieces=[b"a"])) is Absence.UNKNOWN
         assert await runs.read("run_1", 0) is Absence.UNKNOWN
-        assert await runs.is_followed("run_1") is False
+        assert await runs.release("run_1") is True
 
 
 async def test_a_lost_run_is_taken_by_one_retry(valkey: ValkeyServer) -> None:
@@ -126,10 +126,26 @@ async def test_a_run_that_is_read_counts_as_followed_and_is_no_retrys(valkey: Va
         runs = ValkeyRuns(shared, WIDE)
         await open_run(runs, "run_1")
         await runs.add("run_1", RunPart(start=0, head=HEAD, is_lost=True))
-        assert await runs.is_followed("run_1") is False
         await runs.read("run_1", 0)
-        assert await runs.is_followed("run_1") is True
+        assert await runs.release("run_1") is False
         assert await runs.open(make_card("run_a"), is_retry=True) is Opening.OPENED
+
+
+@pytest.mark.parametrize(("key", "is_retry"), [(b"key", False), (None, True)])
+async def test_a_request_whose_run_is_to_be_cancelled_gets_it_or_makes_one_of_its_own(
+    valkey: ValkeyServer, key: bytes | None, is_retry: bool
+) -> None:
+    async with connect(valkey) as shared:
+        runs = ValkeyRuns(shared, WIDE)
+        for owner, is_joined in (("alice", True), ("bob", False)):
+            first, second = (make_card(f"{owner}_{number}", key, owner) for number in range(2))
+            assert await runs.open(first, is_retry=False) is Opening.OPENED
+            await runs.add(first.id, RunPart(start=0, head=HEAD, is_lost=True))
+            if is_joined:
+                assert await runs.open(second, is_retry=is_retry) == JoinedId(first.id)
+            assert await runs.release(first.id) is not is_joined  # though it was not read yet
+            if not is_joined:
+                assert await runs.open(second, is_retry=is_retry) is Opening.OPENED
 
 
 async def test_a_run_larger_than_its_bound_is_removed(valkey: ValkeyServer) -> None:

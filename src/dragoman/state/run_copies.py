@@ -126,9 +126,9 @@ class RunCopies:
         """Return whether no other replica has given this run to a retry."""
         return run.id not in self._copies or await self._shared.take(run.id) is not False
 
-    async def is_followed(self, run: ParkedRun) -> bool:
-        """Return whether another replica sends this run to a client."""
-        return run.id in self._copies and bool(await self._shared.is_followed(run.id))
+    async def release(self, run: ParkedRun) -> bool:
+        """Return whether no other replica sends this run to a client; then none does from now on."""
+        return run.id not in self._copies or await self._shared.release(run.id) is not False
 
     async def _copy_forever(self) -> None:
         while True:

@@ -113,8 +113,11 @@ class SharedRuns(Protocol):
     async def take(self, id: str) -> bool | None:
         """Return whether the run was not taken by a retry before."""
 
-    async def is_followed(self, id: str) -> bool | None:
-        """Return whether a client of another replica gets the run now."""
+    async def release(self, id: str) -> bool | None:
+        """Let others make a run of the same request, unless a client of another replica gets this one.
+
+        Return whether none does.
+        """
 
     async def renew(self, ids: Sequence[str]) -> RenewedRuns | None:
         """Say that the process that makes these runs is alive."""

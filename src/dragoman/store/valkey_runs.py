@@ -93,6 +93,7 @@ local function remove_old()
 end
 
 local function is_followed(id) return tonumber(field(id, 'followed') or '0') > now end
+local function follow(id) redis.call('HSET', run_key(id), 'followed', text(now + FOLLOWED)) end
 
 local function has_room(id, owner, more, most_owned, most)
   local function fits() return owned(owner) + more <= most_owned and total() + more <= most end
@@ -122,6 +123,7 @@ if keyed == '1' then
   local other = redis.call('GET', key)
   if other and exists(other) then
     if field(other, 'digest') ~= digest then return 'conflict' end
+    follow(other)
     return {other}
   end
 elseif retries == '1' then
@@ -129,6 +131,7 @@ elseif retries == '1' then
     if exists(other) and not is_followed(other) then
       redis.call('ZREM', same, other)
       redis.call('HSET', run_key(other), 'taken', '1')
+      follow(other)
       return {other}
     end
   end
@@ -207,7 +210,7 @@ local id, place, most = unpack(ARGV)
 remove_old()
 if not exists(id) then return -1 end
 local run = run_key(id)
-redis.call('HSET', run, 'followed', text(now + FOLLOWED))
+follow(id)
 local pieces = {}
 local first = text(tonumber(place) + 1) .. '-0'
 for _, entry in ipairs(redis.call('XRANGE', data_key(id), first, '+', 'COUNT', most)) do
@@ -231,7 +234,17 @@ return redis.call('HSETNX', run_key(id), 'taken', '1')
 """
 )
 
-_IS_FOLLOWED = Script(_COMMON + "return is_followed(ARGV[1]) and 1 or 0")
+_RELEASE = Script(
+    _COMMON
+    + """
+local id = ARGV[1]
+if is_followed(id) then return 0 end
+local key, same = field(id, 'key'), field(id, 'same')
+if key and redis.call('GET', key) == id then redis.call('DEL', key) end
+if same then redis.call('ZREM', same, id) end
+return 1
+"""
+)
 
 _REMOVE = Script(_COMMON + "remove(ARGV[1]) return 1")
 
@@ -312,8 +325,8 @@ class ValkeyRuns:
     async def take(self, id: str) -> bool | None:
         return _to_bool(await _run(self._valkey, _TAKE, id))
 
-    async def is_followed(self, id: str) -> bool | None:
-        return _to_bool(await _run(self._valkey, _IS_FOLLOWED, id))
+    async def release(self, id: str) -> bool | None:
+        return _to_bool(await _run(self._valkey, _RELEASE, id))
 
     async def remove(self, id: str) -> bool | None:
         return _to_bool(await _run(self._valkey, _REMOVE, id))

@@ -122,10 +122,10 @@ class ParkedRuns:
             spawn(self._stop_unfollowed(run, self.replicas.copies), name="stop a run")
 
     async def _stop_unfollowed(self, run: ParkedRun, copies: RunCopies) -> None:
-        is_followed = await copies.is_followed(run)
+        is_released = await copies.release(run)
         if run.clients or run.is_done:
             return
-        if is_followed:
+        if not is_released:
             wait_s = self.settings().park_s if run.origin.policy == "park" else LOOK_AGAIN_S
             run.set_timer(max(wait_s, LOOK_AGAIN_S), partial(self._stop, run))
         else:
