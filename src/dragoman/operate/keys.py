@@ -47,79 +47,85 @@ class KeyAcceptance(Struct, frozen=True):
     is_accepted: bool
 
 
-async def create_key(
-    keyring: Keyring, name: str | None, grant: Grant = CLIENT_GRANT, audit: AuditRow | None = None
-) -> CreatedKey:
-    """Create a key; without a name it becomes key-1, key-2 and so on."""
-    try:
-        return await keyring.create(name if name is not None else await choose_name(keyring), grant, audit)
-    except NameTaken as taken:
-        raise Conflict(
-            f'A key named "{taken}" exists already. Choose another name, or revoke that key first.'
-        ) from taken
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from error
+class KeyEditor(Struct, frozen=True):
+    """The keys of a store, as an operator creates and changes them."""
 
+    keyring: Keyring
 
-async def change_key(
-    keyring: Keyring, row: KeyRow, change: KeyChange, version: int | None = None, audit: AuditRow | None = None
-) -> KeyRow:
-    """Change a key that is still as in `row`, and as the caller knows it, if that says a version."""
-    try:
-        if version not in (None, row.version):
-            raise UnknownKey(row.id)
-        return await keyring.change(row, change, audit)
-    except UnknownKey as unknown:
-        raise await _explain_unknown(keyring, row.id) from unknown
+    async def create(self, name: str | None, grant: Grant = CLIENT_GRANT, audit: AuditRow | None = None) -> CreatedKey:
+        """Create a key; without a name it becomes key-1, key-2 and so on."""
+        try:
+            return await self.keyring.create(name if name is not None else await self.choose_name(), grant, audit)
+        except NameTaken as taken:
+            raise Conflict(
+                f'A key named "{taken}" exists already. Choose another name, or revoke that key first.'
+            ) from taken
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from error
 
+    async def change(
+        self, row: KeyRow, change: KeyChange, version: int | None = None, audit: AuditRow | None = None
+    ) -> KeyRow:
+        """Change a key that is still as in `row`, and as the caller knows it, if that says a version."""
+        try:
+            if version not in (None, row.version):
+                raise UnknownKey(row.id)
+            return await self.keyring.change(row, change, audit)
+        except UnknownKey as unknown:
+            raise await self._explain_unknown(row.id) from unknown
 
-async def revoke_key(
-    keyring: Keyring,
-    name_or_id: str,
-    version: int | None = None,
-    audit: AuditRow | None = None,
-    *,
-    ends_requests: bool = False,
-) -> KeyRow:
-    """Revoke a key; gateways that use the same store reject it within REVOKE_S, and end its requests if they are to."""
-    try:
-        return await keyring.revoke(name_or_id, version, audit, ends_requests=ends_requests)
-    except UnknownKey as unknown:
-        raise await _explain_unknown(keyring, name_or_id) from unknown
+    async def revoke(
+        self,
+        name_or_id: str,
+        version: int | None = None,
+        audit: AuditRow | None = None,
+        *,
+        ends_requests: bool = False,
+    ) -> KeyRow:
+        """Revoke a key; gateways of the same store reject it within REVOKE_S, and end its requests if they are to."""
+        try:
+            return await self.keyring.revoke(name_or_id, version, audit, ends_requests=ends_requests)
+        except UnknownKey as unknown:
+            raise await self._explain_unknown(name_or_id) from unknown
+
+    async def rotate(
+        self, name_or_id: str, grace_s: int, version: int | None = None, audit: AuditRow | None = None
+    ) -> CreatedKey:
+        """Give a key a new secret; the old one is accepted for another `grace_s`, 0 to MAX_GRACE_S."""
+        if not 0 <= grace_s <= MAX_GRACE_S:
+            raise InvalidArgument(f"The grace must be between 0 and {MAX_GRACE_S} seconds (7 days), not {grace_s}.")
+        row = await self.find(name_or_id)
+        try:
+            return await self.keyring.rotate(row, grace_s, version, audit)
+        except UnknownKey as unknown:
+            raise await self._explain_unknown(name_or_id) from unknown
+
+    async def find(self, name_or_id: str) -> KeyRow:
+        """Return the key that is not revoked and has this id, or else this name."""
+        rows = [row for row in await self.keyring.list() if row.revoked_at is None and name_or_id in (row.id, row.name)]
+        if not rows:
+            raise NotFound(f'There is no valid key "{name_or_id}". `dragoman keys list` shows all.')
+        return next((row for row in rows if row.id == name_or_id), rows[0])
+
+    async def _explain_unknown(self, name_or_id: str) -> AdminError:
+        try:
+            row = await self.find(name_or_id)
+        except NotFound as unknown:
+            return unknown
+        return VersionMismatch(f'The key "{row.name}" was changed since you read it; it has version {row.version} now.')
+
+    async def choose_name(self) -> str:
+        """Return a name that no key has."""
+        taken = {row.name for row in await self.keyring.list()}
+        number = len(taken) + 1
+        while f"key-{number}" in taken:
+            number += 1
+        return f"key-{number}"
 
 
 def describe_revocation(row: KeyRow, ends_requests: bool) -> dict[str, object]:
     """Return what the audit log has of a revocation."""
     return {"name": row.name, "now": True} if ends_requests else {"name": row.name}
-
-
-async def rotate_key(
-    keyring: Keyring, name_or_id: str, grace_s: int, version: int | None = None, audit: AuditRow | None = None
-) -> CreatedKey:
-    """Give a key a new secret; the old one is accepted for another `grace_s`, 0 to MAX_GRACE_S."""
-    if not 0 <= grace_s <= MAX_GRACE_S:
-        raise InvalidArgument(f"The grace must be between 0 and {MAX_GRACE_S} seconds (7 days), not {grace_s}.")
-    row = await find_valid_key(keyring, name_or_id)
-    try:
-        return await keyring.rotate(row, grace_s, version, audit)
-    except UnknownKey as unknown:
-        raise await _explain_unknown(keyring, name_or_id) from unknown
-
-
-async def find_valid_key(keyring: Keyring, name_or_id: str) -> KeyRow:
-    """Return the key that is not revoked and has this id, or else this name."""
-    rows = [row for row in await keyring.list() if row.revoked_at is None and name_or_id in (row.id, row.name)]
-    if not rows:
-        raise NotFound(f'There is no valid key "{name_or_id}". `dragoman keys list` shows all.')
-    return next((row for row in rows if row.id == name_or_id), rows[0])
-
-
-async def _explain_unknown(keyring: Keyring, name_or_id: str) -> AdminError:
-    try:
-        row = await find_valid_key(keyring, name_or_id)
-    except NotFound as unknown:
-        return unknown
-    return VersionMismatch(f'The key "{row.name}" was changed since you read it; it has version {row.version} now.')
 
 
 async def find_key(config: Config, secret: Secret) -> KeyRow | None:
@@ -149,15 +155,6 @@ async def wait_until_rejected(root: str | None) -> None:
         await asyncio.sleep(REVOKE_S)
 
 
-async def choose_name(keyring: Keyring) -> str:
-    """Return a name that no key has."""
-    taken = {row.name for row in await keyring.list()}
-    number = len(taken) + 1
-    while f"key-{number}" in taken:
-        number += 1
-    return f"key-{number}"
-
-
 class KeyAccess(Protocol):
     async def create(self, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey: ...
     async def change(self, name_or_id: str, fields: KeyFields) -> KeyRow: ...
@@ -172,35 +169,39 @@ class StoredKeys(Struct, frozen=True):
 
     keyring: Keyring
 
+    @property
+    def _keys(self) -> KeyEditor:
+        return KeyEditor(self.keyring)
+
     async def create(self, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey:
         await self.keyring.refresh()
         check_grant(self.keyring.policies, grant)
-        name = name if name is not None else await choose_name(self.keyring)
+        name = name if name is not None else await self._keys.choose_name()
         audit = make_audit_row("keys.create", name, describe_grant(grant))
-        return await create_key(self.keyring, name, grant, audit)
+        return await self._keys.create(name, grant, audit)
 
     async def change(self, name_or_id: str, fields: KeyFields) -> KeyRow:
         await self.keyring.refresh()
-        row = await find_valid_key(self.keyring, name_or_id)
+        row = await self._keys.find(name_or_id)
         change = make_change(self.keyring.policies, row, fields)
         audit = make_audit_row("keys.change", row.id, {"name": row.name} | describe_fields(fields))
-        return await change_key(self.keyring, row, change, audit=audit)
+        return await self._keys.change(row, change, audit=audit)
 
     async def list(self) -> tuple[KeyRow, ...]:
         return await self.keyring.list()
 
     async def find(self, name_or_id: str) -> KeyRow:
-        return await find_valid_key(self.keyring, name_or_id)
+        return await self._keys.find(name_or_id)
 
     async def revoke(self, name_or_id: str, *, ends_requests: bool = False) -> KeyRow:
-        row = await find_valid_key(self.keyring, name_or_id)
+        row = await self._keys.find(name_or_id)
         audit = make_audit_row("keys.revoke", row.id, describe_revocation(row, ends_requests))
-        return await revoke_key(self.keyring, row.id, audit=audit, ends_requests=ends_requests)
+        return await self._keys.revoke(row.id, audit=audit, ends_requests=ends_requests)
 
     async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey:
-        row = await find_valid_key(self.keyring, name_or_id)
+        row = await self._keys.find(name_or_id)
         audit = make_audit_row("keys.rotate", row.id, {"name": row.name, "grace_s": grace_s})
-        return await rotate_key(self.keyring, row.id, grace_s, audit=audit)
+        return await self._keys.rotate(row.id, grace_s, audit=audit)
 
 
 class RemoteKeys(Struct, frozen=True):

@@ -30,7 +30,7 @@ from dragoman.server.api.wire import (
 )
 from dragoman.server.routes import RoutedRequest
 from dragoman.store import Store
-from dragoman.store.audit import AuditCheck, AuditFilter, AuditRow, make_audit_row
+from dragoman.store.audit import Actor, AuditCheck, AuditFilter, AuditRow, make_audit_row
 from dragoman.store.meter import Meter
 from dragoman.tenancy.keys import Keyring
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
@@ -76,7 +76,7 @@ class AdminAudit:
         detail: Mapping[str, object] | None = None,
     ) -> None:
         """Add a row before the action is done, by the request's key; raises RequestError if it cannot be stored."""
-        row = make_audit_row(action, subject, detail, actor=request.key, address=request.http.address)
+        row = make_audit_row(action, subject, detail, Actor(request.key, request.http.address))
         with convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._writer.store.add_audit(row)
@@ -90,7 +90,7 @@ class AdminAudit:
         If the change raises RequestError, the row is `ACTION.failed` instead.
         """
         try:
-            yield make_audit_row(action, subject, detail, actor=request.key, address=request.http.address)
+            yield make_audit_row(action, subject, detail, Actor(request.key, request.http.address))
         except RequestError as refused:
             with suppress(RequestError):  # the caller gets the reason of the action
                 await self.record(request, f"{action}.failed", subject, {"error": refused.failure.message})
@@ -102,12 +102,8 @@ class AdminAudit:
     ) -> AsyncIterator[None]:
         """Add a row before an action, and a second one, `ACTION.failed`, if the action raises RequestError."""
         await self.record(request, action, subject, detail)
-        try:
+        async with self.changing(request, action, subject):
             yield
-        except RequestError as refused:
-            with suppress(RequestError):  # the caller gets the reason of the action
-                await self.record(request, f"{action}.failed", subject, {"error": refused.failure.message})
-            raise
 
     @LIST_AUDIT.handled_by
     async def list_audit(self, request: RoutedRequest) -> None:
@@ -292,3 +288,22 @@ class EveryWorker:
         runtime = self.gateway.runtime
         problems = {name: catalogue.list_problem() for name, catalogue in runtime.catalogues.items()}
         return msgspec.json.encode(list_accounts(runtime.providers, problems, time.time()))
+
+
+class PolicyApi:
+    """What the parts for keys, teams and limits share: changes are audited, and every worker reads them."""
+
+    def __init__(self, workers: EveryWorker, audit: AdminAudit) -> None:
+        self._workers = workers
+        self._keyring = workers.keyring
+        self._policies = workers.keyring.policies
+        self._audit = audit
+        self._repeatable = RepeatableWrites(workers.keyring.store)
+
+    async def _refresh(self) -> None:
+        with convert_errors():
+            await self._keyring.refresh()
+
+    async def _publish(self) -> None:
+        await self._refresh()
+        await self._workers.refresh_keys()
