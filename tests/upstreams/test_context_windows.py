@@ -8,7 +8,7 @@ import pytest
 from dragoman.config.settings import ProviderConfig, ServerName
 from dragoman.upstreams.models import CachedCatalogue, parse_list
 from dragoman.upstreams.provider import Provider
-from dragoman.upstreams.section import make_provider
+from dragoman.upstreams.section import Surroundings, make_provider
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from outgoing import open_http
 
@@ -37,7 +37,7 @@ def read_windows(
 
     async def read() -> dict[str, int | None]:
         async with open_http() as http:
-            provider: Provider = make_provider(config, http.send, {})
+            provider: Provider = make_provider(config, Surroundings(http.send, {}))
             listed = await CachedCatalogue(provider, lambda: 0.0).wait_for_list()
         return {model.id: model.max_input for model in listed}
 

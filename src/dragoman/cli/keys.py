@@ -21,6 +21,7 @@ from dragoman.cli.limits import (
     forgive_options,
     read_changes,
     read_forgiveness,
+    show_forgiven,
     show_limits,
     split_pair,
     split_words,
@@ -208,7 +209,8 @@ def forgive(
     name_or_id: str, url: str | None, config_file: str | None, as_json: bool, **given: str | float | None
 ) -> None:
     """Take an amount off what a key has spent."""
-    forgive_in_scope(read_settings(config_file), url, ("key", name_or_id), read_forgiveness(given), as_json=as_json)
+    forgiven = forgive_in_scope(read_settings(config_file), url, ("key", name_or_id), read_forgiveness(given))
+    show_forgiven(forgiven, as_json)
 
 
 @command.command("rotate")

@@ -100,7 +100,7 @@ def set_limits(
     forgiven = asyncio.run(
         _with_limits(config, url, lambda limits: _raise_until(limits, (kind, name), changed, int(time.time()) + until))
     )
-    _show_forgiven(forgiven, as_json)
+    show_forgiven(forgiven, as_json)
 
 
 @command.command("remove")
@@ -123,15 +123,16 @@ def remove(scope: str, url: str | None, config_file: str | None, as_json: bool) 
 @json_option
 def forgive(scope: str, url: str | None, config_file: str | None, as_json: bool, **given: str | float | None) -> None:
     """Take an amount off what a scope has spent."""
-    forgive_in_scope(read_settings(config_file), url, _parse_scope(scope), read_forgiveness(given), as_json=as_json)
+    config, kind_and_name = read_settings(config_file), _parse_scope(scope)
+    show_forgiven(forgive_in_scope(config, url, kind_and_name, read_forgiveness(given)), as_json)
 
 
 async def change_limits(config: Config, url: str | None, scope: Scope, changes: Changes) -> StoredLimits:
     return await _with_limits(config, url, lambda limits: limits.change(*scope, changes))
 
 
-def forgive_in_scope(config: Config, url: str | None, scope: Scope, given: Forgiveness, *, as_json: bool) -> None:
-    _show_forgiven(asyncio.run(_with_limits(config, url, lambda limits: limits.forgive(*scope, given))), as_json)
+def forgive_in_scope(config: Config, url: str | None, scope: Scope, given: Forgiveness) -> Forgiven:
+    return asyncio.run(_with_limits(config, url, lambda limits: limits.forgive(*scope, given)))
 
 
 def read_forgiveness(given: Mapping[str, str | float | None]) -> Forgiveness:
@@ -230,7 +231,7 @@ def _show_stored(stored: StoredLimits, as_json: bool) -> None:
         print_note(f"dragoman.toml sets besides: {listed}")
 
 
-def _show_forgiven(forgiven: Forgiven, as_json: bool) -> None:
+def show_forgiven(forgiven: Forgiven, as_json: bool) -> None:
     if as_json:
         show_json(forgiven)
         return

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman import __version__
@@ -34,19 +35,19 @@ BREAKPOINT_VENDORS = frozenset(("openai", "azure-openai"))
 USER_AGENT = f"dragoman/{__version__}"
 
 
-def make_provider(
-    config: ProviderConfig,
-    send: SendRequest,
-    environ: Mapping[str, str],
-    old: Provider | None = None,
-    stored: StoredCredentials | None = None,
-    board: CooldownBoard | None = None,
-) -> Provider:
-    """Make a provider; take over the state of credentials that stay from `old`, which it replaces.
+class Surroundings(Struct, frozen=True):
+    """What the providers of a gateway use."""
 
-    `board`: the cooldowns that it shares with other gateways; None: those of this process.
-    """
-    members = tuple(make_member(section, send, environ, stored) for section in split_by_credential(config))
+    send: SendRequest
+    environ: Mapping[str, str]
+    stored: StoredCredentials | None = None
+    board: CooldownBoard | None = None  # the cooldowns shared with other gateways; None: those of this process
+
+
+def make_provider(config: ProviderConfig, around: Surroundings, old: Provider | None = None) -> Provider:
+    """Make a provider; take over the state of credentials that stay from `old`, which it replaces."""
+    sections, board = split_by_credential(config), around.board
+    members = tuple(make_member(section, around.send, around.environ, around.stored) for section in sections)
     labels = credential_labels(config)
     ids = [_id(credential) for credential in list_credentials(config)] or [""]
     shared = None if board is None else SharedCooldowns(board, config.name)

@@ -35,14 +35,23 @@ SeeDate = Callable[[bytes | None], None]  # called with the Date header of a res
 QUERY = "weather"
 
 
-async def check_provider(
-    config: ProviderConfig, label: str, http: HttpClient, see_date: SeeDate, stored: StoredCredentials | None = None
-) -> list[Finding]:
+class Checker(Struct, frozen=True):
+    """What checks use: the gateway's environment, a client, and the credentials in the store."""
+
+    environ: Mapping[str, str]
+    http: HttpClient
+    stored: StoredCredentials | None = None
+
+    def make_provider(self, config: ProviderConfig) -> Provider:
+        return KINDS[config.kind](config, self.http.send, self.environ, self.stored)
+
+
+async def check_provider(checker: Checker, config: ProviderConfig, label: str, see_date: SeeDate) -> list[Finding]:
     """Check one provider with one credential; `label` names the credential where there are several."""
     name = f"provider {config.name}"
     what = f"{name}, credential {label}" if label else name
     try:
-        provider = KINDS[config.kind](config, http.send, os.environ, stored)
+        provider = checker.make_provider(config)
         if provider.account.inspect is not None:
             findings = [_redact_finding(finding, provider) for finding in await provider.account.inspect()]
             return [replace(finding, what=finding.what.replace(name, what, 1)) for finding in findings]
@@ -60,7 +69,7 @@ async def check_provider(
             return [Finding(what, OK, "has a credential; without a model list, nothing else can be checked for free")]
     except ConfigError as error:
         return [Finding(what, BROKEN, str(error), "set it, or remove the provider")]
-    status = await _ask_status(provider, request.add_credentials(credentials), http, see_date)
+    status = await _ask_status(provider, request.add_credentials(credentials), checker.http, see_date)
     return [_judge_status(what, provider.endpoint.url, status)]
 
 
@@ -180,19 +189,12 @@ async def _check_backends(
         yield await _check_mcp(section, fetch)
 
 
-async def check_account_search(
-    config: ProviderConfig,
-    settings: WebSearch,
-    environ: Mapping[str, str],
-    http: HttpClient,
-    stored: StoredCredentials | None = None,
-) -> list[Finding]:
+async def check_account_search(checker: Checker, config: ProviderConfig, settings: WebSearch) -> list[Finding]:
     """Search once with a provider's own search, if it has one and is configured to be used."""
     if ACCOUNT_BACKEND not in settings.backend:
         return []
-    first = split_by_credential(config)[0]
     try:
-        provider = KINDS[first.kind](first, http.send, environ, stored)
+        provider = checker.make_provider(split_by_credential(config)[0])
     except ConfigError:
         return []  # which the check of the provider reports
     if provider.account.search is None:

@@ -25,7 +25,13 @@ from dragoman.operate.clients.settings_file import FileEdit, plan_edit
 from dragoman.operate.clients.settings_format import CannotMerge, merge_toml
 from dragoman.operate.configuration.config_file import config_path
 from dragoman.operate.configuration.effective import describe_source, find_short_key
-from dragoman.operate.diagnosis.checks import check_account_search, check_provider, check_tools, find_readable_secrets
+from dragoman.operate.diagnosis.checks import (
+    Checker,
+    check_account_search,
+    check_provider,
+    check_tools,
+    find_readable_secrets,
+)
 from dragoman.operate.gateway.running_gateway import find_gateway, read_version
 from dragoman.operate.metrics.catalogue import COOLING_DOWN, FALLBACKS, POOL_CREDENTIALS
 from dragoman.store import StoreError, make_store, open_store
@@ -76,18 +82,15 @@ async def _examine(
     config: Config, environ: Mapping[str, str], url: str | None, stored: StoredCredentials | None
 ) -> AsyncGenerator[Finding]:
     http = HttpClient()
-    clock = ClockCheck()
+    clock, checker = ClockCheck(), Checker(environ, http, stored)
     checks = [
-        spawn(check_provider(single, label, http, clock.compare, stored), name=f"check of {single.name}")
+        spawn(check_provider(checker, single, label, clock.compare), name=f"check of {single.name}")
         for provider in config.providers.values()
         for single, label in zip(split_by_credential(provider), credential_labels(provider), strict=True)
     ]
     checks.append(spawn(check_tools(config, environ, http), name="check of tools"))
     checks += [
-        spawn(
-            check_account_search(provider, config.tools.web_search, environ, http, stored),
-            name="check of an account's search",
-        )
+        spawn(check_account_search(checker, provider, config.tools.web_search), name="check of an account's search")
         for provider in config.providers.values()
     ]
     try:

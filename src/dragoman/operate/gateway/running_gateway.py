@@ -61,28 +61,27 @@ class GatewayClient(Struct, frozen=True):
         return body
 
     async def get_with_headers(self, path: str) -> tuple[Headers, bytes]:
-        response = await self.send("GET", path, b"", RESPONSE_TIMEOUT_S)
+        response = await self.send(self.make_request("GET", path), RESPONSE_TIMEOUT_S)
         return response.headers, await read_and_close(response, MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
 
     async def write(self, method: str, path: str, body: object = None, version: int | None = None) -> bytes:
         """Send a value as JSON and return the body of the response; what is changed must have this version."""
         content = b"" if body is None else msgspec.json.encode(body)
-        response = await self.send(method, path, content, RESPONSE_TIMEOUT_S, version)
+        response = await self.send(self.make_request(method, path, content, version), RESPONSE_TIMEOUT_S)
         return await read_and_close(response, MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
 
-    async def send(
-        self, method: str, path: str, body: bytes, timeout_s: float, version: int | None = None
-    ) -> HttpResponse:
-        """Return the response once its head has arrived; raise GatewayRefused where the status is not 200 or 201."""
+    def make_request(self, method: str, path: str, body: bytes = b"", version: int | None = None) -> OutgoingRequest:
         agent = (b"user-agent", USER_AGENT.encode())
         headers: tuple[Header, ...] = ((b"authorization", b"Bearer " + self.key.encode()), agent)
         if body:
             headers = (*headers, JSON)
         if version is not None:
             headers = (*headers, (b"if-match", f'"{version}"'.encode()))
-        response = await self.http.send(
-            OutgoingRequest(method, self.root + path, headers, body), head_timeout_s=timeout_s
-        )
+        return OutgoingRequest(method, self.root + path, headers, body)
+
+    async def send(self, request: OutgoingRequest, timeout_s: float) -> HttpResponse:
+        """Return the response once its head has arrived; raise GatewayRefused where the status is not 200 or 201."""
+        response = await self.http.send(request, head_timeout_s=timeout_s)
         if response.status in (200, 201):
             return response
         error_body = await read_and_close(response, MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.net.headers import Header
 from dragoman.net.tasks import spawn
@@ -32,6 +33,7 @@ from dragoman.server.routes import RoutedRequest
 from dragoman.store import Store
 from dragoman.store.audit import Actor, AuditCheck, AuditFilter, AuditRow, make_audit_row
 from dragoman.store.meter import Meter
+from dragoman.store.repeatable_requests import RepeatedAnswer
 from dragoman.tenancy.keys import Keyring
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.upstreams.models import CachedCatalogue
@@ -157,13 +159,13 @@ class RepeatableWrites:
             respond_bytes(request, answer.body, answer.headers, status)
             return
         content = f"{request.http.method} {request.path} ".encode() + msgspec.json.encode(body)
-        digest, now = hashlib.sha256(content).digest(), int(time.time())
+        claim = RepeatedAnswer(hashlib.sha256(content).digest(), 0, "", b"", int(time.time()))
         with convert_errors():
-            earlier = await self._store.claim_request(request.key, key, digest, now)
+            earlier = await self._store.claim_request(request.key, key, claim)
         if earlier is None:
-            await self._handle_first(request, key, status, write)
+            await self._handle_first(request, key, replace(claim, status=status), write)
             return
-        if earlier.request != digest:
+        if earlier.request != claim.request:
             raise _refuse_repetition("idempotency_mismatch", "was sent with another request before: use a new one.")
         if not earlier.status:
             raise _refuse_repetition("idempotency_in_progress", "is of a request that has not ended yet.")
@@ -171,7 +173,7 @@ class RepeatableWrites:
         respond_bytes(request, repeated.body, repeated.headers, earlier.status)
 
     async def _handle_first(
-        self, request: RoutedRequest, key: str, status: int, write: Callable[[], Awaitable[Answer]]
+        self, request: RoutedRequest, key: str, claim: RepeatedAnswer, write: Callable[[], Awaitable[Answer]]
     ) -> None:
         try:
             answer = await write()
@@ -180,8 +182,8 @@ class RepeatableWrites:
                 await self._store.forget_request(request.key, key)
             raise
         with convert_errors():
-            await self._store.keep_answer(request.key, key, status, answer.etag, answer.kept)
-        respond_bytes(request, answer.body, answer.headers, status)
+            await self._store.keep_answer(request.key, key, replace(claim, etag=answer.etag, body=answer.kept))
+        respond_bytes(request, answer.body, answer.headers, claim.status)
 
 
 def _refuse_repetition(code: str, message: str) -> RequestError:
