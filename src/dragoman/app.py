@@ -63,13 +63,14 @@ from dragoman.tenancy.memory_meter import MemoryMeter
 from dragoman.tenancy.opened_meter import RunningMeter, make_meter, pair_with_shared
 from dragoman.tenancy.shared_meter import ALONE, MeterPlace
 from dragoman.translate.protocols import PROTOCOLS
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.credentials.cooldown_exchange import make_exchange
 from dragoman.upstreams.credentials.shared_cooldowns import CooldownBoard
 from dragoman.upstreams.credentials.stored import make_stored_credentials
 from dragoman.upstreams.kept_rules import KeptRules
 from dragoman.upstreams.models import CachedCatalogue
 from dragoman.upstreams.provider import Provider
-from dragoman.upstreams.section import USER_AGENT, Surroundings, make_provider
+from dragoman.upstreams.section import USER_AGENT, make_provider
 
 log = logging.getLogger(__name__)
 

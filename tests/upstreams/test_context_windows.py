@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from dragoman.config.settings import ProviderConfig, ServerName
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.models import CachedCatalogue, parse_list
 from dragoman.upstreams.provider import Provider
-from dragoman.upstreams.section import Surroundings, make_provider
+from dragoman.upstreams.section import make_provider
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from outgoing import open_http
 

@@ -21,11 +21,10 @@ from dragoman.translate.framing.known_secrets import list_secrets, redact_known
 from dragoman.translate.framing.redaction import redact
 from dragoman.translate.hub.server_tools import FETCH, SEARCH, ToolFailure
 from dragoman.translate.protocols import PROTOCOLS
-from dragoman.upstreams import KINDS
+from dragoman.upstreams import KINDS, Surroundings
 from dragoman.upstreams.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.upstreams.credentials.credential import PATH_ENDS, find_named_file
-from dragoman.upstreams.credentials.stored import StoredCredentials
-from dragoman.upstreams.provider import Provider, UnsignedRequest
+from dragoman.upstreams.provider import Provider, SendRequest, UnsignedRequest
 from dragoman.upstreams.section import USER_AGENT
 
 MODELS_TIMEOUT_S = 10.0
@@ -35,23 +34,12 @@ SeeDate = Callable[[bytes | None], None]  # called with the Date header of a res
 QUERY = "weather"
 
 
-class Checker(Struct, frozen=True):
-    """What checks use: the gateway's environment, a client, and the credentials in the store."""
-
-    environ: Mapping[str, str]
-    http: HttpClient
-    stored: StoredCredentials | None = None
-
-    def make_provider(self, config: ProviderConfig) -> Provider:
-        return KINDS[config.kind](config, self.http.send, self.environ, self.stored)
-
-
-async def check_provider(checker: Checker, config: ProviderConfig, label: str, see_date: SeeDate) -> list[Finding]:
+async def check_provider(config: ProviderConfig, label: str, around: Surroundings, see_date: SeeDate) -> list[Finding]:
     """Check one provider with one credential; `label` names the credential where there are several."""
     name = f"provider {config.name}"
     what = f"{name}, credential {label}" if label else name
     try:
-        provider = checker.make_provider(config)
+        provider = KINDS[config.kind](config, around)
         if provider.account.inspect is not None:
             findings = [_redact_finding(finding, provider) for finding in await provider.account.inspect()]
             return [replace(finding, what=finding.what.replace(name, what, 1)) for finding in findings]
@@ -69,7 +57,7 @@ async def check_provider(checker: Checker, config: ProviderConfig, label: str, s
             return [Finding(what, OK, "has a credential; without a model list, nothing else can be checked for free")]
     except ConfigError as error:
         return [Finding(what, BROKEN, str(error), "set it, or remove the provider")]
-    status = await _ask_status(provider, request.add_credentials(credentials), checker.http, see_date)
+    status = await _ask_status(provider, request.add_credentials(credentials), around.send, see_date)
     return [_judge_status(what, provider.endpoint.url, status)]
 
 
@@ -88,10 +76,10 @@ def _redact_finding(finding: Finding, provider: Provider) -> Finding:
     return replace(finding, found=redact(found))
 
 
-async def _ask_status(provider: Provider, out: OutgoingRequest, http: HttpClient, see_date: SeeDate) -> int | str:
+async def _ask_status(provider: Provider, out: OutgoingRequest, send: SendRequest, see_date: SeeDate) -> int | str:
     """Return the status of the response, or why there is none."""
     try:
-        response = await http.send(out, provider.endpoint.dial, head_timeout_s=MODELS_TIMEOUT_S)
+        response = await send(out, provider.endpoint.dial, head_timeout_s=MODELS_TIMEOUT_S)
     except (ConnectionLost, UpstreamTimeout, ValueError) as fault:
         return redact(str(fault))
     see_date(response.headers.get(b"date"))
@@ -189,12 +177,13 @@ async def _check_backends(
         yield await _check_mcp(section, fetch)
 
 
-async def check_account_search(checker: Checker, config: ProviderConfig, settings: WebSearch) -> list[Finding]:
+async def check_account_search(config: ProviderConfig, settings: WebSearch, around: Surroundings) -> list[Finding]:
     """Search once with a provider's own search, if it has one and is configured to be used."""
     if ACCOUNT_BACKEND not in settings.backend:
         return []
     try:
-        provider = checker.make_provider(split_by_credential(config)[0])
+        first = split_by_credential(config)[0]
+        provider = KINDS[first.kind](first, around)
     except ConfigError:
         return []  # which the check of the provider reports
     if provider.account.search is None:

@@ -26,7 +26,6 @@ from dragoman.operate.clients.settings_format import CannotMerge, merge_toml
 from dragoman.operate.configuration.config_file import config_path
 from dragoman.operate.configuration.effective import describe_source, find_short_key
 from dragoman.operate.diagnosis.checks import (
-    Checker,
     check_account_search,
     check_provider,
     check_tools,
@@ -39,6 +38,7 @@ from dragoman.store.store import SQLITE
 from dragoman.tenancy.keys import Keyring, KeyRow
 from dragoman.translate.framing.known_secrets import Secrets, redact_known
 from dragoman.translate.framing.redaction import redact
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.upstreams.api_key import expand_quirks, make_compatible
 from dragoman.upstreams.credentials.stored import StoredCredentials, open_stored_credentials
@@ -82,15 +82,15 @@ async def _examine(
     config: Config, environ: Mapping[str, str], url: str | None, stored: StoredCredentials | None
 ) -> AsyncGenerator[Finding]:
     http = HttpClient()
-    clock, checker = ClockCheck(), Checker(environ, http, stored)
+    clock, around = ClockCheck(), Surroundings(http.send, environ, stored)
     checks = [
-        spawn(check_provider(checker, single, label, clock.compare), name=f"check of {single.name}")
+        spawn(check_provider(single, label, around, clock.compare), name=f"check of {single.name}")
         for provider in config.providers.values()
         for single, label in zip(split_by_credential(provider), credential_labels(provider), strict=True)
     ]
     checks.append(spawn(check_tools(config, environ, http), name="check of tools"))
     checks += [
-        spawn(check_account_search(checker, provider, config.tools.web_search), name="check of an account's search")
+        spawn(check_account_search(provider, config.tools.web_search, around), name="check of an account's search")
         for provider in config.providers.values()
     ]
     try:
@@ -285,7 +285,7 @@ async def probe_provider(
 ) -> ProbeReport:
     """Send small requests to a provider's server and report what it supports."""
     async with HttpClient() as http:
-        provider = make_compatible(config, http.send, os.environ)
+        provider = make_compatible(config, Surroundings(http.send, os.environ))
         model = model or next((info.id for info in await _list_models(provider)), None)
         if model is None:
             raise AdminError(f"{config.name} lists no models. Is its server up? `--model M` names a model.")

@@ -17,6 +17,7 @@ from dragoman.translate.framing.jsonscan import replace_value
 from dragoman.translate.framing.sse import DataRewriter
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Request
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.account_state import AccountLimits
 from dragoman.upstreams.codex.account import (
     CodexAccount,
@@ -120,17 +121,13 @@ ACCEPT_STREAM = (b"accept", b"text/event-stream")  # it only streams
 MODEL_GATE = re.compile(r"not supported when using codex|requires a newer version of codex|model not found", re.I)
 
 
-def make_codex(
-    config: ProviderConfig,
-    send: SendRequest,
-    environ: Mapping[str, str],
-    stored: StoredCredentials | None = None,
-) -> Provider:
+def make_codex(config: ProviderConfig, around: Surroundings) -> Provider:
     assert isinstance(config, CodexProviderConfig)
+    send, environ = around.send, around.environ
     service = make_service_client(config, send, environ)
     issuer = TokenIssuer(service, config.auth_endpoint or ISSUER_URL, config.client_id)
     timing = RenewalTiming(service.clock, config.refresh_margin_s)
-    refresher = CredentialRefresher(config.name, find_source(config, environ, stored), issuer, timing)
+    refresher = CredentialRefresher(config.name, find_source(config, environ, around.stored), issuer, timing)
     account = CodexAccount(config, service, refresher)
     codex = Codex(account, service.clock)
     return Provider(

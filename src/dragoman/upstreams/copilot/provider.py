@@ -11,6 +11,7 @@ from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import Function, Image, Request, Role, ToolResult, Turn
 from dragoman.translate.protocols.chat.errors import read_failure as read_failure
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.account_state import BROKEN, OK, AccountLimits, Finding, Quota
 from dragoman.upstreams.copilot.account import (
     PLAN_PATH,
@@ -25,7 +26,6 @@ from dragoman.upstreams.copilot.response_fixes import ChoiceMerger, finish_calls
 from dragoman.upstreams.credentials.credential import CredentialError
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient, ServiceResponse
-from dragoman.upstreams.credentials.stored import StoredCredentials
 from dragoman.upstreams.provider import (
     Account,
     Address,
@@ -76,16 +76,12 @@ EAGER = "eager_input_streaming"
 REJECTED = {"chat": b'"max_tokens"', "messages": f'"{EAGER}"'.encode()}
 
 
-def make_copilot(
-    config: ProviderConfig,
-    send: SendRequest,
-    environ: Mapping[str, str],
-    stored: StoredCredentials | None = None,
-) -> Provider:
+def make_copilot(config: ProviderConfig, around: Surroundings) -> Provider:
     assert isinstance(config, CopilotProviderConfig)
+    send, environ = around.send, around.environ
     places = find_addresses(config)
     service = make_service_client(config, send, environ)
-    source, exchange = find_source(config, environ, stored), TokenExchange(service, places)
+    source, exchange = find_source(config, environ, around.stored), TokenExchange(service, places)
     timing = RenewalTiming(service.clock, config.refresh_margin_s)
     refresher = CredentialRefresher(config.name, source, exchange, timing)
     copilot = Copilot(config, service, refresher, places)

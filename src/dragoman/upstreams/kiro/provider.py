@@ -25,10 +25,10 @@ from dragoman.translate.protocols.kiro.errors import may_be_old_token
 from dragoman.translate.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.translate.stages.text_calls import TextCalls
 from dragoman.translate.stages.thinking_tags import Mode, ThinkingTags
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.credentials.credential import CredentialError, CredentialSource, LocalSource
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
-from dragoman.upstreams.credentials.stored import StoredCredentials
 from dragoman.upstreams.kiro.account import AccountProfile, KiroAccount
 from dragoman.upstreams.kiro.credential import Credential, TokenIssuers, describe_truncation
 from dragoman.upstreams.kiro.credential_sources import find_source
@@ -69,15 +69,11 @@ PROFILE_REQUIRED = re.compile(r"profile_?arn is required(?: for this request)?\.
 TOOL_USE_REJECTED = re.compile(r"invalid tool use format\.?", re.IGNORECASE)
 
 
-def make_kiro(
-    config: ProviderConfig,
-    send: SendRequest,
-    environ: Mapping[str, str],
-    stored: StoredCredentials | None = None,
-) -> Provider:
+def make_kiro(config: ProviderConfig, around: Surroundings) -> Provider:
     assert isinstance(config, KiroProviderConfig)
+    send, environ = around.send, around.environ
     service = make_service_client(config, send, environ)
-    account = _make_account(config, service, find_source(config, environ, stored))
+    account = _make_account(config, service, find_source(config, environ, around.stored))
     models = ModelCache(account.models, config.default_max_input_tokens)
     kiro = Kiro(config, account, models)
     return Provider(
