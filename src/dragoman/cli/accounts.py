@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from dragoman.cli.screen import print_note, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.cli.settings import read_settings, store_options
 from dragoman.config.providers import STORED_NAME, WRONG_STORED_NAME
 from dragoman.config.secret import STORE
 from dragoman.operate.accounts import (
@@ -45,8 +45,7 @@ def command() -> None:
 @command.command("push")
 @name_argument
 @file_argument
-@config_option
-@json_option
+@store_options
 def push(name: str, file: Path, config_file: str | None, as_json: bool) -> None:
     """Put the credential in FILE into the store, as NAME, in place of the one that is there."""
     pushed = asyncio.run(SharedAccounts(read_settings(config_file), os.environ).push(name, file.expanduser()))
@@ -60,8 +59,7 @@ def push(name: str, file: Path, config_file: str | None, as_json: bool) -> None:
 @name_argument
 @file_argument
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-@config_option
-@json_option
+@store_options
 def pull(name: str, file: Path, force: bool, config_file: str | None, as_json: bool) -> None:
     """Write the credential NAME into FILE, in its vendor's form, readable by you alone."""
     config = read_settings(config_file)
@@ -75,8 +73,7 @@ def pull(name: str, file: Path, force: bool, config_file: str | None, as_json: b
 
 
 @command.command("reseal")
-@config_option
-@json_option
+@store_options
 def reseal(config_file: str | None, as_json: bool) -> None:
     """Seal all credentials with the first key of $DRAGOMAN_SECRET_KEY; no sign-in is needed."""
     results = asyncio.run(SharedAccounts(read_settings(config_file), os.environ).reseal())
@@ -85,8 +82,7 @@ def reseal(config_file: str | None, as_json: bool) -> None:
 
 
 @command.command("list")
-@config_option
-@json_option
+@store_options
 def list_all(config_file: str | None, as_json: bool) -> None:
     """List the credentials in the store, without their content."""
     accounts = asyncio.run(SharedAccounts(read_settings(config_file), os.environ).list())

@@ -11,7 +11,7 @@ import msgspec
 
 from dragoman.cli.durations import parse_duration
 from dragoman.cli.screen import fit, print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings, url_option
+from dragoman.cli.settings import admin_options, read_settings
 from dragoman.config.settings import Config
 from dragoman.operate.audit import AuditEntry, open_audit
 from dragoman.operate.gateway.running_gateway import find_gateway
@@ -31,9 +31,7 @@ MAX_DETAIL = 60
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many, the newest first."
 )
-@url_option
-@config_option
-@json_option
+@admin_options
 @click.pass_context
 def command(
     context: click.Context,
@@ -61,9 +59,7 @@ def command(
 
 
 @command.command("verify")
-@url_option
-@config_option
-@json_option
+@admin_options
 def verify(url: str | None, config_file: str | None, as_json: bool) -> None:
     """Check that no row was changed or removed; the exit code is 1 if one was."""
     check = asyncio.run(_verify(read_settings(config_file), url))

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TypeVar, get_args
+from typing import get_args
 
 import click
 import msgspec
@@ -27,7 +27,7 @@ from dragoman.cli.limits import (
     split_words,
 )
 from dragoman.cli.screen import print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings, url_option
+from dragoman.cli.settings import admin_options, combine_options, read_settings
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Config, DefaultThinking, parse_thinking
 from dragoman.operate.configuration.effective import KEY_VARIABLE, client_key_variable
@@ -66,32 +66,22 @@ def parse_default_thinking(
         raise click.BadParameter(str(wrong)) from None
 
 
-F = TypeVar("F", bound=Callable[..., object])
 LIST = "a list with commas"
 
 
-def key_options(function: F) -> F:
-    """Add the options of what is set for a key; each says nothing if it is absent."""
-    for option in (
-        click.option("--user", metavar="USER", help="Whose key it is."),
-        click.option(
-            "--team", metavar="TEAM", help="Its team, if it is not its user's. Of an admin token: the only one."
-        ),
-        click.option("--models", metavar="GLOBS", help=f"The models that it may use, {LIST}."),
-        click.option("--providers", metavar="GLOBS", help=f"The providers that it may use, {LIST}."),
-        click.option("--default-model", metavar="MODEL", help="Used where a request names none."),
-        click.option("--strict/--no-strict", default=None, help="Refuse requests that would lose something."),
-        click.option("--capture", type=click.Choice(get_args(CaptureSetting)), help="At most this much is captured."),
-        click.option(
-            "--max-output-tokens", type=click.IntRange(min=0), metavar="N", help="More is lowered. 0: no limit."
-        ),
-        click.option("--metadata", metavar="PAIRS", help="Your own notes: name=value,name=value."),
-        click.option(
-            "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Such as usd_per_day=5. Repeatable."
-        ),
-    ):
-        function = option(function)
-    return function
+# The options of what is set for a key; each says nothing if it is absent.
+key_options = combine_options(
+    click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Such as usd_per_day=5. Repeatable."),
+    click.option("--metadata", metavar="PAIRS", help="Your own notes: name=value,name=value."),
+    click.option("--max-output-tokens", type=click.IntRange(min=0), metavar="N", help="More is lowered. 0: no limit."),
+    click.option("--capture", type=click.Choice(get_args(CaptureSetting)), help="At most this much is captured."),
+    click.option("--strict/--no-strict", default=None, help="Refuse requests that would lose something."),
+    click.option("--default-model", metavar="MODEL", help="Used where a request names none."),
+    click.option("--providers", metavar="GLOBS", help=f"The providers that it may use, {LIST}."),
+    click.option("--models", metavar="GLOBS", help=f"The models that it may use, {LIST}."),
+    click.option("--team", metavar="TEAM", help="Its team, if it is not its user's. Of an admin token: the only one."),
+    click.option("--user", metavar="USER", help="Whose key it is."),
+)
 
 
 @click.group("keys")
@@ -121,9 +111,7 @@ def command() -> None:
     help="low, medium, high or a number of tokens: requested of models that can think if a request asks for nothing.",
 )
 @key_options
-@url_option
-@config_option
-@json_option
+@admin_options
 def create(
     name: str | None,
     scopes: tuple[str, ...],
@@ -155,9 +143,7 @@ def create(
 @click.option("--expires", metavar="TIME", callback=parse_duration, help="From now on, for example 30d. 0: never.")
 @click.option("--default-thinking", metavar="EFFORT", help='low, medium, high or a number of tokens; "" for none.')
 @key_options
-@url_option
-@config_option
-@json_option
+@admin_options
 def change(
     name_or_id: str,
     expires: int | None,
@@ -185,9 +171,7 @@ def change(
 
 @command.command("show")
 @click.argument("name_or_id", shell_complete=complete_keys)
-@url_option
-@config_option
-@json_option
+@admin_options
 def show(name_or_id: str, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Show what is set for a key, and its limits."""
     row, limits = asyncio.run(_read(read_settings(config_file), url, name_or_id))
@@ -202,9 +186,7 @@ def show(name_or_id: str, url: str | None, config_file: str | None, as_json: boo
 @command.command("forgive")
 @click.argument("name_or_id", shell_complete=complete_keys)
 @forgive_options
-@url_option
-@config_option
-@json_option
+@admin_options
 def forgive(
     name_or_id: str, url: str | None, config_file: str | None, as_json: bool, **given: str | float | None
 ) -> None:
@@ -222,9 +204,7 @@ def forgive(
     callback=parse_duration,
     help="How long the old key is still accepted, 0 to 7d. [default: 24h]",
 )
-@url_option
-@config_option
-@json_option
+@admin_options
 def rotate(name_or_id: str, grace: int, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Replace the secret of a key, by its name or id. Its id, rights and history stay."""
     created, acceptance = asyncio.run(
@@ -236,9 +216,7 @@ def rotate(name_or_id: str, grace: int, url: str | None, config_file: str | None
 
 
 @command.command("list")
-@url_option
-@config_option
-@json_option
+@admin_options
 def list_keys(url: str | None, config_file: str | None, as_json: bool) -> None:
     """List all keys, including the revoked ones."""
     config = read_settings(config_file)
@@ -257,9 +235,7 @@ def list_keys(url: str | None, config_file: str | None, as_json: bool) -> None:
 @command.command("revoke")
 @click.argument("name_or_id", shell_complete=complete_keys)
 @click.option("--now", "ends_requests", is_flag=True, help="End its requests under way, too.")
-@url_option
-@config_option
-@json_option
+@admin_options
 def revoke(name_or_id: str, ends_requests: bool, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Revoke a key, by its name or id."""
     config = read_settings(config_file)

@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.cli.durations import parse_duration
 from dragoman.cli.screen import print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings, url_option
+from dragoman.cli.settings import admin_options, combine_options, read_settings
 from dragoman.config.limits import LimitName, parse_limit_name
 from dragoman.config.settings import Config
 from dragoman.operate import InvalidArgument
@@ -24,22 +24,18 @@ from dragoman.store.limit_tables import ALL
 
 HEADINGS = ("SCOPE", "LIMIT", "VALUE", "SPENT", "RESERVED", "STARTS ANEW", "SET IN")
 NONE = "–"
-F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 Scope = tuple[str, str]  # kind and name
 
 
-def forgive_options(function: F) -> F:
-    """Add the options of what is forgiven."""
-    for option in (
-        click.option("--usd", type=float, metavar="DOLLARS", help="Forgive dollars."),
-        click.option("--tokens", type=int, metavar="N", help="Forgive tokens."),
-        click.option("--credits", type=int, metavar="N", help="Forgive credits."),
-        click.option("--until", metavar="TIME", callback=parse_duration, help="Only for this long, such as 2h or 7d."),
-        click.option("--reason", default="", metavar="TEXT", help="Why; kept with it."),
-    ):
-        function = option(function)
-    return function
+# The options of what is forgiven.
+forgive_options = combine_options(
+    click.option("--reason", default="", metavar="TEXT", help="Why; kept with it."),
+    click.option("--until", metavar="TIME", callback=parse_duration, help="Only for this long, such as 2h or 7d."),
+    click.option("--credits", type=int, metavar="N", help="Forgive credits."),
+    click.option("--tokens", type=int, metavar="N", help="Forgive tokens."),
+    click.option("--usd", type=float, metavar="DOLLARS", help="Forgive dollars."),
+)
 
 
 @click.group("limits")
@@ -54,9 +50,7 @@ def command() -> None:
 @command.command("list")
 @click.argument("scope", required=False)
 @click.option("--effective", is_flag=True, help="Show what each user and key gets by default, instead of the defaults.")
-@url_option
-@config_option
-@json_option
+@admin_options
 def list_limits(scope: str | None, effective: bool, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Show the limits that are set, and what is spent of each."""
     kind, name = (scope, None) if scope is None or ":" not in scope else _parse_scope(scope)
@@ -80,9 +74,7 @@ def list_limits(scope: str | None, effective: bool, url: str | None, config_file
     callback=parse_duration,
     help="Raise it only for this long, such as 2h or 7d: the difference is forgiven until then.",
 )
-@url_option
-@config_option
-@json_option
+@admin_options
 def set_limits(
     scope: str,
     changes: tuple[str, ...],
@@ -105,9 +97,7 @@ def set_limits(
 
 @command.command("remove")
 @click.argument("scope")
-@url_option
-@config_option
-@json_option
+@admin_options
 def remove(scope: str, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Remove the limits of a scope, other than those of dragoman.toml."""
     kind, name = _parse_scope(scope)
@@ -118,9 +108,7 @@ def remove(scope: str, url: str | None, config_file: str | None, as_json: bool) 
 @command.command("forgive")
 @click.argument("scope")
 @forgive_options
-@url_option
-@config_option
-@json_option
+@admin_options
 def forgive(scope: str, url: str | None, config_file: str | None, as_json: bool, **given: str | float | None) -> None:
     """Take an amount off what a scope has spent."""
     config, kind_and_name = read_settings(config_file), _parse_scope(scope)

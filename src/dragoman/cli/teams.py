@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman.cli.limits import read_changes, split_words
 from dragoman.cli.screen import print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings, url_option
+from dragoman.cli.settings import admin_options, combine_options, read_settings
 from dragoman.config.limits import LimitValues
 from dragoman.config.settings import Config
 from dragoman.operate import NotFound
@@ -19,24 +19,18 @@ from dragoman.operate.limit_access import Changes, TeamAccess, merge_values, ope
 from dragoman.operate.teams import NewTeam, TeamDescription, TeamFields
 
 HEADINGS = ("TEAM", "MEMBERS", "KEYS", "LIMITS", "EACH USER", "SET IN")
-F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
 
-def team_options(function: F) -> F:
-    """Add the options of what is set for a team; each says nothing if it is absent."""
-    each = "A limit of each user that has none of its own. Repeatable."
-    for option in (
-        click.option("--members", metavar="USERS", help="Its members, a list with commas."),
-        click.option("--models", metavar="GLOBS", help="The models that its keys may use, a list with commas."),
-        click.option("--providers", metavar="GLOBS", help="The providers that its keys may use, a list with commas."),
-        click.option(
-            "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit of all together. Repeatable."
-        ),
-        click.option("--each-user", multiple=True, metavar="NAME=VALUE", help=each),
-    ):
-        function = option(function)
-    return function
+EACH_USER_HELP = "A limit of each user that has none of its own. Repeatable."
+# The options of what is set for a team; each says nothing if it is absent.
+team_options = combine_options(
+    click.option("--each-user", multiple=True, metavar="NAME=VALUE", help=EACH_USER_HELP),
+    click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit of all together. Repeatable."),
+    click.option("--providers", metavar="GLOBS", help="The providers that its keys may use, a list with commas."),
+    click.option("--models", metavar="GLOBS", help="The models that its keys may use, a list with commas."),
+    click.option("--members", metavar="USERS", help="Its members, a list with commas."),
+)
 
 
 @click.group("teams")
@@ -47,9 +41,7 @@ def command() -> None:
 @command.command("create")
 @click.argument("name")
 @team_options
-@url_option
-@config_option
-@json_option
+@admin_options
 def create(name: str, url: str | None, config_file: str | None, as_json: bool, **given: object) -> None:
     """Create a team. Keys get into it by their users, or with `dragoman keys set KEY --team TEAM`."""
     new = msgspec.convert({"name": name} | _read_fields(given, None), NewTeam)
@@ -61,9 +53,7 @@ def create(name: str, url: str | None, config_file: str | None, as_json: bool, *
 @click.option("--add-member", multiple=True, metavar="USER", help="Add a member. Repeatable.")
 @click.option("--remove-member", multiple=True, metavar="USER", help="Remove a member. Repeatable.")
 @team_options
-@url_option
-@config_option
-@json_option
+@admin_options
 def change(
     name: str,
     add_member: tuple[str, ...],
@@ -90,9 +80,7 @@ def change(
 
 
 @command.command("list")
-@url_option
-@config_option
-@json_option
+@admin_options
 def list_teams(url: str | None, config_file: str | None, as_json: bool) -> None:
     """List all teams, with their members and limits."""
     found = asyncio.run(_with_teams(read_settings(config_file), url, lambda teams: teams.list()))
@@ -106,9 +94,7 @@ def list_teams(url: str | None, config_file: str | None, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("name")
-@url_option
-@config_option
-@json_option
+@admin_options
 def show(name: str, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Show what is set for a team."""
     _show(asyncio.run(_with_teams(read_settings(config_file), url, lambda teams: _find(teams, name))), as_json)
@@ -116,9 +102,7 @@ def show(name: str, url: str | None, config_file: str | None, as_json: bool) -> 
 
 @command.command("remove")
 @click.argument("name")
-@url_option
-@config_option
-@json_option
+@admin_options
 def remove(name: str, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Remove a team that has no keys, with its limits."""
     removed = asyncio.run(_with_teams(read_settings(config_file), url, lambda teams: teams.remove(name)))

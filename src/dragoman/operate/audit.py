@@ -1,10 +1,9 @@
 """The audit log for commands: of the running gateway, or of the configured store."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Protocol
-from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
@@ -62,12 +61,11 @@ class RemoteAudit(Struct, frozen=True):
     async def list(self, fits: AuditFilter, limit: int) -> list[AuditEntry]:
         filters = {name: str(value) for name, value in asdict(fits).items() if value}
         found: list[AuditEntry] = []
-        page = AuditPage([], next="")
-        while page.next is not None and len(found) < limit:
-            query = filters | ({"cursor": page.next} if page.next else {})
-            path = f"{PATH}?{urlencode(query)}" if query else PATH
-            page = msgspec.json.decode(await self.gateway.get(path), type=AuditPage)
-            found += page.audit
+        async with aclosing(self.gateway.read_pages(PATH, AuditPage, filters)) as pages:
+            async for page in pages:
+                found += page.audit
+                if len(found) >= limit:
+                    break
         return found[:limit]
 
     async def verify(self) -> AuditCheck:

@@ -12,7 +12,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from dragoman.config.secret import Secret
 from dragoman.config.settings import CONSOLE_VARIABLE, Config, find_console_state, is_loopback
@@ -25,8 +25,8 @@ from dragoman.store import open_store
 from dragoman.store.audit import AuditRow, make_audit_row
 from dragoman.store.client_keys import KeyChange
 from dragoman.tenancy.console_sessions import ConsoleSessions, console_address
-from dragoman.tenancy.keys import CLIENT_GRANT, CreatedKey, Grant, KeyId, Keyring, KeyRow, NameTaken, UnknownKey
-from dragoman.tenancy.policies import CaptureSetting, KeySettings, encode_settings
+from dragoman.tenancy.keys import CLIENT_GRANT, CreatedKey, Grant, Keyring, KeyRow, NameTaken, UnknownKey
+from dragoman.tenancy.policies import KeySettings, encode_settings
 
 ACCEPT_TIMEOUT_S = 5.0
 ACCEPT_POLL_S = 0.1
@@ -222,24 +222,17 @@ class RemoteKeys(Struct, frozen=True):
 
     async def change(self, name_or_id: str, fields: KeyFields) -> KeyRow:
         path = f"{PATH}/{quote(name_or_id, safe='')}"
-        return msgspec.json.decode(await self.gateway.write("PATCH", path, fields), type=_Key).row
+        return _read_row(await self.gateway.write("PATCH", path, fields))
 
     async def list(self) -> tuple[KeyRow, ...]:
-        keys: list[KeyRow] = []
-        page = _Listed([], next="")
-        while page.next is not None:
-            path = f"{PATH}?cursor={quote(page.next)}" if page.next else PATH
-            page = msgspec.json.decode(await self.gateway.get(path), type=_Listed)
-            keys += [key.row for key in page.keys]
-        return tuple(keys)
+        return tuple([_make_row(key) async for page in self.gateway.read_pages(PATH, _KeyPage) for key in page.keys])
 
     async def find(self, name_or_id: str) -> KeyRow:
-        return msgspec.json.decode(await self.gateway.get(f"{PATH}/{quote(name_or_id, safe='')}"), type=_Key).row
+        return _read_row(await self.gateway.get(f"{PATH}/{quote(name_or_id, safe='')}"))
 
     async def revoke(self, name_or_id: str, *, ends_requests: bool = False) -> KeyRow:
         query = "?now=1" if ends_requests else ""
-        body = await self.gateway.write("DELETE", f"{PATH}/{quote(name_or_id, safe='')}{query}")
-        return msgspec.json.decode(body, type=_Key).row
+        return _read_row(await self.gateway.write("DELETE", f"{PATH}/{quote(name_or_id, safe='')}{query}"))
 
     async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey:
         path = f"{PATH}/{quote(name_or_id, safe='')}/rotate"
@@ -253,63 +246,29 @@ async def open_key_access(config: Config, root: str | None, *, named: bool = Fal
         yield StoredKeys(admin) if isinstance(admin, Keyring) else RemoteKeys(admin)
 
 
-class _Key(Struct):
-    """A key as the admin API describes it."""
-
-    id: str
-    name: str
-    prefix: str
-    last4: str
-    created_at: int
-    role: str
-    version: int
-    revoked_at: int | None = None
-    last_used_at: int | None = None
-    scopes: list[str] = field(default_factory=list)
-    expires_at: int | None = None
-    old_secret_until: int | None = None
-    default_thinking: str | int | None = None
-    user: str = ""
-    team: str = ""
-    models: tuple[str, ...] = ()
-    providers: tuple[str, ...] = ()
-    default_model: str = ""
-    strict: bool = False
-    capture: CaptureSetting = "all"
-    max_output_tokens: int | None = None
-    metadata: dict[str, str] = {}
-    secret: str = ""
-
-    @property
-    def row(self) -> KeyRow:
-        return KeyRow(
-            id=KeyId(self.id),
-            name=self.name,
-            prefix=self.prefix,
-            last4=self.last4,
-            created_at=self.created_at,
-            revoked_at=self.revoked_at,
-            last_used_at=self.last_used_at,
-            role=self.role,
-            scopes=" ".join(self.scopes),
-            expires_at=self.expires_at,
-            old_secret_until=self.old_secret_until,
-            version=self.version,
-            default_thinking=None if self.default_thinking is None else str(self.default_thinking),
-            user=self.user,
-            team=self.team,
-            settings=encode_settings(msgspec.convert(msgspec.to_builtins(self), KeySettings)),
-        )
-
-
-class _Listed(Struct):
-    keys: list[_Key]
+class _KeyPage(Struct):
+    keys: list[dict[str, object]]
     next: str | None = None
 
 
+def _read_row(body: bytes) -> KeyRow:
+    return _make_row(msgspec.json.decode(body, type=dict[str, object]))
+
+
+def _make_row(key: Mapping[str, object]) -> KeyRow:
+    """Return a key as the admin API describes it. Older gateways leave out what they do not know."""
+    scopes, thinking = msgspec.convert(key.get("scopes", ()), list[str]), key.get("default_thinking")
+    stored: dict[str, object] = {
+        "scopes": " ".join(scopes),
+        "default_thinking": None if thinking is None else str(thinking),
+        "settings": encode_settings(msgspec.convert(key, KeySettings)),
+    }
+    return msgspec.convert({"revoked_at": None, "last_used_at": None, **key, **stored}, KeyRow)
+
+
 def _parse_created(body: bytes) -> CreatedKey:
-    key = msgspec.json.decode(body, type=_Key)
-    return CreatedKey(key.row, Secret(key.secret))
+    key = msgspec.json.decode(body, type=dict[str, object])
+    return CreatedKey(_make_row(key), Secret(str(key.get("secret", ""))))
 
 
 async def make_console_link(config: Config, root: str, environ: Mapping[str, str] = os.environ) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
@@ -106,14 +106,7 @@ class RemoteLimitAccess(Struct, frozen=True):
     async def list(self, scope: str | None, name: str | None, *, effective: bool) -> list[ListedLimit]:
         filters = {"scope": scope, "name": name, "effective": "1" if effective else None}
         query = {field: value for field, value in filters.items() if value is not None}
-        found: list[ListedLimit] = []
-        page = LimitPage([], next="")
-        while page.next is not None:
-            parameters = query | ({"cursor": page.next} if page.next else {})
-            path = f"{LIMITS}?{urlencode(parameters)}" if parameters else LIMITS
-            page = msgspec.json.decode(await self.gateway.get(path), type=LimitPage)
-            found += page.limits
-        return found
+        return [one async for page in self.gateway.read_pages(LIMITS, LimitPage, query) for one in page.limits]
 
     async def change(self, scope: str, name: str, changes: Changes) -> StoredLimits:
         path = _locate(scope, name)

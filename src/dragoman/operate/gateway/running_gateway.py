@@ -1,6 +1,9 @@
 """Find a gateway that runs on this machine, and call it."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from types import MappingProxyType
+from typing import Protocol, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +28,17 @@ from dragoman.upstreams.section import USER_AGENT
 PROBE_TIMEOUT_S = 3.0  # a port on which nothing listens is refused at once
 RESPONSE_TIMEOUT_S = 60.0
 MAX_BODY_BYTES = 16 * 1024 * 1024
+
+
+NO_QUERY: Mapping[str, str] = MappingProxyType({})
+
+
+class Page(Protocol):
+    @property
+    def next(self) -> str | None: ...
+
+
+P = TypeVar("P", bound=Page)
 
 
 class _Root(Struct):
@@ -59,6 +73,17 @@ class GatewayClient(Struct, frozen=True):
     async def get(self, path: str) -> bytes:
         _, body = await self.get_with_headers(path)
         return body
+
+    async def read_pages(self, path: str, kind: type[P], query: Mapping[str, str] = NO_QUERY) -> AsyncGenerator[P]:
+        """Yield the pages of a list, each in a request of its own."""
+        cursor: str | None = ""
+        while cursor is not None:
+            parameters = {**query, "cursor": cursor} if cursor else query
+            page = msgspec.json.decode(
+                await self.get(f"{path}?{urlencode(parameters)}" if parameters else path), type=kind
+            )
+            yield page
+            cursor = page.next
 
     async def get_with_headers(self, path: str) -> tuple[Headers, bytes]:
         response = await self.send(self.make_request("GET", path), RESPONSE_TIMEOUT_S)
