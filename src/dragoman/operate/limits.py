@@ -242,17 +242,13 @@ def _list_inherited(policies: Policies, found: Iterable[FoundLimit]) -> Iterator
     for one in found:
         defaults.setdefault((one.target.scope, one.target.id), []).append(one)
     for user in policies.list_users():
-        team = policies.find_team_of_user(user) or _find_team_of_keys(policies, user)
+        team = policies.find_team_of_user(user) or next((key.team for key in policies.keys if key.user == user), "")
         sources = (EACH_USER, team), (USER, EACH)
         yield from _inherit(LimitTarget(USER, user, user), policies.find_limits(USER, user), sources, defaults)
     for key in policies.keys:
         if key.role != "admin":
             target = LimitTarget(KEY, key.id, key.name)
             yield from _inherit(target, policies.find_limits(KEY, key.id), ((KEY, EACH),), defaults)
-
-
-def _find_team_of_keys(policies: Policies, user: str) -> str:
-    return next((key.team for key in policies.keys if key.user == user), "")
 
 
 def _inherit(

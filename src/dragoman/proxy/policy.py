@@ -296,7 +296,7 @@ def choose_failure(failed: Sequence[NoReply]) -> NoReply:
     all the same, without advice against a retry.
     """
     last = failed[-1]
-    passing = [end for end in failed if _is_passing(end.failure)]
+    passing = [end for end in failed if end.failure.kind in PASSING and end.failure.should_retry is not False]
     is_passing = last in passing
     if not passing or (is_passing and last.failure.retry_after is None):
         return last
@@ -306,10 +306,6 @@ def choose_failure(failed: Sequence[NoReply]) -> NoReply:
     if own is not None:
         own = ErrorReply(own.status, Headers([field for field in own.headers if field[0] != ADVICE]), own.body)
     return NoReply(replace(last.failure, should_retry=None), own)
-
-
-def _is_passing(failure: Failure) -> bool:
-    return failure.kind in PASSING and failure.should_retry is not False
 
 
 def _known_wait_s(end: NoReply) -> float:

@@ -200,7 +200,7 @@ async def _try_search(section: _Section, backend: SearchBackend) -> Finding:
     outcome = await search(backend, SearchQuery(QUERY, 1), section.timeout_s)
     what = section.name(backend.name)
     if isinstance(outcome, ToolFailure):
-        keys = "endpoint" if not _needs_key(backend.name) else "api_key"
+        keys = "endpoint" if not (backend.name in SEARCH_APIS and SEARCH_APIS[backend.name].needs_key) else "api_key"
         return Finding(what, BROKEN, outcome.message, f"check {section.key}.{keys}, and that the service is up")
     if not outcome.results:
         return Finding(what, WARNING, f"responds, but found nothing for {QUERY!r}", "check its engines and its index")
@@ -217,10 +217,6 @@ async def _check_mcp(section: _Section, backend: McpSearch | McpFetch) -> Findin
         return Finding(what, OK, f"responds, and has the tool {backend.tool!r}")
     found = f"has no tool {backend.tool!r}, but {', '.join(map(repr, names)) or 'none'}"
     return Finding(what, BROKEN, found, f"set {section.key}.tool")
-
-
-def _needs_key(name: str) -> bool:
-    return name in SEARCH_APIS and SEARCH_APIS[name].needs_key
 
 
 def _redact_text(text: str, secrets: tuple[bytes, ...]) -> str:
