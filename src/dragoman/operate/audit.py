@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
-from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -39,11 +38,6 @@ class AuditPage(Struct, frozen=True):
     next: str | None
 
 
-class AuditAccess(Protocol):
-    async def list(self, fits: AuditFilter, limit: int) -> list[AuditEntry]: ...
-    async def verify(self) -> AuditCheck: ...
-
-
 class StoredAudit(Struct, frozen=True):
     store: Store
 
@@ -70,6 +64,9 @@ class RemoteAudit(Struct, frozen=True):
 
     async def verify(self) -> AuditCheck:
         return msgspec.json.decode(await self.gateway.get(f"{PATH}/verify"), type=AuditCheck)
+
+
+AuditAccess = StoredAudit | RemoteAudit
 
 
 @asynccontextmanager

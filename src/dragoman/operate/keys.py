@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -155,15 +154,6 @@ async def wait_until_rejected(root: str | None) -> None:
         await asyncio.sleep(REVOKE_S)
 
 
-class KeyAccess(Protocol):
-    async def create(self, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey: ...
-    async def change(self, name_or_id: str, fields: KeyFields) -> KeyRow: ...
-    async def list(self) -> tuple[KeyRow, ...]: ...
-    async def find(self, name_or_id: str) -> KeyRow: ...
-    async def revoke(self, name_or_id: str, *, ends_requests: bool = False) -> KeyRow: ...
-    async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey: ...
-
-
 class StoredKeys(Struct, frozen=True):
     """Keys in a store, which gateways read within a second."""
 
@@ -237,6 +227,9 @@ class RemoteKeys(Struct, frozen=True):
     async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey:
         path = f"{PATH}/{quote(name_or_id, safe='')}/rotate"
         return _parse_created(await self.gateway.write("POST", path, {"grace_s": grace_s}))
+
+
+KeyAccess = StoredKeys | RemoteKeys
 
 
 @asynccontextmanager

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -34,20 +33,6 @@ LIMITS, TEAMS = "/api/v1/limits", "/api/v1/teams"
 TRIES = 5  # of a change that another one came before
 CHANGED_MEANWHILE = 412
 Changes = Mapping[str, int | float | None]  # by the names of limits; None removes one
-
-
-class LimitAccess(Protocol):
-    async def list(self, scope: str | None, name: str | None, *, effective: bool) -> list[ListedLimit]: ...
-    async def change(self, scope: str, name: str, changes: Changes) -> StoredLimits: ...
-    async def remove(self, scope: str, name: str) -> StoredLimits: ...
-    async def forgive(self, scope: str, name: str, given: Forgiveness) -> Forgiven: ...
-
-
-class TeamAccess(Protocol):
-    async def list(self) -> list[TeamDescription]: ...
-    async def create(self, new: NewTeam) -> TeamDescription: ...
-    async def change(self, name: str, fields: TeamFields) -> TeamDescription: ...
-    async def remove(self, name: str) -> TeamDescription: ...
 
 
 class StoredLimitAccess(Struct, frozen=True):
@@ -178,6 +163,10 @@ class RemoteTeams(Struct, frozen=True):
 
     async def remove(self, name: str) -> TeamDescription:
         return _read_team(await self.gateway.write("DELETE", f"{TEAMS}/{quote(name, safe='')}"))
+
+
+LimitAccess = StoredLimitAccess | RemoteLimitAccess
+TeamAccess = StoredTeams | RemoteTeams
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ from dragoman.proxy.step import (
     Wait,
 )
 from dragoman.translate.hub.failure import Failure, Kind
-from dragoman.upstreams.learned_quirks import QuirkMemory
+from dragoman.upstreams.learned_quirks import LearnedQuirks
 from dragoman.upstreams.provider import Adjustment, Provider
 from dragoman.upstreams.rejections.rules import Found
 from dragoman.upstreams.routing import Route
@@ -327,7 +327,7 @@ class SecondChances(Struct, eq=False):
     What was rejected is learnt once the request without it has been answered; if it is not, `first` is the failure.
     """
 
-    _learnt: QuirkMemory
+    _learnt: LearnedQuirks
     _tenant: str
     _adjusts: bool = True  # the request can be built anew, and its client allows it
     _taken: frozenset[tuple[str, int, str]] = frozenset()

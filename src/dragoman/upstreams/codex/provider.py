@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.config.discovery import codex_credential_paths, home_directory
 from dragoman.config.settings import CodexProviderConfig, ProviderConfig
-from dragoman.net.client import DialOptions, OutgoingRequest
+from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.translate.caching.session_names import derive_key, name_session
 from dragoman.translate.framing.jsonscan import replace_value
@@ -29,7 +29,7 @@ from dragoman.upstreams.codex.credential import ISSUER_URL, NO_CREDENTIAL, AuthF
 from dragoman.upstreams.codex.request_rules import fit_request, passthrough_body
 from dragoman.upstreams.credentials.credential import CredentialSource, JsonSource, make_missing_source
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
-from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
+from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient, observe_responses
 from dragoman.upstreams.credentials.stored import StoredCredentials, find_stored_source
 from dragoman.upstreams.provider import (
     Account,
@@ -135,7 +135,7 @@ def make_codex(config: ProviderConfig, around: Surroundings) -> Provider:
         kind=config.kind,
         issuer=config.name,
         endpoint=replace(
-            read_endpoint(config, codex.wrap_send(send), environ),
+            read_endpoint(config, observe_responses(send, service.clock, codex.observe), environ),
             headers=((b"originator", config.originator.encode()), ACCEPT_STREAM, *read_headers(config, environ)),
         ),
         auth=Auth(
@@ -198,18 +198,8 @@ class Codex:
         self._clock = clock
         self._tracker = LimitTracker()
 
-    def wrap_send(self, send: SendRequest) -> SendRequest:
-        """Return `send`, with clock and limits updated by every response."""
-
-        async def send_and_observe(
-            out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float
-        ) -> IncomingResponse:
-            response = await send(out, dial, head_timeout_s=head_timeout_s)
-            self._clock.observe_date(response.headers.get(b"date"))
-            self._tracker.update(response.headers, self._clock.now())
-            return response
-
-        return send_and_observe
+    def observe(self, response: IncomingResponse) -> None:
+        self._tracker.update(response.headers, self._clock.now())
 
     async def authorize(self, request: UnsignedRequest) -> tuple[Header, ...]:
         return authorization_headers(await self._account.refresher.get())

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from dragoman.config.settings import CopilotProviderConfig, ProviderConfig
-from dragoman.net.client import DialOptions, OutgoingRequest
+from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
@@ -25,7 +25,7 @@ from dragoman.upstreams.copilot.credential import Addresses, Session, TokenExcha
 from dragoman.upstreams.copilot.response_fixes import ChoiceMerger, finish_calls, stabilize_ids
 from dragoman.upstreams.credentials.credential import CredentialError
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
-from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient, ServiceResponse
+from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient, ServiceResponse, observe_responses
 from dragoman.upstreams.provider import (
     Account,
     Address,
@@ -92,7 +92,7 @@ def make_copilot(config: ProviderConfig, around: Surroundings) -> Provider:
         endpoint=Endpoint(
             url=places.api,
             protocols=PROTOCOLS,
-            send=copilot.wrap_send(send),
+            send=observe_responses(send, service.clock, copilot.observe),
             dial=read_dial(config, environ),
             headers=(*identity(config), *read_headers(config, environ)),
             paths={"messages": "/v1/messages"},
@@ -175,18 +175,8 @@ class Copilot:
         self._limits: AccountLimits | None = None
         self.models = ModelCache(self._fetch_list)
 
-    def wrap_send(self, send: SendRequest) -> SendRequest:
-        """Return `send`, with clock and limits updated by every response."""
-
-        async def send_and_observe(
-            out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float
-        ) -> IncomingResponse:
-            response = await send(out, dial, head_timeout_s=head_timeout_s)
-            self._service.clock.observe_date(response.headers.get(b"date"))
-            self._limits = read_limits(response.headers) or self._limits
-            return response
-
-        return send_and_observe
+    def observe(self, response: IncomingResponse) -> None:
+        self._limits = read_limits(response.headers) or self._limits
 
     async def find_address(self, path: str) -> Address:
         """Return the address at the account's own API host."""
