@@ -11,12 +11,12 @@ from dragoman.config.secret import Secret
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError, Conflict, InvalidArgument, NotFound
 from dragoman.operate.keys import (
+    KEYS,
     KeyEditor,
     RemoteKeys,
     StoredKeys,
     check_with_gateway,
     find_key,
-    open_key_access,
     open_keyring,
     wait_until_accepted,
     wait_until_rejected,
@@ -102,7 +102,7 @@ def shell_config(directory: Path, port: int, key: str | None) -> Config:
 
 def test_a_gateway_that_runs_makes_and_changes_its_own_keys(tmp_path: Path) -> None:
     async def run(config: Config, root: str | None) -> list[str]:
-        async with open_key_access(config, root) as keys:
+        async with KEYS.open(config, root) as keys:
             assert isinstance(keys, RemoteKeys)
             made = await keys.create("a b/c", Grant(KeyRole.ADMIN, frozenset({Scope.USAGE_READ}), 2_000_000_000))
             rotated = await keys.rotate("a b/c", 60) if "/" not in made.row.name else await keys.rotate(made.row.id, 60)
@@ -123,7 +123,7 @@ def test_a_gateway_that_runs_makes_and_changes_its_own_keys(tmp_path: Path) -> N
 
 def test_a_key_that_may_not_administer_the_gateway_leaves_the_store(tmp_path: Path) -> None:
     async def run(config: Config, root: str | None) -> list[str]:
-        async with open_key_access(config, root) as keys:
+        async with KEYS.open(config, root) as keys:
             assert isinstance(keys, StoredKeys)
             made = await keys.create("mine")
             assert (await keys.rotate("mine", 0)).row.id == made.row.id
@@ -138,7 +138,7 @@ def test_a_key_that_may_not_administer_the_gateway_leaves_the_store(tmp_path: Pa
 
 def test_a_list_of_several_pages_is_read_to_its_end(tmp_path: Path) -> None:
     async def run(config: Config, root: str | None) -> list[str]:
-        async with open_key_access(config, root) as keys:
+        async with KEYS.open(config, root) as keys:
             assert isinstance(keys, RemoteKeys)
             return [row.name for row in await keys.list()]
 

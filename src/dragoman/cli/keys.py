@@ -34,15 +34,15 @@ from dragoman.operate.configuration.effective import KEY_VARIABLE, client_key_va
 from dragoman.operate.gateway.running_gateway import find_gateway
 from dragoman.operate.key_fields import KeyFields, make_grant
 from dragoman.operate.keys import (
+    KEYS,
     KeyAcceptance,
     KeyAccess,
     check_with_gateway,
     find_key,
-    open_key_access,
     wait_until_accepted,
     wait_until_rejected,
 )
-from dragoman.operate.limit_access import merge_values, open_limit_access
+from dragoman.operate.limit_access import LIMITS, merge_values
 from dragoman.operate.limits import ListedLimit
 from dragoman.tenancy.keys import CreatedKey, KeyRole, KeyRow, Scope, read_thinking
 from dragoman.tenancy.policies import CaptureSetting, Policies
@@ -165,7 +165,10 @@ def change(
     config = read_settings(config_file)
     if limits:
         asyncio.run(change_limits(config, url, ("key", name_or_id), limits))
-    row = asyncio.run(_change(config, url, name_or_id, fields))
+    is_changed = fields != KeyFields()
+    row = asyncio.run(
+        KEYS.use(config, url, lambda keys: keys.change(name_or_id, fields) if is_changed else keys.find(name_or_id))
+    )
     _show(row, as_json)
 
 
@@ -220,7 +223,7 @@ def rotate(name_or_id: str, grace: int, url: str | None, config_file: str | None
 def list_keys(url: str | None, config_file: str | None, as_json: bool) -> None:
     """List all keys, including the revoked ones."""
     config = read_settings(config_file)
-    rows = asyncio.run(_list(config, url))
+    rows = asyncio.run(KEYS.use(config, url, lambda keys: keys.list()))
     if as_json:
         show_json([_fields(row) for row in rows])
         return
@@ -266,7 +269,7 @@ def _show_created(created: CreatedKey, acceptance: KeyAcceptance, as_json: bool)
 async def _open(config: Config, url: str | None) -> AsyncIterator[tuple[KeyAccess, str | None]]:
     """Yield the keys, and the address of the gateway that uses them if one runs."""
     root = await find_gateway(config, os.environ, url)
-    async with open_key_access(config, root, named=url is not None) as keys:
+    async with KEYS.open(config, root, named=url is not None) as keys:
         yield keys, root
 
 
@@ -276,15 +279,10 @@ async def _make(config: Config, url: str | None, make: MakeKey) -> tuple[Created
     return created, await wait_until_accepted(root, created.secret)
 
 
-async def _change(config: Config, url: str | None, name_or_id: str, fields: KeyFields) -> KeyRow:
-    async with _open(config, url) as (keys, _):
-        return await keys.change(name_or_id, fields) if fields != KeyFields() else await keys.find(name_or_id)
-
-
 async def _read(config: Config, url: str | None, name_or_id: str) -> tuple[KeyRow, list[ListedLimit]]:
     async with _open(config, url) as (keys, root):
         row = await keys.find(name_or_id)
-    async with open_limit_access(config, root, named=url is not None) as access:
+    async with LIMITS.open(config, root, named=url is not None) as access:
         return row, await access.list("key", row.name, effective=True)
 
 
@@ -315,11 +313,6 @@ def _show(row: KeyRow, as_json: bool) -> None:
     for name, value in fields.items():
         text = ", ".join(value) if isinstance(value, tuple) else remove_control(str(value))
         click.echo(f"  {name}: {text}")
-
-
-async def _list(config: Config, url: str | None) -> tuple[KeyRow, ...]:
-    async with _open(config, url) as (keys, _):
-        return await keys.list()
 
 
 async def _revoke(config: Config, url: str | None, name_or_id: str, *, ends_requests: bool) -> tuple[KeyRow, bool]:

@@ -2,9 +2,8 @@
 
 import asyncio
 import math
-import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -17,8 +16,7 @@ from dragoman.cli.settings import admin_options, combine_options, read_settings
 from dragoman.config.limits import LimitName, parse_limit_name
 from dragoman.config.settings import Config
 from dragoman.operate import InvalidArgument
-from dragoman.operate.gateway.running_gateway import find_gateway
-from dragoman.operate.limit_access import Changes, LimitAccess, open_limit_access
+from dragoman.operate.limit_access import LIMITS, Changes, LimitAccess
 from dragoman.operate.limits import Forgiven, Forgiveness, ListedLimit, StoredLimits
 from dragoman.store.limit_tables import ALL
 
@@ -55,7 +53,7 @@ def list_limits(scope: str | None, effective: bool, url: str | None, config_file
     """Show the limits that are set, and what is spent of each."""
     kind, name = (scope, None) if scope is None or ":" not in scope else _parse_scope(scope)
     found = asyncio.run(
-        _with_limits(read_settings(config_file), url, lambda limits: limits.list(kind, name, effective=effective))
+        LIMITS.use(read_settings(config_file), url, lambda limits: limits.list(kind, name, effective=effective))
     )
     if as_json:
         show_json(found)
@@ -90,7 +88,7 @@ def set_limits(
         _show_stored(asyncio.run(change_limits(config, url, (kind, name), changed)), as_json)
         return
     forgiven = asyncio.run(
-        _with_limits(config, url, lambda limits: _raise_until(limits, (kind, name), changed, int(time.time()) + until))
+        LIMITS.use(config, url, lambda limits: _raise_until(limits, (kind, name), changed, int(time.time()) + until))
     )
     show_forgiven(forgiven, as_json)
 
@@ -101,7 +99,7 @@ def set_limits(
 def remove(scope: str, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Remove the limits of a scope, other than those of dragoman.toml."""
     kind, name = _parse_scope(scope)
-    stored = asyncio.run(_with_limits(read_settings(config_file), url, lambda limits: limits.remove(kind, name)))
+    stored = asyncio.run(LIMITS.use(read_settings(config_file), url, lambda limits: limits.remove(kind, name)))
     _show_stored(stored, as_json)
 
 
@@ -116,11 +114,11 @@ def forgive(scope: str, url: str | None, config_file: str | None, as_json: bool,
 
 
 async def change_limits(config: Config, url: str | None, scope: Scope, changes: Changes) -> StoredLimits:
-    return await _with_limits(config, url, lambda limits: limits.change(*scope, changes))
+    return await LIMITS.use(config, url, lambda limits: limits.change(*scope, changes))
 
 
 def forgive_in_scope(config: Config, url: str | None, scope: Scope, given: Forgiveness) -> Forgiven:
-    return asyncio.run(_with_limits(config, url, lambda limits: limits.forgive(*scope, given)))
+    return asyncio.run(LIMITS.use(config, url, lambda limits: limits.forgive(*scope, given)))
 
 
 def read_forgiveness(given: Mapping[str, str | float | None]) -> Forgiveness:
@@ -183,12 +181,6 @@ def _parse_scope(text: str) -> Scope:
     if not name:
         raise click.UsageError(f"expected {kind}:NAME, got {text!r}")
     return kind, name
-
-
-async def _with_limits(config: Config, url: str | None, use: Callable[[LimitAccess], Awaitable[T]]) -> T:
-    root = await find_gateway(config, os.environ, url)
-    async with open_limit_access(config, root, named=url is not None) as limits:
-        return await use(limits)
 
 
 async def _raise_until(limits: LimitAccess, scope: Scope, changed: Changes, until: int) -> Forgiven:

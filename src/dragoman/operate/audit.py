@@ -1,19 +1,16 @@
 """The audit log for commands: of the running gateway, or of the configured store."""
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from dragoman.config.settings import Config
-from dragoman.operate.admin_access import open_admin
+from dragoman.operate.admin_access import AdminPart
 from dragoman.operate.gateway.running_gateway import GatewayClient
 from dragoman.store import Store
 from dragoman.store.audit import AuditCheck, AuditFilter, AuditRow
-from dragoman.tenancy.keys import Keyring
 
 PATH = "/api/v1/audit"
 LATEST = 2**62
@@ -67,12 +64,9 @@ class RemoteAudit(Struct, frozen=True):
 
 
 AuditAccess = StoredAudit | RemoteAudit
-
-
-@asynccontextmanager
-async def open_audit(config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[AuditAccess]:
-    async with open_admin(config, root, f"{PATH}?limit=1", named=named) as admin:
-        yield StoredAudit(admin.store) if isinstance(admin, Keyring) else RemoteAudit(admin)
+AUDIT: AdminPart[AuditAccess] = AdminPart(
+    f"{PATH}?limit=1", lambda keyring, config: StoredAudit(keyring.store), RemoteAudit
+)
 
 
 def describe_row(row: AuditRow) -> AuditEntry:

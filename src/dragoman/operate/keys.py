@@ -6,8 +6,7 @@ The owner's key also makes the link that opens the console of that gateway.
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from urllib.parse import quote
 
 import msgspec
@@ -16,7 +15,7 @@ from msgspec import Struct
 from dragoman.config.secret import Secret
 from dragoman.config.settings import CONSOLE_VARIABLE, Config, find_console_state, is_loopback
 from dragoman.operate import AdminError, Conflict, InvalidArgument, NotFound, VersionMismatch
-from dragoman.operate.admin_access import open_admin
+from dragoman.operate.admin_access import AdminPart
 from dragoman.operate.admin_access import open_keyring as open_keyring
 from dragoman.operate.gateway.running_gateway import GatewayClient, accepts_key
 from dragoman.operate.key_fields import KeyFields, check_grant, describe_fields, describe_grant, make_change
@@ -230,13 +229,7 @@ class RemoteKeys(Struct, frozen=True):
 
 
 KeyAccess = StoredKeys | RemoteKeys
-
-
-@asynccontextmanager
-async def open_key_access(config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[KeyAccess]:
-    """Use the keys of the running gateway, if the key in this shell may administer it, else of the configured store."""
-    async with open_admin(config, root, PATH, named=named) as admin:
-        yield StoredKeys(admin) if isinstance(admin, Keyring) else RemoteKeys(admin)
+KEYS: AdminPart[KeyAccess] = AdminPart(PATH, lambda keyring, config: StoredKeys(keyring), RemoteKeys)
 
 
 class _KeyPage(Struct):

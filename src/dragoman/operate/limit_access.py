@@ -1,16 +1,14 @@
 """Limits and teams for commands: those of the running gateway, or of the configured store."""
 
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Mapping
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.config.limits import LimitValues, to_values
-from dragoman.config.settings import Config
 from dragoman.operate import InvalidArgument, VersionMismatch
-from dragoman.operate.admin_access import open_admin
+from dragoman.operate.admin_access import AdminPart
 from dragoman.operate.gateway.running_gateway import GatewayClient, GatewayRefused
 from dragoman.operate.key_fields import check_values
 from dragoman.operate.limits import (
@@ -29,7 +27,7 @@ from dragoman.operate.teams import NewTeam, TeamDescription, TeamFields, TeamLis
 from dragoman.store.audit import make_audit_row
 from dragoman.tenancy.keys import Keyring
 
-LIMITS, TEAMS = "/api/v1/limits", "/api/v1/teams"
+LIMITS_PATH, TEAMS_PATH = "/api/v1/limits", "/api/v1/teams"
 TRIES = 5  # of a change that another one came before
 CHANGED_MEANWHILE = 412
 Changes = Mapping[str, int | float | None]  # by the names of limits; None removes one
@@ -91,7 +89,7 @@ class RemoteLimitAccess(Struct, frozen=True):
     async def list(self, scope: str | None, name: str | None, *, effective: bool) -> list[ListedLimit]:
         filters = {"scope": scope, "name": name, "effective": "1" if effective else None}
         query = {field: value for field, value in filters.items() if value is not None}
-        return [one async for page in self.gateway.read_pages(LIMITS, LimitPage, query) for one in page.limits]
+        return [one async for page in self.gateway.read_pages(LIMITS_PATH, LimitPage, query) for one in page.limits]
 
     async def change(self, scope: str, name: str, changes: Changes) -> StoredLimits:
         path = _locate(scope, name)
@@ -153,35 +151,24 @@ class RemoteTeams(Struct, frozen=True):
     gateway: GatewayClient
 
     async def list(self) -> list[TeamDescription]:
-        return msgspec.json.decode(await self.gateway.get(TEAMS), type=TeamList).teams
+        return msgspec.json.decode(await self.gateway.get(TEAMS_PATH), type=TeamList).teams
 
     async def create(self, new: NewTeam) -> TeamDescription:
-        return _read_team(await self.gateway.write("POST", TEAMS, new))
+        return _read_team(await self.gateway.write("POST", TEAMS_PATH, new))
 
     async def change(self, name: str, fields: TeamFields) -> TeamDescription:
-        return _read_team(await self.gateway.write("PATCH", f"{TEAMS}/{quote(name, safe='')}", fields))
+        return _read_team(await self.gateway.write("PATCH", f"{TEAMS_PATH}/{quote(name, safe='')}", fields))
 
     async def remove(self, name: str) -> TeamDescription:
-        return _read_team(await self.gateway.write("DELETE", f"{TEAMS}/{quote(name, safe='')}"))
+        return _read_team(await self.gateway.write("DELETE", f"{TEAMS_PATH}/{quote(name, safe='')}"))
 
 
 LimitAccess = StoredLimitAccess | RemoteLimitAccess
 TeamAccess = StoredTeams | RemoteTeams
-
-
-@asynccontextmanager
-async def open_limit_access(config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[LimitAccess]:
-    async with open_admin(config, root, LIMITS, named=named) as admin:
-        if isinstance(admin, Keyring):
-            yield StoredLimitAccess(admin, tuple(config.providers))
-        else:
-            yield RemoteLimitAccess(admin)
-
-
-@asynccontextmanager
-async def open_team_access(config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[TeamAccess]:
-    async with open_admin(config, root, TEAMS, named=named) as admin:
-        yield StoredTeams(admin) if isinstance(admin, Keyring) else RemoteTeams(admin)
+LIMITS: AdminPart[LimitAccess] = AdminPart(
+    LIMITS_PATH, lambda keyring, config: StoredLimitAccess(keyring, tuple(config.providers)), RemoteLimitAccess
+)
+TEAMS: AdminPart[TeamAccess] = AdminPart(TEAMS_PATH, lambda keyring, config: StoredTeams(keyring), RemoteTeams)
 
 
 def merge_values(old: Changes, changes: Changes) -> LimitValues:
@@ -195,7 +182,7 @@ def merge_values(old: Changes, changes: Changes) -> LimitValues:
 
 
 def _locate(scope: str, name: str) -> str:
-    return f"{LIMITS}/{quote(scope, safe='')}/{quote(name, safe='')}"
+    return f"{LIMITS_PATH}/{quote(scope, safe='')}/{quote(name, safe='')}"
 
 
 def _read_team(body: bytes) -> TeamDescription:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -30,7 +30,6 @@ from dragoman.store.spending import FOREVER_MS, UNITS, SpendingAdjustment
 from dragoman.tenancy.policies import LimitOrigin, Policies, join_providers, split_providers
 from dragoman.tenancy.windows import Window, WindowKind, find_window, name_counter, name_scope
 
-LimitScope = Literal["all", "team", "each_user", "user", "key", "provider"]
 SCOPES = (ALL, TEAM, EACH_USER, USER, KEY, PROVIDER)
 
 
