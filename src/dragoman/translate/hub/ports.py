@@ -41,6 +41,9 @@ class RunStage:
     def feed(self, event: Event) -> Sequence[Event]:
         return (event,)
 
+    def finish(self) -> Sequence[Event]:
+        return ()
+
     def passes(self, block: int) -> bool:
         """Whether deltas of this block pass unchanged and change nothing here, until another event comes."""
         return False
