@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from dragoman.app import App, AppSettings
+from dragoman.app import App, AppSettings, ProcessParts
 from dragoman.config.load import ConfigSource, Stamp
 from dragoman.config.secret import Secret
 from dragoman.operate import NotFound
@@ -62,9 +62,8 @@ class Running:
             keyring = Keyring(self._store, Secret(KEY))
             for name in self._stored:
                 self.keys[name] = (await keyring.create(name)).secret.reveal()
-            self.app = App(
-                config, keyring, self._environ, self._store, observers=[self.outcomes.append], member=self.member
-            )
+            process = ProcessParts(self._environ, [self.outcomes.append], member=self.member)
+            self.app = App(config, keyring, process, self._store)
             self.app.settings = AppSettings(read, lambda: Stamp(None), Stamp(None))
             await self.app.start()
 

@@ -63,6 +63,7 @@ from dragoman.tenancy.memory_meter import MemoryMeter
 from dragoman.tenancy.opened_meter import RunningMeter, make_meter, pair_with_shared
 from dragoman.tenancy.shared_meter import ALONE, MeterPlace
 from dragoman.translate.protocols import PROTOCOLS
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.credentials.cooldown_exchange import make_exchange
 from dragoman.upstreams.credentials.shared_cooldowns import CooldownBoard
 from dragoman.upstreams.credentials.stored import make_stored_credentials
@@ -113,6 +114,16 @@ class Listening(Struct, frozen=True):
     released: Callable[[], None] = _do_nothing
 
 
+class ProcessParts(Struct, frozen=True):
+    """What a process gives its gateway: its environment, its log, and what it shares with the other workers."""
+
+    environ: Mapping[str, str]
+    observers: Sequence[OutcomeObserver] = ()
+    request_log: RequestLog | None = None
+    shared_counters: SharedCounters | None = None
+    member: GroupMember | None = None
+
+
 class App:
     """The gateway of one process."""
 
@@ -120,23 +131,20 @@ class App:
         self,
         config: Config,
         keyring: Keyring,
-        environ: Mapping[str, str],
+        process: ProcessParts,
         store: Store | None = None,
-        observers: Sequence[OutcomeObserver] = (),
-        shared_counters: SharedCounters | None = None,
-        member: GroupMember | None = None,
-        request_log: RequestLog | None = None,
     ) -> None:
         if keyring.is_empty and not is_loopback(config.server.host):
             problem = "an address that others can reach needs a valid client key; `dragoman keys create` makes one"
             raise ConfigError([Problem("configuration", None, "server.host", problem)])
-        self._environ = environ
+        self._environ = environ = process.environ
+        member, request_log = process.member, process.request_log
         self.keyring = keyring
         keyring.policies.adopt(config.limits, config.teams)
         self._store = store
         self.shared = make_shared(config.store, environ)  # what it is asked, other gateways may have answered to
         self._client = HttpClient()
-        self._metrics = make_registry(environ, shared_counters)
+        self._metrics = make_registry(environ, process.shared_counters)
         self._tools = CurrentBackends()
         self._rules = KeptRules(store)
         self._cooldowns = CooldownBoard()
@@ -148,7 +156,7 @@ class App:
         self._pricing = _make_pricing(config)
         self._request_log = request_log
         self.usage = None if store is None else UsageWriter(store, self._pricing)
-        observers = [*self._metrics.observers, *observers, CacheWatch().observe]
+        observers = [*self._metrics.observers, *process.observers, CacheWatch().observe]
         if request_log is not None:
             request_log.pricing = self._pricing
             observers.append(request_log.observe)
@@ -447,14 +455,15 @@ class App:
     def _build_runtime(self, config: Config, old: Runtime | None) -> Runtime:
         providers, catalogues = {}, {}
         clock = asyncio.get_running_loop().time
+        board = None if self._exchange is None else self._cooldowns
+        around = Surroundings(self._client.send, self._environ, self._stored, board)
         for name, section in config.providers.items():
             if old is not None and old.config.providers.get(name) == section:
                 providers[name], catalogues[name] = old.providers[name], old.catalogues[name]
                 continue
             before = None if old is None else old.providers.get(name)
             self._check_secrets(section, starts=old is None)
-            board = None if self._exchange is None else self._cooldowns
-            providers[name] = make_provider(section, self._client.send, self._environ, before, self._stored, board)
+            providers[name] = make_provider(section, around, before)
             catalogues[name] = CachedCatalogue(providers[name], clock)
         fetcher = None
         if config.fetch.enabled:

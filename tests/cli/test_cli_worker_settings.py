@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from asking import send
-from dragoman.app import App, AppSettings, Listening, run
+from dragoman.app import App, AppSettings, Listening, ProcessParts, run
 from dragoman.config.load import ConfigSource
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Config
@@ -98,7 +98,7 @@ def config_after_start(home: Path, change: Callable[[], object]) -> Config:
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def scenario() -> None:
-        app = App(config, Keyring(None, Secret("dgm_fake-key-for-tests-0123456789")), {})
+        app = App(config, Keyring(None, Secret("dgm_fake-key-for-tests-0123456789")), ProcessParts({}))
         await asyncio.wait_for(run(app, AppSettings(read, source.take_stamp, stamp), Listening(None, ready)), 60)
 
     asyncio.run(scenario())

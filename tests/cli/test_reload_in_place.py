@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.app import App, AppSettings, Listening, run
+from dragoman.app import App, AppSettings, Listening, ProcessParts, run
 from dragoman.config.load import ConfigSource, Stamp
 from dragoman.config.secret import Secret
 from dragoman.operate.configuration import settled_file
@@ -38,7 +38,7 @@ def test_a_file_that_is_empty_while_it_is_saved_changes_nothing(
         return stamps[-1]
 
     async def scenario() -> None:
-        app = App(read(), Keyring(None, Secret("dgm_fake-key-for-tests-0123456789")), {})
+        app = App(read(), Keyring(None, Secret("dgm_fake-key-for-tests-0123456789")), ProcessParts({}))
         is_ready = asyncio.Event()
         listening = Listening(None, lambda _: is_ready.set())
         serving = asyncio.create_task(run(app, AppSettings(read, take_stamp, first), listening))

@@ -13,7 +13,7 @@ from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Config
 from dragoman.net.client import HttpClient
 from dragoman.translate.protocols import PROTOCOLS
-from dragoman.upstreams import KINDS
+from dragoman.upstreams import KINDS, Surroundings
 from tables import each_row
 
 PRESETS = load_presets()
@@ -137,7 +137,7 @@ def test_a_section_may_say_that_its_upstream_runs_no_tools(tmp_path: Path) -> No
     text = '[providers.a]\nkind = "bedrock-claude"\nhosted_tools = false\n[providers.b]\nkind = "anthropic"\n'
     sections = read(tmp_path, text).providers
     hosted = {
-        name: KINDS[section.kind](section, HttpClient().send, {}).requests.hosted_tools
+        name: KINDS[section.kind](section, Surroundings(HttpClient().send, {})).requests.hosted_tools
         for name, section in sections.items()
     }
     assert hosted == {"a": frozenset(), "b": frozenset({"web_search", "web_fetch"})}

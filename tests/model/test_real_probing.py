@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from dragoman.config.settings import ProviderConfig
 from dragoman.net.client import HttpClient
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.api_key import SERVERS, make_compatible
 from dragoman.upstreams.local_servers import discover
 from dragoman.upstreams.probing.probe import ProbeResult, probe
@@ -24,7 +25,7 @@ def probe_server(upstream: str) -> ProbeResult:
         http = HttpClient()
         config = ProviderConfig(name="p", kind="openai-compatible", endpoint=upstream, protocols=("chat",))
         try:
-            return await probe(ProbeClient(make_compatible(config, http.send, {}), ALIAS), ALIAS)
+            return await probe(ProbeClient(make_compatible(config, Surroundings(http.send, {})), ALIAS), ALIAS)
         finally:
             await http.close()
 

@@ -11,7 +11,7 @@ import pytest
 from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError, Conflict
-from dragoman.operate.accounts import Resealed, list_accounts, pull_account, push_account, reseal_accounts
+from dragoman.operate.accounts import Resealed, SharedAccounts
 from dragoman.operate.audit import LATEST
 from dragoman.store import open_store
 from dragoman.store.sealing import VARIABLE
@@ -51,29 +51,29 @@ def read(file: Path) -> JsonObject:
 
 async def pull(config: Config, environ: Mapping[str, str], name: str = "team") -> JsonObject:
     file = Path(str(config.source)).with_name("pulled.json")
-    await pull_account(config, environ, name, file, replaces=True)
+    await SharedAccounts(config, environ).pull(name, file, replaces=True)
     return read(file)
 
 
 @on_sqlite_first
 async def test_a_file_comes_out_as_it_went_in_for_its_owner_alone(config: Config, kiro_file: Path) -> None:
-    pushed = await push_account(config, WITH_OLD, "team", kiro_file)
-    again = await push_account(config, WITH_OLD, "team", kiro_file)
+    pushed = await SharedAccounts(config, WITH_OLD).push("team", kiro_file)
+    again = await SharedAccounts(config, WITH_OLD).push("team", kiro_file)
     assert (pushed.account.version, again.account.version, again.key_file) == (1, 2, None)
     assert (again.account.kind, again.account.providers) == ("kiro", ("one",))
     out = kiro_file.with_name("out.json")
-    await pull_account(config, WITH_OLD, "team", out, replaces=False)
+    await SharedAccounts(config, WITH_OLD).pull("team", out, replaces=False)
     assert read(out) == read(kiro_file)
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     with pytest.raises(Conflict, match=r"out\.json exists already"):
-        await pull_account(config, WITH_OLD, "team", out, replaces=False)
+        await SharedAccounts(config, WITH_OLD).pull("team", out, replaces=False)
 
 
 @on_sqlite_first
 async def test_what_is_done_is_audited_without_content(config: Config, kiro_file: Path) -> None:
-    await push_account(config, WITH_OLD, "team", kiro_file)
+    await SharedAccounts(config, WITH_OLD).push("team", kiro_file)
     await pull(config, WITH_OLD)
-    await reseal_accounts(config, WITH_BOTH)
+    await SharedAccounts(config, WITH_BOTH).reseal()
     async with await open_store(config.store.url) as store:
         rows = await store.list_audit_rows(LATEST, 9)
     assert [(row.actor, row.action, row.subject, row.detail) for row in rows] == [
@@ -85,17 +85,18 @@ async def test_what_is_done_is_audited_without_content(config: Config, kiro_file
 
 @on_sqlite_first
 async def test_resealing_turns_to_the_new_key_without_a_sign_in(config: Config, kiro_file: Path) -> None:
-    await push_account(config, WITH_OLD, "team", kiro_file)
-    await push_account(config, WITH_NEW, "other", kiro_file)
-    assert await reseal_accounts(config, WITH_BOTH) == [Resealed("other", "unchanged"), Resealed("team", "resealed")]
+    await SharedAccounts(config, WITH_OLD).push("team", kiro_file)
+    await SharedAccounts(config, WITH_NEW).push("other", kiro_file)
+    resealed = await SharedAccounts(config, WITH_BOTH).reseal()
+    assert resealed == [Resealed("other", "unchanged"), Resealed("team", "resealed")]
     assert (await pull(config, WITH_NEW))["refreshToken"] == token("old")
 
 
 @on_sqlite_first
 async def test_a_wrong_key_is_named_and_nothing_is_overwritten(config: Config, kiro_file: Path) -> None:
-    await push_account(config, WITH_NEW, "team", kiro_file)
-    [resealed] = await reseal_accounts(config, WITH_OLD)
-    [listed] = await list_accounts(config, WITH_OLD)
+    await SharedAccounts(config, WITH_NEW).push("team", kiro_file)
+    [resealed] = await SharedAccounts(config, WITH_OLD).reseal()
+    [listed] = await SharedAccounts(config, WITH_OLD).list()
     why = "store:team is sealed with a key that $DRAGOMAN_SECRET_KEY does not have"
     assert resealed.has_failed
     assert resealed.result == listed.problem
@@ -114,13 +115,13 @@ async def test_a_name_that_is_not_there_is_refused(config: Config) -> None:
 async def test_sqlite_gets_a_key_of_its_own_which_can_move_to_the_environment(
     on_sqlite: Config, kiro_file: Path
 ) -> None:
-    pushed = await push_account(on_sqlite, {}, "team", kiro_file)
+    pushed = await SharedAccounts(on_sqlite, {}).push("team", kiro_file)
     file = pushed.key_file
     assert file is not None
     assert file == kiro_file.with_name("data") / "secret.key"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     both = {VARIABLE: f"{NEW},{file.read_text().strip()}"}
-    assert await reseal_accounts(on_sqlite, both) == [Resealed("team", "resealed")]
+    assert await SharedAccounts(on_sqlite, both).reseal() == [Resealed("team", "resealed")]
     file.unlink()
     assert (await pull(on_sqlite, WITH_NEW))["refreshToken"] == token("old")
     with pytest.raises(AdminError, match=r"secret\.key does not exist: put it back"):
@@ -129,7 +130,7 @@ async def test_sqlite_gets_a_key_of_its_own_which_can_move_to_the_environment(
 
 
 async def test_no_secret_is_in_the_files_of_the_store(on_sqlite: Config, kiro_file: Path) -> None:
-    await push_account(on_sqlite, WITH_OLD, "team", kiro_file)
+    await SharedAccounts(on_sqlite, WITH_OLD).push("team", kiro_file)
     for path in (kiro_file.with_name("data")).iterdir():
         assert not [secret for secret in (b"aorFAKE", b"aoaFAKE", OLD.encode()) if secret in path.read_bytes()]
 
@@ -137,7 +138,8 @@ async def test_no_secret_is_in_the_files_of_the_store(on_sqlite: Config, kiro_fi
 async def test_a_registration_beside_the_file_goes_with_it(on_sqlite: Config, tmp_path: Path) -> None:
     client = {"clientId": "fake-client", "clientSecret": "fake-secret"}
     (tmp_path / "abc.json").write_bytes(msgspec.json.encode({**client, "expiresAt": "2030-01-01T00:00:00Z"}))
-    await push_account(on_sqlite, {}, "team", ide_file(tmp_path / "k.json", authMethod="IdC", clientIdHash="abc"))
+    file = ide_file(tmp_path / "k.json", authMethod="IdC", clientIdHash="abc")
+    await SharedAccounts(on_sqlite, {}).push("team", file)
     whole = {**client, "clientSecretExpiresAt": "2030-01-01T00:00:00Z"}
     assert (await pull(on_sqlite, {})).items() >= whole.items()
 
@@ -152,7 +154,7 @@ async def test_the_database_of_kiro_cli_goes_in_as_the_form_of_a_file(on_sqlite:
         },
         "kirocli:odic:device-registration": {"client_id": "fake-client", "client_secret": "fake-secret"},
     }
-    await push_account(on_sqlite, {}, "team", database(tmp_path / "data.sqlite3", rows))
+    await SharedAccounts(on_sqlite, {}).push("team", database(tmp_path / "data.sqlite3", rows))
     assert await pull(on_sqlite, {}) == {
         "authMethod": "IdC",
         "accessToken": "aoaFAKE",
@@ -178,8 +180,8 @@ async def test_files_of_other_vendors_are_recognised(
 ) -> None:
     file = tmp_path / "file.json"
     file.write_bytes(msgspec.json.encode(table))
-    await push_account(on_sqlite, {}, "team", file)
-    [listed] = await list_accounts(on_sqlite, {})
+    await SharedAccounts(on_sqlite, {}).push("team", file)
+    [listed] = await SharedAccounts(on_sqlite, {}).list()
     assert (listed.kind, listed.problem) == (kind, "")
     assert await pull(on_sqlite, {}) == table
 
@@ -202,7 +204,7 @@ async def test_what_is_no_credential_file_is_not_stored(
     if content is not None:
         file.write_text(content)
     with pytest.raises(AdminError, match=f"^Nothing is stored: .*{why}") as refused:
-        await push_account(on_sqlite, {}, "team", file)
+        await SharedAccounts(on_sqlite, {}).push("team", file)
     assert "sk-fake" not in str(refused.value)
-    assert await list_accounts(on_sqlite, {}) == []
+    assert await SharedAccounts(on_sqlite, {}).list() == []
     assert not (tmp_path / "data" / "secret.key").exists()

@@ -11,14 +11,13 @@ from dragoman.config.secret import Secret
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError, Conflict, InvalidArgument, NotFound
 from dragoman.operate.keys import (
+    KEYS,
+    KeyEditor,
     RemoteKeys,
     StoredKeys,
     check_with_gateway,
-    create_key,
     find_key,
-    open_key_access,
     open_keyring,
-    revoke_key,
     wait_until_accepted,
     wait_until_rejected,
 )
@@ -38,11 +37,11 @@ def test_keys_are_created_listed_found_and_revoked(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with open_keyring(config) as keyring:
-            first, second = await create_key(keyring, None), await create_key(keyring, "laptop")
+            first, second = await KeyEditor(keyring).create(None), await KeyEditor(keyring).create("laptop")
             assert [row.name for row in await keyring.list()] == ["key-1", "laptop"]
-            revoked = await revoke_key(keyring, "laptop")
+            revoked = await KeyEditor(keyring).revoke("laptop")
             assert (revoked.id, revoked.revoked_at is not None) == (second.row.id, True)
-            assert (await create_key(keyring, None)).row.name == "key-3"
+            assert (await KeyEditor(keyring).create(None)).row.name == "key-3"
         assert await find_key(config, first.secret) == first.row
         assert await find_key(config, second.secret) == revoked
         assert await find_key(config, Secret("dgm_unknown")) is None
@@ -53,13 +52,13 @@ def test_keys_are_created_listed_found_and_revoked(tmp_path: Path) -> None:
 def test_each_error_has_its_kind(tmp_path: Path) -> None:
     async def run() -> None:
         async with open_keyring(config_in(tmp_path)) as keyring:
-            await create_key(keyring, "laptop")
+            await KeyEditor(keyring).create("laptop")
             with pytest.raises(Conflict, match="laptop"):
-                await create_key(keyring, "laptop")
+                await KeyEditor(keyring).create("laptop")
             with pytest.raises(InvalidArgument):
-                await create_key(keyring, " ")
+                await KeyEditor(keyring).create(" ")
             with pytest.raises(NotFound, match="phone"):
-                await revoke_key(keyring, "phone")
+                await KeyEditor(keyring).revoke("phone")
 
     asyncio.run(run())
 
@@ -70,10 +69,10 @@ def test_a_gateway_with_the_same_store_accepts_a_new_key_and_rejects_a_revoked_o
 
         async def run() -> None:
             async with open_keyring(config) as keyring:
-                created = await create_key(keyring, "second")
+                created = await KeyEditor(keyring).create("second")
                 answer = await wait_until_accepted(gateway.url, created.secret)
                 assert (answer.root, answer.is_accepted) == (gateway.url, True)
-                await revoke_key(keyring, "second")
+                await KeyEditor(keyring).revoke("second")
                 await wait_until_rejected(gateway.url)
                 async with asyncio.timeout(60):  # the next look at the store is late on a busy machine
                     while (await check_with_gateway(gateway.url, created.secret)).is_accepted:  # noqa: ASYNC110
@@ -103,7 +102,7 @@ def shell_config(directory: Path, port: int, key: str | None) -> Config:
 
 def test_a_gateway_that_runs_makes_and_changes_its_own_keys(tmp_path: Path) -> None:
     async def run(config: Config, root: str | None) -> list[str]:
-        async with open_key_access(config, root) as keys:
+        async with KEYS.open(config, root) as keys:
             assert isinstance(keys, RemoteKeys)
             made = await keys.create("a b/c", Grant(KeyRole.ADMIN, frozenset({Scope.USAGE_READ}), 2_000_000_000))
             rotated = await keys.rotate("a b/c", 60) if "/" not in made.row.name else await keys.rotate(made.row.id, 60)
@@ -124,7 +123,7 @@ def test_a_gateway_that_runs_makes_and_changes_its_own_keys(tmp_path: Path) -> N
 
 def test_a_key_that_may_not_administer_the_gateway_leaves_the_store(tmp_path: Path) -> None:
     async def run(config: Config, root: str | None) -> list[str]:
-        async with open_key_access(config, root) as keys:
+        async with KEYS.open(config, root) as keys:
             assert isinstance(keys, StoredKeys)
             made = await keys.create("mine")
             assert (await keys.rotate("mine", 0)).row.id == made.row.id
@@ -139,7 +138,7 @@ def test_a_key_that_may_not_administer_the_gateway_leaves_the_store(tmp_path: Pa
 
 def test_a_list_of_several_pages_is_read_to_its_end(tmp_path: Path) -> None:
     async def run(config: Config, root: str | None) -> list[str]:
-        async with open_key_access(config, root) as keys:
+        async with KEYS.open(config, root) as keys:
             assert isinstance(keys, RemoteKeys)
             return [row.name for row in await keys.list()]
 

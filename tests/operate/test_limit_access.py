@@ -8,12 +8,12 @@ from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
 from dragoman.operate import InvalidArgument
 from dragoman.operate.limit_access import (
+    LIMITS,
+    TEAMS,
     RemoteLimitAccess,
     StoredLimitAccess,
     StoredTeams,
     merge_values,
-    open_limit_access,
-    open_team_access,
 )
 from dragoman.operate.teams import NewTeam, TeamFields
 from dragoman.store import open_store
@@ -31,11 +31,11 @@ async def test_without_a_gateway_the_store_is_changed_and_each_change_is_in_the_
     store_url: str, tmp_path: Path
 ) -> None:
     config = make_config(tmp_path, store_url)
-    async with open_team_access(config, None) as teams:
+    async with TEAMS.open(config, None) as teams:
         assert isinstance(teams, StoredTeams)
         await teams.create(NewTeam(name="core"))
         assert (await teams.change("core", TeamFields(members=("dev",)))).members == ("dev",)
-    async with open_limit_access(config, None) as limits:
+    async with LIMITS.open(config, None) as limits:
         assert isinstance(limits, StoredLimitAccess)
         await limits.change("team", "core", {"usd_per_day": 5, "concurrent": 2})
         assert (await limits.change("team", "core", {"concurrent": None})).limits == {"usd_per_day": 5}
@@ -59,7 +59,7 @@ async def test_a_change_is_tried_again_if_another_one_came_before(tmp_path: Path
     with FakeUpstream() as gateway:
         gateway.intercept = answer
         config = make_config(tmp_path, f"sqlite:///{tmp_path}/absent.db")
-        async with open_limit_access(config, f"http://127.0.0.1:{gateway.port}") as limits:
+        async with LIMITS.open(config, f"http://127.0.0.1:{gateway.port}") as limits:
             assert isinstance(limits, RemoteLimitAccess)
             await limits.change("user", "a b", {"usd_per_day": 5})
     puts = [request for request in gateway.requests if request.method == "PUT"]

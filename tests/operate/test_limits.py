@@ -8,13 +8,10 @@ from dragoman.operate import Conflict, InvalidArgument, NotFound, VersionMismatc
 from dragoman.operate.limits import (
     Forgiveness,
     LimitTarget,
+    ScopedLimits,
     find_target,
-    forgive,
     list_limits,
     read_levels,
-    read_limits,
-    remove_limits,
-    set_limits,
 )
 from dragoman.store import open_store
 from dragoman.tenancy.keys import Grant, Keyring
@@ -26,10 +23,11 @@ async def test_limits_are_set_listed_and_removed(store_url: str) -> None:
     async with await open_store(store_url) as store:
         keyring = Keyring(store)
         policies = keyring.policies
+        limits = ScopedLimits(store, policies)
         policies.adopt(LimitSettings(user=LimitValues(usd_per_day=20)), ())
         await keyring.create("laptop", Grant(user="dev"))
         await keyring.refresh()
-        await set_limits(store, policies, USER, Limits(concurrent=3), None)
+        await limits.replace(USER, Limits(concurrent=3), None)
         await keyring.refresh()
         rows = await read_levels(policies, None, list_limits(policies, effective=True))
         assert [(row.scope, row.name, row.limit, row.value, row.origin, row.set_for) for row in rows] == [
@@ -37,15 +35,15 @@ async def test_limits_are_set_listed_and_removed(store_url: str) -> None:
             ("user", "dev", "usd_per_day", 20, "file", "user:*"),
         ]
         assert {row.spent for row in rows} == {None}
-        stored = await read_limits(store, policies, USER)
+        stored = await limits.read(USER)
         assert (stored.limits, stored.in_file) == ({"concurrent": 3}, {})
         with pytest.raises(VersionMismatch):
-            await set_limits(store, policies, USER, NO_LIMITS, stored.version + 1)
-        await remove_limits(store, policies, USER)
+            await limits.replace(USER, NO_LIMITS, stored.version + 1)
+        await limits.remove(USER)
         await keyring.refresh()
         assert [one.limit for one in list_limits(policies)] == [LimitName.USD_PER_DAY]
         with pytest.raises(Conflict, match=r"dragoman\.toml"):
-            await remove_limits(store, policies, LimitTarget("user", "*", "*"))
+            await limits.remove(LimitTarget("user", "*", "*"))
 
 
 async def test_a_name_is_found_or_refused(store_url: str) -> None:
@@ -54,13 +52,14 @@ async def test_a_name_is_found_or_refused(store_url: str) -> None:
         made = await keyring.create("laptop")
         await keyring.refresh()
         policies = keyring.policies
+        limits = ScopedLimits(store, policies)
         assert find_target(policies, (), "key", "laptop") == LimitTarget("key", made.row.id, "laptop")
         for scope, name in (("key", "phone"), ("team", "core")):
             with pytest.raises(NotFound, match=name):
                 find_target(policies, (), scope, name)
         with pytest.raises(InvalidArgument, match="one amount"):
-            await forgive(store, policies, USER, Forgiveness())
+            await limits.forgive(USER, Forgiveness())
         with pytest.raises(InvalidArgument, match="name one"):
-            await forgive(store, policies, LimitTarget("user", "*", "*"), Forgiveness(usd=1))
-        done = await forgive(store, policies, USER, Forgiveness(usd=1.5, reason="a fault of ours"))
+            await limits.forgive(LimitTarget("user", "*", "*"), Forgiveness(usd=1))
+        done = await limits.forgive(USER, Forgiveness(usd=1.5, reason="a fault of ours"))
         assert (done.unit, done.amount, done.until) == ("usd", 1.5, None)

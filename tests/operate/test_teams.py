@@ -8,16 +8,7 @@ import pytest
 from dragoman.config.limits import LimitValues
 from dragoman.config.settings import LimitSettings, TeamSettings
 from dragoman.operate import Conflict, InvalidArgument, NotFound, VersionMismatch
-from dragoman.operate.teams import (
-    NewTeam,
-    TeamFields,
-    change_team,
-    create_team,
-    describe_team,
-    find_team,
-    list_teams,
-    remove_team,
-)
+from dragoman.operate.teams import NewTeam, TeamFields, Teams
 from dragoman.store import open_store
 from dragoman.tenancy.keys import Grant, Keyring
 
@@ -34,43 +25,43 @@ async def open_teams(url: str) -> AsyncIterator[Keyring]:
 
 async def test_a_team_is_created_changed_and_removed(store_url: str) -> None:
     async with open_teams(store_url) as keyring:
-        store, policies = keyring.store, keyring.policies
-        await create_team(store, policies, NewTeam(name="core", members=("ben",), limits=LimitValues(usd_per_day=5)))
+        teams = Teams(keyring.store, keyring.policies)
+        await teams.create(NewTeam(name="core", members=("ben",), limits=LimitValues(usd_per_day=5)))
         await keyring.refresh()
-        made = describe_team(policies, find_team(policies, "core"))
+        made = teams.describe(teams.find("core"))
         assert (made.members, made.limits, made.origin, made.version) == (("ben",), {"usd_per_day": 5}, "store", 1)
-        await change_team(store, policies, "core", TeamFields(models=("claude-*",)), 1)
+        await teams.change("core", TeamFields(models=("claude-*",)), 1)
         await keyring.refresh()
-        changed = describe_team(policies, find_team(policies, "core"))
+        changed = teams.describe(teams.find("core"))
         assert (changed.members, changed.models, changed.version) == (("ben",), ("claude-*",), 2)
         with pytest.raises(VersionMismatch):
-            await remove_team(store, policies, "core", 1)
-        await remove_team(store, policies, "core", 2)
+            await teams.remove("core", 1)
+        await teams.remove("core", 2)
         await keyring.refresh()
-        assert [(team.name, team.origin) for team in list_teams(policies)] == [("ops", "file")]
+        assert [(team.name, team.origin) for team in teams.list()] == [("ops", "file")]
 
 
 async def test_what_does_not_fit_is_refused(store_url: str) -> None:
     async with open_teams(store_url) as keyring:
-        store, policies = keyring.store, keyring.policies
+        teams = Teams(keyring.store, keyring.policies)
         with pytest.raises(Conflict, match="ops"):
-            await create_team(store, policies, NewTeam(name="ops"))
+            await teams.create(NewTeam(name="ops"))
         with pytest.raises(Conflict, match="one team"):
-            await create_team(store, policies, NewTeam(name="core", members=("anna",)))
+            await teams.create(NewTeam(name="core", members=("anna",)))
         with pytest.raises(InvalidArgument, match="twice"):
-            await create_team(store, policies, NewTeam(name="core", members=("ben", "ben")))
+            await teams.create(NewTeam(name="core", members=("ben", "ben")))
         with pytest.raises(Conflict, match=r"dragoman\.toml"):
-            await change_team(store, policies, "ops", TeamFields(members=()))
+            await teams.change("ops", TeamFields(members=()))
         with pytest.raises(NotFound, match="cor"):
-            find_team(policies, "cor")
+            teams.find("cor")
 
 
 async def test_a_team_that_has_a_key_is_not_removed(store_url: str) -> None:
     async with open_teams(store_url) as keyring:
-        store, policies = keyring.store, keyring.policies
-        await create_team(store, policies, NewTeam(name="core"))
+        teams = Teams(keyring.store, keyring.policies)
+        await teams.create(NewTeam(name="core"))
         await keyring.refresh()
         await keyring.create("laptop", Grant(team="core"))
         await keyring.refresh()
         with pytest.raises(Conflict, match="laptop"):
-            await remove_team(store, policies, "core")
+            await teams.remove("core")

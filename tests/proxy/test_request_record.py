@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 import dragoman
-from dragoman.app import App
+from dragoman.app import App, ProcessParts
 from dragoman.config.load import ConfigSource
 from dragoman.config.secret import Secret
 from dragoman.net.current_request import request_id
@@ -299,7 +299,7 @@ async def test_an_observer_that_fails_on_every_request_harms_no_stream(
     (tmp_path / "dragoman.toml").write_text("")
     config = ConfigSource(str(tmp_path / "dragoman.toml"), {}, tmp_path, tmp_path).read({"server.port": 0})
     observers = [break_down, lambda outcome: observed.append(outcome.request_id)]
-    app = App(config, Keyring(None, Secret(KEY)), {}, observers=observers)
+    app = App(config, Keyring(None, Secret(KEY)), ProcessParts({}, observers))
     await app.start()
     try:
         streams = [await asyncio.to_thread(ask, app.server.port) for _ in range(5)]

@@ -5,14 +5,14 @@ from msgspec.structs import replace
 
 from dragoman.config.limits import Limits
 from dragoman.store import Store, StoreError
-from dragoman.store.audit import AuditFilter, make_audit_row
+from dragoman.store.audit import Actor, AuditFilter, make_audit_row
 from dragoman.store.client_keys import KeyChange, KeyId, KeyRow, NameTaken, Rotation
 from dragoman.store.database import Session
 from dragoman.store.limit_tables import KEY, TEAM, LimitRow, TeamInUse, TeamLimits, TeamRow, TeamTaken
 from dragoman.store.spending import SpendingAdjustment
 from store.stories import on_both_stores
 
-AUDIT = make_audit_row("keys.create", "laptop", {"role": "client"}, actor="key_1", address="127.0.0.1")
+AUDIT = make_audit_row("keys.create", "laptop", {"role": "client"}, Actor("key_1", "127.0.0.1"))
 KEY_ROW = KeyRow(KeyId("key_9"), "laptop", "dgm_abcd", "wxyz", 1, None, None, team="core")
 CHANGE = KeyChange(None, None, "dev", "", "", Limits(usd_per_day=5))
 
@@ -112,7 +112,9 @@ async def test_names_members_and_keys_of_teams_are_kept_apart(store: Store) -> N
 @on_both_stores
 async def test_the_log_is_filtered_and_says_where_it_was_broken(store: Store) -> None:
     for number in range(5):
-        row = make_audit_row("keys.create" if number % 2 else "limits.set", f"s{number}", actor=f"key_{number % 2}")
+        row = make_audit_row(
+            "keys.create" if number % 2 else "limits.set", f"s{number}", None, Actor(f"key_{number % 2}", "")
+        )
         await store.add_audit(replace(row, time_ms=1000 + number))
     for fits, subjects in (
         (AuditFilter(since_ms=1003), ["s4", "s3"]),

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from dragoman.config.settings import ProviderConfig, ServerName
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.models import CachedCatalogue, parse_list
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.section import make_provider
@@ -37,7 +38,7 @@ def read_windows(
 
     async def read() -> dict[str, int | None]:
         async with open_http() as http:
-            provider: Provider = make_provider(config, http.send, {})
+            provider: Provider = make_provider(config, Surroundings(http.send, {}))
             listed = await CachedCatalogue(provider, lambda: 0.0).wait_for_list()
         return {model.id: model.max_input for model in listed}
 

@@ -8,17 +8,14 @@ from pathlib import Path
 import click
 
 from dragoman.cli.screen import print_note, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.cli.settings import read_settings, store_options
 from dragoman.config.providers import STORED_NAME, WRONG_STORED_NAME
 from dragoman.config.secret import STORE
 from dragoman.operate.accounts import (
     PushedAccount,
     Resealed,
+    SharedAccounts,
     StoredAccount,
-    list_accounts,
-    pull_account,
-    push_account,
-    reseal_accounts,
 )
 from dragoman.store.sealing import BadSecretKey, read_secret_variable
 
@@ -48,11 +45,10 @@ def command() -> None:
 @command.command("push")
 @name_argument
 @file_argument
-@config_option
-@json_option
+@store_options
 def push(name: str, file: Path, config_file: str | None, as_json: bool) -> None:
     """Put the credential in FILE into the store, as NAME, in place of the one that is there."""
-    pushed = asyncio.run(push_account(read_settings(config_file), os.environ, name, file.expanduser()))
+    pushed = asyncio.run(SharedAccounts(read_settings(config_file), os.environ).push(name, file.expanduser()))
     if as_json:
         show_json(pushed.account)
     else:
@@ -63,12 +59,11 @@ def push(name: str, file: Path, config_file: str | None, as_json: bool) -> None:
 @name_argument
 @file_argument
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-@config_option
-@json_option
+@store_options
 def pull(name: str, file: Path, force: bool, config_file: str | None, as_json: bool) -> None:
     """Write the credential NAME into FILE, in its vendor's form, readable by you alone."""
     config = read_settings(config_file)
-    account = asyncio.run(pull_account(config, os.environ, name, file.expanduser(), replaces=force))
+    account = asyncio.run(SharedAccounts(config, os.environ).pull(name, file.expanduser(), replaces=force))
     if as_json:
         show_json(account)
         return
@@ -78,21 +73,19 @@ def pull(name: str, file: Path, force: bool, config_file: str | None, as_json: b
 
 
 @command.command("reseal")
-@config_option
-@json_option
+@store_options
 def reseal(config_file: str | None, as_json: bool) -> None:
     """Seal all credentials with the first key of $DRAGOMAN_SECRET_KEY; no sign-in is needed."""
-    results = asyncio.run(reseal_accounts(read_settings(config_file), os.environ))
+    results = asyncio.run(SharedAccounts(read_settings(config_file), os.environ).reseal())
     _show_resealed(results, as_json)
     sys.exit(1 if any(result.has_failed for result in results) else 0)
 
 
 @command.command("list")
-@config_option
-@json_option
+@store_options
 def list_all(config_file: str | None, as_json: bool) -> None:
     """List the credentials in the store, without their content."""
-    accounts = asyncio.run(list_accounts(read_settings(config_file), os.environ))
+    accounts = asyncio.run(SharedAccounts(read_settings(config_file), os.environ).list())
     if as_json:
         show_json(accounts)
     elif accounts:

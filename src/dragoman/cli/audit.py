@@ -1,7 +1,6 @@
 """`dragoman audit`: show who changed what, and check that the log is whole."""
 
 import asyncio
-import os
 import sys
 import time
 from datetime import datetime
@@ -11,11 +10,9 @@ import msgspec
 
 from dragoman.cli.durations import parse_duration
 from dragoman.cli.screen import fit, print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings, url_option
-from dragoman.config.settings import Config
-from dragoman.operate.audit import AuditEntry, open_audit
-from dragoman.operate.gateway.running_gateway import find_gateway
-from dragoman.store.audit import AuditCheck, AuditFilter
+from dragoman.cli.settings import admin_options, read_settings
+from dragoman.operate.audit import AUDIT, AuditEntry
+from dragoman.store.audit import AuditFilter
 
 HEADINGS = ("TIME", "WHO", "FROM", "WHAT", "ON", "DETAIL")
 MAX_DETAIL = 60
@@ -31,9 +28,7 @@ MAX_DETAIL = 60
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many, the newest first."
 )
-@url_option
-@config_option
-@json_option
+@admin_options
 @click.pass_context
 def command(
     context: click.Context,
@@ -51,7 +46,7 @@ def command(
         return
     since_ms = 0 if since is None else int((time.time() - since) * 1000)
     fits = AuditFilter(since_ms, actor, action, subject)
-    found = asyncio.run(_list(read_settings(config_file), url, fits, limit))
+    found = asyncio.run(AUDIT.use(read_settings(config_file), url, lambda audit: audit.list(fits, limit)))
     if as_json:
         show_json(found)
     elif found:
@@ -61,12 +56,10 @@ def command(
 
 
 @command.command("verify")
-@url_option
-@config_option
-@json_option
+@admin_options
 def verify(url: str | None, config_file: str | None, as_json: bool) -> None:
     """Check that no row was changed or removed; the exit code is 1 if one was."""
-    check = asyncio.run(_verify(read_settings(config_file), url))
+    check = asyncio.run(AUDIT.use(read_settings(config_file), url, lambda audit: audit.verify()))
     if as_json:
         show_json(check)
     elif check.broken is None:
@@ -74,18 +67,6 @@ def verify(url: str | None, config_file: str | None, as_json: bool) -> None:
     else:
         click.echo(f"The audit log is broken: row {check.broken} was changed or removed.")
     sys.exit(0 if check.broken is None else 1)
-
-
-async def _list(config: Config, url: str | None, fits: AuditFilter, limit: int) -> list[AuditEntry]:
-    root = await find_gateway(config, os.environ, url)
-    async with open_audit(config, root, named=url is not None) as audit:
-        return await audit.list(fits, limit)
-
-
-async def _verify(config: Config, url: str | None) -> AuditCheck:
-    root = await find_gateway(config, os.environ, url)
-    async with open_audit(config, root, named=url is not None) as audit:
-        return await audit.verify()
 
 
 def _format_row(entry: AuditEntry) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.cli.completion import complete_captures
 from dragoman.cli.screen import one_line, print_note, show_json
-from dragoman.cli.settings import config_option, json_option, key_option, read_settings, url_option
+from dragoman.cli.settings import key_option, read_settings, store_options, url_option
 from dragoman.operate import NotFound
 from dragoman.operate.captures.cache_request import ask_why
 from dragoman.operate.captures.cache_why import HIT, UNKNOWN, CacheExplanation
@@ -29,8 +29,7 @@ def command() -> None:
 @click.option("--against", metavar="OTHER", help="Compare with this request. [default: the session's one before]")
 @url_option
 @key_option
-@config_option
-@json_option
+@store_options
 def why(
     which: str, against: str | None, url: str | None, key: str | None, config_file: str | None, as_json: bool
 ) -> None:

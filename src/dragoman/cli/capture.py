@@ -11,7 +11,7 @@ import click
 
 from dragoman.cli.completion import complete_captures
 from dragoman.cli.screen import count, fit, one_line, pad, print_note, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.cli.settings import config_option, read_settings, store_options
 from dragoman.operate.captures.files import export_capture, find_capture, list_captures, read_capture
 from dragoman.operate.captures.timeline import Side, TimelineEntry, build_timeline, failure_message, shorten_frame
 from dragoman.proxy.capture.files import CaptureFile, to_json
@@ -39,8 +39,7 @@ def command() -> None:
 
 
 @command.command("list")
-@config_option
-@json_option
+@store_options
 def show_list(config_file: str | None, as_json: bool) -> None:
     """List the captures, the newest last."""
     captures = list_captures(read_settings(config_file).debug)
@@ -55,8 +54,7 @@ def show_list(config_file: str | None, as_json: bool) -> None:
 @command.command("show", short_help="Show an exchange as a timeline.")
 @click.argument("which", metavar="ID|FILE", shell_complete=complete_captures)
 @click.option("--full", is_flag=True, help="Show everything in full.")
-@config_option
-@json_option
+@store_options
 def show_one(which: str, full: bool, config_file: str | None, as_json: bool) -> None:
     """Show an exchange as a timeline: upstream frames, hub events, and what the client received."""
     capture = choose_capture(which, config_file)

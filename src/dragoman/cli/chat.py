@@ -118,7 +118,7 @@ async def _chat(config: Config, place: _Place, prompt: _Prompt, output: _Output)
         model = prompt.model or await _first_model(gateway)
         began = time.monotonic()
         timeout_s = config.server.idle_timeout_s
-        response = await gateway.send("POST", "/v1/messages", _body(prompt, model), timeout_s)
+        response = await gateway.send(gateway.make_request("POST", "/v1/messages", _body(prompt, model)), timeout_s)
         screen = None if output.as_json else Screen()
         try:
             reader = ReplyReader(response, screen, timeout_s)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dragoman.cli.screen import count, print_note, show_json, show_table
-from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
+from dragoman.cli.settings import config_option, config_source, read_found_settings, store_options
 from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError, InvalidArgument
@@ -106,8 +106,7 @@ def check(config_file: str | None) -> None:
 
 
 @command.command("show")
-@config_option
-@json_option
+@store_options
 def show(config_file: str | None, as_json: bool) -> None:
     """Show every value and where it is set."""
     config = read_found_settings(config_file)

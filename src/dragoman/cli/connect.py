@@ -11,7 +11,7 @@ from dragoman.cli.client_name import ConnectedClient
 from dragoman.cli.completion import complete_models
 from dragoman.cli.models import ModelPage, read_page
 from dragoman.cli.screen import print_note, show_json
-from dragoman.cli.settings import config_option, json_option, read_found_settings, url_option
+from dragoman.cli.settings import admin_options, read_found_settings
 from dragoman.config.settings import Config
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.operate import AdminError
@@ -31,9 +31,7 @@ from dragoman.operate.gateway.running_gateway import find_gateway
 @click.option(
     "-m", "--model", metavar="M", shell_complete=complete_models, help="The model that the client should use."
 )
-@url_option
-@config_option
-@json_option
+@admin_options
 def command(
     client: str,
     is_writing: bool,

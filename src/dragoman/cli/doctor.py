@@ -13,7 +13,11 @@ import msgspec
 from dragoman.cli.completion import complete_providers
 from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.screen import count, fit, print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings, url_option
+from dragoman.cli.settings import (
+    admin_options,
+    config_source,
+    read_found_settings,
+)
 from dragoman.config.problems import ConfigError
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError
@@ -37,9 +41,7 @@ MAX_MESSAGE_CHARACTERS = 60
 @click.argument("name", required=False, shell_complete=complete_providers)
 @click.option("-m", "--model", metavar="M", help="With NAME: the model to use instead of the first.")
 @click.option("--write", is_flag=True, help="With NAME: write the result into dragoman.toml, after a backup.")
-@url_option
-@config_option
-@json_option
+@admin_options
 def command(
     name: str | None, model: str | None, write: bool, url: str | None, config_file: str | None, as_json: bool
 ) -> None:

@@ -47,12 +47,13 @@ async def start_gateway(config: Config, store: Store | None = None) -> AsyncIter
 
     Usage and responses are stored if there is a store.
     """
-    from dragoman.app import App  # the whole gateway, which a command that finds a running one does not need
+    # The whole gateway, which a command that finds a running one does not need.
+    from dragoman.app import App, ProcessParts
 
     key = secrets.token_urlsafe(32)
     server = replace(config.server, host="127.0.0.1", port=0, drain_s=0.0)
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        app = App(replace(config, server=server), Keyring(None, Secret(key)), os.environ, store)
+        app = App(replace(config, server=server), Keyring(None, Secret(key)), ProcessParts(os.environ), store)
         await app.start(sock)
         try:
             yield base_url("127.0.0.1", app.server.port), key

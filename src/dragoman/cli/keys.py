@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TypeVar, get_args
+from typing import get_args
 
 import click
 import msgspec
@@ -21,27 +21,28 @@ from dragoman.cli.limits import (
     forgive_options,
     read_changes,
     read_forgiveness,
+    show_forgiven,
     show_limits,
     split_pair,
     split_words,
 )
 from dragoman.cli.screen import print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings, url_option
+from dragoman.cli.settings import admin_options, combine_options, read_settings
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Config, DefaultThinking, parse_thinking
 from dragoman.operate.configuration.effective import KEY_VARIABLE, client_key_variable
 from dragoman.operate.gateway.running_gateway import find_gateway
 from dragoman.operate.key_fields import KeyFields, make_grant
 from dragoman.operate.keys import (
+    KEYS,
     KeyAcceptance,
     KeyAccess,
     check_with_gateway,
     find_key,
-    open_key_access,
     wait_until_accepted,
     wait_until_rejected,
 )
-from dragoman.operate.limit_access import merge_values, open_limit_access
+from dragoman.operate.limit_access import LIMITS, merge_values
 from dragoman.operate.limits import ListedLimit
 from dragoman.tenancy.keys import CreatedKey, KeyRole, KeyRow, Scope, read_thinking
 from dragoman.tenancy.policies import CaptureSetting, Policies
@@ -65,32 +66,22 @@ def parse_default_thinking(
         raise click.BadParameter(str(wrong)) from None
 
 
-F = TypeVar("F", bound=Callable[..., object])
 LIST = "a list with commas"
 
 
-def key_options(function: F) -> F:
-    """Add the options of what is set for a key; each says nothing if it is absent."""
-    for option in (
-        click.option("--user", metavar="USER", help="Whose key it is."),
-        click.option(
-            "--team", metavar="TEAM", help="Its team, if it is not its user's. Of an admin token: the only one."
-        ),
-        click.option("--models", metavar="GLOBS", help=f"The models that it may use, {LIST}."),
-        click.option("--providers", metavar="GLOBS", help=f"The providers that it may use, {LIST}."),
-        click.option("--default-model", metavar="MODEL", help="Used where a request names none."),
-        click.option("--strict/--no-strict", default=None, help="Refuse requests that would lose something."),
-        click.option("--capture", type=click.Choice(get_args(CaptureSetting)), help="At most this much is captured."),
-        click.option(
-            "--max-output-tokens", type=click.IntRange(min=0), metavar="N", help="More is lowered. 0: no limit."
-        ),
-        click.option("--metadata", metavar="PAIRS", help="Your own notes: name=value,name=value."),
-        click.option(
-            "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Such as usd_per_day=5. Repeatable."
-        ),
-    ):
-        function = option(function)
-    return function
+# The options of what is set for a key; each says nothing if it is absent.
+key_options = combine_options(
+    click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Such as usd_per_day=5. Repeatable."),
+    click.option("--metadata", metavar="PAIRS", help="Your own notes: name=value,name=value."),
+    click.option("--max-output-tokens", type=click.IntRange(min=0), metavar="N", help="More is lowered. 0: no limit."),
+    click.option("--capture", type=click.Choice(get_args(CaptureSetting)), help="At most this much is captured."),
+    click.option("--strict/--no-strict", default=None, help="Refuse requests that would lose something."),
+    click.option("--default-model", metavar="MODEL", help="Used where a request names none."),
+    click.option("--providers", metavar="GLOBS", help=f"The providers that it may use, {LIST}."),
+    click.option("--models", metavar="GLOBS", help=f"The models that it may use, {LIST}."),
+    click.option("--team", metavar="TEAM", help="Its team, if it is not its user's. Of an admin token: the only one."),
+    click.option("--user", metavar="USER", help="Whose key it is."),
+)
 
 
 @click.group("keys")
@@ -120,9 +111,7 @@ def command() -> None:
     help="low, medium, high or a number of tokens: requested of models that can think if a request asks for nothing.",
 )
 @key_options
-@url_option
-@config_option
-@json_option
+@admin_options
 def create(
     name: str | None,
     scopes: tuple[str, ...],
@@ -154,9 +143,7 @@ def create(
 @click.option("--expires", metavar="TIME", callback=parse_duration, help="From now on, for example 30d. 0: never.")
 @click.option("--default-thinking", metavar="EFFORT", help='low, medium, high or a number of tokens; "" for none.')
 @key_options
-@url_option
-@config_option
-@json_option
+@admin_options
 def change(
     name_or_id: str,
     expires: int | None,
@@ -178,15 +165,16 @@ def change(
     config = read_settings(config_file)
     if limits:
         asyncio.run(change_limits(config, url, ("key", name_or_id), limits))
-    row = asyncio.run(_change(config, url, name_or_id, fields))
+    is_changed = fields != KeyFields()
+    row = asyncio.run(
+        KEYS.use(config, url, lambda keys: keys.change(name_or_id, fields) if is_changed else keys.find(name_or_id))
+    )
     _show(row, as_json)
 
 
 @command.command("show")
 @click.argument("name_or_id", shell_complete=complete_keys)
-@url_option
-@config_option
-@json_option
+@admin_options
 def show(name_or_id: str, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Show what is set for a key, and its limits."""
     row, limits = asyncio.run(_read(read_settings(config_file), url, name_or_id))
@@ -201,14 +189,13 @@ def show(name_or_id: str, url: str | None, config_file: str | None, as_json: boo
 @command.command("forgive")
 @click.argument("name_or_id", shell_complete=complete_keys)
 @forgive_options
-@url_option
-@config_option
-@json_option
+@admin_options
 def forgive(
     name_or_id: str, url: str | None, config_file: str | None, as_json: bool, **given: str | float | None
 ) -> None:
     """Take an amount off what a key has spent."""
-    forgive_in_scope(read_settings(config_file), url, ("key", name_or_id), read_forgiveness(given), as_json=as_json)
+    forgiven = forgive_in_scope(read_settings(config_file), url, ("key", name_or_id), read_forgiveness(given))
+    show_forgiven(forgiven, as_json)
 
 
 @command.command("rotate")
@@ -220,9 +207,7 @@ def forgive(
     callback=parse_duration,
     help="How long the old key is still accepted, 0 to 7d. [default: 24h]",
 )
-@url_option
-@config_option
-@json_option
+@admin_options
 def rotate(name_or_id: str, grace: int, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Replace the secret of a key, by its name or id. Its id, rights and history stay."""
     created, acceptance = asyncio.run(
@@ -234,13 +219,11 @@ def rotate(name_or_id: str, grace: int, url: str | None, config_file: str | None
 
 
 @command.command("list")
-@url_option
-@config_option
-@json_option
+@admin_options
 def list_keys(url: str | None, config_file: str | None, as_json: bool) -> None:
     """List all keys, including the revoked ones."""
     config = read_settings(config_file)
-    rows = asyncio.run(_list(config, url))
+    rows = asyncio.run(KEYS.use(config, url, lambda keys: keys.list()))
     if as_json:
         show_json([_fields(row) for row in rows])
         return
@@ -255,9 +238,7 @@ def list_keys(url: str | None, config_file: str | None, as_json: bool) -> None:
 @command.command("revoke")
 @click.argument("name_or_id", shell_complete=complete_keys)
 @click.option("--now", "ends_requests", is_flag=True, help="End its requests under way, too.")
-@url_option
-@config_option
-@json_option
+@admin_options
 def revoke(name_or_id: str, ends_requests: bool, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Revoke a key, by its name or id."""
     config = read_settings(config_file)
@@ -288,7 +269,7 @@ def _show_created(created: CreatedKey, acceptance: KeyAcceptance, as_json: bool)
 async def _open(config: Config, url: str | None) -> AsyncIterator[tuple[KeyAccess, str | None]]:
     """Yield the keys, and the address of the gateway that uses them if one runs."""
     root = await find_gateway(config, os.environ, url)
-    async with open_key_access(config, root, named=url is not None) as keys:
+    async with KEYS.open(config, root, named=url is not None) as keys:
         yield keys, root
 
 
@@ -298,15 +279,10 @@ async def _make(config: Config, url: str | None, make: MakeKey) -> tuple[Created
     return created, await wait_until_accepted(root, created.secret)
 
 
-async def _change(config: Config, url: str | None, name_or_id: str, fields: KeyFields) -> KeyRow:
-    async with _open(config, url) as (keys, _):
-        return await keys.change(name_or_id, fields) if fields != KeyFields() else await keys.find(name_or_id)
-
-
 async def _read(config: Config, url: str | None, name_or_id: str) -> tuple[KeyRow, list[ListedLimit]]:
     async with _open(config, url) as (keys, root):
         row = await keys.find(name_or_id)
-    async with open_limit_access(config, root, named=url is not None) as access:
+    async with LIMITS.open(config, root, named=url is not None) as access:
         return row, await access.list("key", row.name, effective=True)
 
 
@@ -337,11 +313,6 @@ def _show(row: KeyRow, as_json: bool) -> None:
     for name, value in fields.items():
         text = ", ".join(value) if isinstance(value, tuple) else remove_control(str(value))
         click.echo(f"  {name}: {text}")
-
-
-async def _list(config: Config, url: str | None) -> tuple[KeyRow, ...]:
-    async with _open(config, url) as (keys, _):
-        return await keys.list()
 
 
 async def _revoke(config: Config, url: str | None, name_or_id: str, *, ends_requests: bool) -> tuple[KeyRow, bool]:

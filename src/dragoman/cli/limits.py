@@ -2,9 +2,8 @@
 
 import asyncio
 import math
-import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -13,33 +12,28 @@ import msgspec
 
 from dragoman.cli.durations import parse_duration
 from dragoman.cli.screen import print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings, url_option
+from dragoman.cli.settings import admin_options, combine_options, read_settings
 from dragoman.config.limits import LimitName, parse_limit_name
 from dragoman.config.settings import Config
 from dragoman.operate import InvalidArgument
-from dragoman.operate.gateway.running_gateway import find_gateway
-from dragoman.operate.limit_access import Changes, LimitAccess, open_limit_access
+from dragoman.operate.limit_access import LIMITS, Changes, LimitAccess
 from dragoman.operate.limits import Forgiven, Forgiveness, ListedLimit, StoredLimits
 from dragoman.store.limit_tables import ALL
 
 HEADINGS = ("SCOPE", "LIMIT", "VALUE", "SPENT", "RESERVED", "STARTS ANEW", "SET IN")
 NONE = "–"
-F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 Scope = tuple[str, str]  # kind and name
 
 
-def forgive_options(function: F) -> F:
-    """Add the options of what is forgiven."""
-    for option in (
-        click.option("--usd", type=float, metavar="DOLLARS", help="Forgive dollars."),
-        click.option("--tokens", type=int, metavar="N", help="Forgive tokens."),
-        click.option("--credits", type=int, metavar="N", help="Forgive credits."),
-        click.option("--until", metavar="TIME", callback=parse_duration, help="Only for this long, such as 2h or 7d."),
-        click.option("--reason", default="", metavar="TEXT", help="Why; kept with it."),
-    ):
-        function = option(function)
-    return function
+# The options of what is forgiven.
+forgive_options = combine_options(
+    click.option("--reason", default="", metavar="TEXT", help="Why; kept with it."),
+    click.option("--until", metavar="TIME", callback=parse_duration, help="Only for this long, such as 2h or 7d."),
+    click.option("--credits", type=int, metavar="N", help="Forgive credits."),
+    click.option("--tokens", type=int, metavar="N", help="Forgive tokens."),
+    click.option("--usd", type=float, metavar="DOLLARS", help="Forgive dollars."),
+)
 
 
 @click.group("limits")
@@ -54,14 +48,12 @@ def command() -> None:
 @command.command("list")
 @click.argument("scope", required=False)
 @click.option("--effective", is_flag=True, help="Show what each user and key gets by default, instead of the defaults.")
-@url_option
-@config_option
-@json_option
+@admin_options
 def list_limits(scope: str | None, effective: bool, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Show the limits that are set, and what is spent of each."""
     kind, name = (scope, None) if scope is None or ":" not in scope else _parse_scope(scope)
     found = asyncio.run(
-        _with_limits(read_settings(config_file), url, lambda limits: limits.list(kind, name, effective=effective))
+        LIMITS.use(read_settings(config_file), url, lambda limits: limits.list(kind, name, effective=effective))
     )
     if as_json:
         show_json(found)
@@ -80,9 +72,7 @@ def list_limits(scope: str | None, effective: bool, url: str | None, config_file
     callback=parse_duration,
     help="Raise it only for this long, such as 2h or 7d: the difference is forgiven until then.",
 )
-@url_option
-@config_option
-@json_option
+@admin_options
 def set_limits(
     scope: str,
     changes: tuple[str, ...],
@@ -98,40 +88,37 @@ def set_limits(
         _show_stored(asyncio.run(change_limits(config, url, (kind, name), changed)), as_json)
         return
     forgiven = asyncio.run(
-        _with_limits(config, url, lambda limits: _raise_until(limits, (kind, name), changed, int(time.time()) + until))
+        LIMITS.use(config, url, lambda limits: _raise_until(limits, (kind, name), changed, int(time.time()) + until))
     )
-    _show_forgiven(forgiven, as_json)
+    show_forgiven(forgiven, as_json)
 
 
 @command.command("remove")
 @click.argument("scope")
-@url_option
-@config_option
-@json_option
+@admin_options
 def remove(scope: str, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Remove the limits of a scope, other than those of dragoman.toml."""
     kind, name = _parse_scope(scope)
-    stored = asyncio.run(_with_limits(read_settings(config_file), url, lambda limits: limits.remove(kind, name)))
+    stored = asyncio.run(LIMITS.use(read_settings(config_file), url, lambda limits: limits.remove(kind, name)))
     _show_stored(stored, as_json)
 
 
 @command.command("forgive")
 @click.argument("scope")
 @forgive_options
-@url_option
-@config_option
-@json_option
+@admin_options
 def forgive(scope: str, url: str | None, config_file: str | None, as_json: bool, **given: str | float | None) -> None:
     """Take an amount off what a scope has spent."""
-    forgive_in_scope(read_settings(config_file), url, _parse_scope(scope), read_forgiveness(given), as_json=as_json)
+    config, kind_and_name = read_settings(config_file), _parse_scope(scope)
+    show_forgiven(forgive_in_scope(config, url, kind_and_name, read_forgiveness(given)), as_json)
 
 
 async def change_limits(config: Config, url: str | None, scope: Scope, changes: Changes) -> StoredLimits:
-    return await _with_limits(config, url, lambda limits: limits.change(*scope, changes))
+    return await LIMITS.use(config, url, lambda limits: limits.change(*scope, changes))
 
 
-def forgive_in_scope(config: Config, url: str | None, scope: Scope, given: Forgiveness, *, as_json: bool) -> None:
-    _show_forgiven(asyncio.run(_with_limits(config, url, lambda limits: limits.forgive(*scope, given))), as_json)
+def forgive_in_scope(config: Config, url: str | None, scope: Scope, given: Forgiveness) -> Forgiven:
+    return asyncio.run(LIMITS.use(config, url, lambda limits: limits.forgive(*scope, given)))
 
 
 def read_forgiveness(given: Mapping[str, str | float | None]) -> Forgiveness:
@@ -196,12 +183,6 @@ def _parse_scope(text: str) -> Scope:
     return kind, name
 
 
-async def _with_limits(config: Config, url: str | None, use: Callable[[LimitAccess], Awaitable[T]]) -> T:
-    root = await find_gateway(config, os.environ, url)
-    async with open_limit_access(config, root, named=url is not None) as limits:
-        return await use(limits)
-
-
 async def _raise_until(limits: LimitAccess, scope: Scope, changed: Changes, until: int) -> Forgiven:
     """Forgive what a limit is raised by, until a time: the limit itself stays."""
     if len(changed) != 1:
@@ -230,7 +211,7 @@ def _show_stored(stored: StoredLimits, as_json: bool) -> None:
         print_note(f"dragoman.toml sets besides: {listed}")
 
 
-def _show_forgiven(forgiven: Forgiven, as_json: bool) -> None:
+def show_forgiven(forgiven: Forgiven, as_json: bool) -> None:
     if as_json:
         show_json(forgiven)
         return

@@ -6,7 +6,7 @@ import click
 
 from dragoman.cli.completion import complete_kinds, complete_providers
 from dragoman.cli.screen import print_note, show_json, show_table
-from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
+from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings, store_options
 from dragoman.config.presets import Preset, load_presets
 from dragoman.operate import InvalidArgument
 from dragoman.operate.clients.settings_file import FileEdit
@@ -27,8 +27,7 @@ def command() -> None:
 
 
 @command.command("list", short_help="List the providers that the gateway uses.")
-@config_option
-@json_option
+@store_options
 def list_all(config_file: str | None, as_json: bool) -> None:
     """List the providers that the gateway uses, and where each comes from."""
     rows = list_providers(read_found_settings(config_file), os.environ)

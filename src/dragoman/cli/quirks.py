@@ -6,15 +6,14 @@ import click
 
 from dragoman.cli.completion import complete_providers
 from dragoman.cli.screen import print_note, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.cli.settings import config_option, read_settings, store_options
 from dragoman.operate.quirks import forget_learned, list_learned
 
 HEADINGS = ("RULE", "PATH", "PROVIDER", "MODEL", "KEY", "LEARNED", "UNTIL")
 
 
 @click.group("quirks", invoke_without_command=True)
-@config_option
-@json_option
+@store_options
 @click.pass_context
 def command(context: click.Context, config_file: str | None, as_json: bool) -> None:
     """Show what is left out of requests because an upstream rejected it."""

@@ -11,7 +11,7 @@ import msgspec
 from dragoman.cli.capture import choose_capture
 from dragoman.cli.completion import complete_captures
 from dragoman.cli.screen import ELLIPSIS, count, fit, remove_control, show_json
-from dragoman.cli.settings import config_option, json_option
+from dragoman.cli.settings import store_options
 from dragoman.net.headers import JSON, Header
 from dragoman.net.limits import ConnectionLimits
 from dragoman.net.server import Server
@@ -45,8 +45,7 @@ ECHO_HAS_NO_SERVER = (
     metavar="PORT",
     help="The port of --serve. [default: a free one]",
 )
-@config_option
-@json_option
+@store_options
 def command(
     which: str, fixture: str | None, is_served: bool, port: int, config_file: str | None, as_json: bool
 ) -> None:

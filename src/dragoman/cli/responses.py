@@ -6,7 +6,7 @@ from datetime import datetime
 import click
 
 from dragoman.cli.screen import print_note, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.cli.settings import config_option, read_settings, store_options
 from dragoman.operate.stored_responses import open_stored
 from dragoman.store.response_rows import ResponseRow
 
@@ -21,8 +21,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--key", metavar="ID", help="Only those of the client key with this id.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, metavar="N", show_default=True, help="How many.")
-@config_option
-@json_option
+@store_options
 def list_responses(key: str | None, limit: int, config_file: str | None, as_json: bool) -> None:
     """List stored responses, newest first."""
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import click
 
@@ -38,6 +38,25 @@ def url_option(command: Command) -> Command:
         "--url", metavar="URL", help="The gateway's address. [default: the one that runs, else the configured one]"
     )
     return option(command)
+
+
+class Option(Protocol):
+    def __call__(self, command: Command, /) -> Command: ...
+
+
+def combine_options(*options: Option) -> Option:
+    """Return the decorator that adds several options, which help lists in this order."""
+
+    def add(command: Command, /) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+store_options = combine_options(config_option, json_option)
+admin_options = combine_options(url_option, config_option, json_option)  # of the running gateway, or of the store
 
 
 def config_source(config_file: str | None) -> ConfigSource:

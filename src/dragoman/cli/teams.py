@@ -1,8 +1,7 @@
 """`dragoman teams`: create, change, list and remove teams."""
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 import click
@@ -10,33 +9,25 @@ import msgspec
 
 from dragoman.cli.limits import read_changes, split_words
 from dragoman.cli.screen import print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings, url_option
+from dragoman.cli.settings import admin_options, combine_options, read_settings
 from dragoman.config.limits import LimitValues
-from dragoman.config.settings import Config
 from dragoman.operate import NotFound
-from dragoman.operate.gateway.running_gateway import find_gateway
-from dragoman.operate.limit_access import Changes, TeamAccess, merge_values, open_team_access
+from dragoman.operate.limit_access import TEAMS, Changes, TeamAccess, merge_values
 from dragoman.operate.teams import NewTeam, TeamDescription, TeamFields
 
 HEADINGS = ("TEAM", "MEMBERS", "KEYS", "LIMITS", "EACH USER", "SET IN")
-F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
 
-def team_options(function: F) -> F:
-    """Add the options of what is set for a team; each says nothing if it is absent."""
-    each = "A limit of each user that has none of its own. Repeatable."
-    for option in (
-        click.option("--members", metavar="USERS", help="Its members, a list with commas."),
-        click.option("--models", metavar="GLOBS", help="The models that its keys may use, a list with commas."),
-        click.option("--providers", metavar="GLOBS", help="The providers that its keys may use, a list with commas."),
-        click.option(
-            "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit of all together. Repeatable."
-        ),
-        click.option("--each-user", multiple=True, metavar="NAME=VALUE", help=each),
-    ):
-        function = option(function)
-    return function
+EACH_USER_HELP = "A limit of each user that has none of its own. Repeatable."
+# The options of what is set for a team; each says nothing if it is absent.
+team_options = combine_options(
+    click.option("--each-user", multiple=True, metavar="NAME=VALUE", help=EACH_USER_HELP),
+    click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit of all together. Repeatable."),
+    click.option("--providers", metavar="GLOBS", help="The providers that its keys may use, a list with commas."),
+    click.option("--models", metavar="GLOBS", help="The models that its keys may use, a list with commas."),
+    click.option("--members", metavar="USERS", help="Its members, a list with commas."),
+)
 
 
 @click.group("teams")
@@ -47,13 +38,11 @@ def command() -> None:
 @command.command("create")
 @click.argument("name")
 @team_options
-@url_option
-@config_option
-@json_option
+@admin_options
 def create(name: str, url: str | None, config_file: str | None, as_json: bool, **given: object) -> None:
     """Create a team. Keys get into it by their users, or with `dragoman keys set KEY --team TEAM`."""
     new = msgspec.convert({"name": name} | _read_fields(given, None), NewTeam)
-    _show(asyncio.run(_with_teams(read_settings(config_file), url, lambda teams: teams.create(new))), as_json)
+    _show(asyncio.run(TEAMS.use(read_settings(config_file), url, lambda teams: teams.create(new))), as_json)
 
 
 @command.command("set")
@@ -61,9 +50,7 @@ def create(name: str, url: str | None, config_file: str | None, as_json: bool, *
 @click.option("--add-member", multiple=True, metavar="USER", help="Add a member. Repeatable.")
 @click.option("--remove-member", multiple=True, metavar="USER", help="Remove a member. Repeatable.")
 @team_options
-@url_option
-@config_option
-@json_option
+@admin_options
 def change(
     name: str,
     add_member: tuple[str, ...],
@@ -86,16 +73,14 @@ def change(
             raise click.UsageError("Nothing to change: name an option.")
         return await teams.change(name, msgspec.convert(fields, TeamFields))
 
-    _show(asyncio.run(_with_teams(read_settings(config_file), url, change_in)), as_json)
+    _show(asyncio.run(TEAMS.use(read_settings(config_file), url, change_in)), as_json)
 
 
 @command.command("list")
-@url_option
-@config_option
-@json_option
+@admin_options
 def list_teams(url: str | None, config_file: str | None, as_json: bool) -> None:
     """List all teams, with their members and limits."""
-    found = asyncio.run(_with_teams(read_settings(config_file), url, lambda teams: teams.list()))
+    found = asyncio.run(TEAMS.use(read_settings(config_file), url, lambda teams: teams.list()))
     if as_json:
         show_json(found)
     elif found:
@@ -106,32 +91,22 @@ def list_teams(url: str | None, config_file: str | None, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("name")
-@url_option
-@config_option
-@json_option
+@admin_options
 def show(name: str, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Show what is set for a team."""
-    _show(asyncio.run(_with_teams(read_settings(config_file), url, lambda teams: _find(teams, name))), as_json)
+    _show(asyncio.run(TEAMS.use(read_settings(config_file), url, lambda teams: _find(teams, name))), as_json)
 
 
 @command.command("remove")
 @click.argument("name")
-@url_option
-@config_option
-@json_option
+@admin_options
 def remove(name: str, url: str | None, config_file: str | None, as_json: bool) -> None:
     """Remove a team that has no keys, with its limits."""
-    removed = asyncio.run(_with_teams(read_settings(config_file), url, lambda teams: teams.remove(name)))
+    removed = asyncio.run(TEAMS.use(read_settings(config_file), url, lambda teams: teams.remove(name)))
     if as_json:
         show_json(removed)
     else:
         click.echo(f'Team "{removed.name}" is removed.')
-
-
-async def _with_teams(config: Config, url: str | None, use: Callable[[TeamAccess], Awaitable[T]]) -> T:
-    root = await find_gateway(config, os.environ, url)
-    async with open_team_access(config, root, named=url is not None) as teams:
-        return await use(teams)
 
 
 async def _find(teams: TeamAccess, name: str) -> TeamDescription:

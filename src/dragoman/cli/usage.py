@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.screen import count, fit, pad, print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, key_option, read_settings, url_option
+from dragoman.cli.settings import key_option, read_settings, store_options, url_option
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.gateway.running_gateway import choose_key, find_gateway, require_key
@@ -82,8 +82,7 @@ def _check_group(context: click.Context, parameter: click.Parameter, by: str) ->
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @url_option
 @key_option
-@config_option
-@json_option
+@store_options
 def command(
     by: str,
     since: str,

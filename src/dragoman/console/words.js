@@ -63,11 +63,6 @@ export function modelCell(row) {
   return h("span", null, quote(requested), h("br"), h("span.soft", null, quote(row.route)));
 }
 
-/** @param {any} row */
-export function rowHint(row) {
-  return `${plain(row.client || "unknown client")}, ${protocols(row)}, ${duration(row.duration_ms)}`;
-}
-
 /** One word: whether the cache had what it could; empty if that is not known. @param {any} row */
 export function cacheWord(row) {
   if (row.cache_miss) return plain(row.cache_miss);

@@ -219,18 +219,22 @@ async def read_and_close(response: ReadableBody, limit: int, timeout_s: float) -
         response.close()
 
 
-async def read_chunks(
-    body: ChunkSource,
-    limit: int,
-    silence_s: float,
-    where: str,
-    total_s: float | None = None,
-    hold: Callable[[int], None] | None = None,
-) -> bytes:
-    """Return the whole body; raises SizeLimitExceeded, or UpstreamTimeout after `silence_s` without data.
+class BodyBounds(Struct, frozen=True):
+    """How much of a body is read, and for how long; without `total_s`, no more than `silence_s` in all."""
 
-    `hold` is called with the size of each piece, and may raise. Without `total_s`, no more than `silence_s` in all.
+    max_bytes: int
+    silence_s: float  # without data
+    total_s: float | None = None
+
+
+async def read_chunks(
+    body: ChunkSource, bounds: BodyBounds, where: str, hold: Callable[[int], None] | None = None
+) -> bytes:
+    """Return the whole body; raises SizeLimitExceeded or UpstreamTimeout beyond its bounds.
+
+    `hold` is called with the size of each piece, and may raise.
     """
+    limit, silence_s, total_s = bounds.max_bytes, bounds.silence_s, bounds.total_s
     clock = asyncio.get_running_loop().time
     deadline = clock() + (silence_s if total_s is None else total_s)
     first, rest = b"", BytesIO()
@@ -273,4 +277,4 @@ class ResponseInChunks(ABC):
         return await stream_chunks(self.chunk, sink, timeout_s)
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
-        return await read_chunks(self, limit, timeout_s, self.where)
+        return await read_chunks(self, BodyBounds(limit, timeout_s), self.where)

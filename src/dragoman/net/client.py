@@ -10,7 +10,7 @@ from typing import Protocol, Self
 import msgspec
 
 from dragoman.config.proxies import Proxy
-from dragoman.net.bodies import BodySink, read_chunks, stream_chunks
+from dragoman.net.bodies import BodyBounds, BodySink, read_chunks, stream_chunks
 from dragoman.net.dial import DialOptions, ParsedUrl, apply_environment_proxies, connect, may_hold_secret, parse_url
 from dragoman.net.encoding import StreamDecompressor, make_decoders
 from dragoman.net.errors import ConnectionLost, InvalidEncoding, InvalidResponse, SizeLimitExceeded, UpstreamTimeout
@@ -163,7 +163,7 @@ class HttpResponse:
 
     def read(self, limit: int, timeout_s: float) -> Coroutine[object, object, bytes]:
         """Return the whole body. `timeout_s` is for all of it; SizeLimitExceeded is raised beyond `limit`."""
-        return read_chunks(self, limit, timeout_s, self._where)
+        return read_chunks(self, BodyBounds(limit, timeout_s), self._where)
 
     def close(self) -> None:
         """Return the connection to the pool if the response is complete, else abort it."""

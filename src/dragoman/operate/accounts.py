@@ -68,56 +68,70 @@ class Resealed(Struct, frozen=True):
         return self.result not in (RESEALED, UNCHANGED)
 
 
-async def list_accounts(config: Config, environ: Mapping[str, str]) -> list[StoredAccount]:
-    """Return all credentials in the store, and whether they can be opened."""
-    async with _open(config, environ) as stored:
-        rows = await stored.store.list_sealed()
-        return [_describe(config, row, _find_problem(row, row.kind, stored)) for row in rows]
+class SharedAccounts(Struct, frozen=True):
+    """The credentials in the configured store."""
 
+    config: Config
+    environ: Mapping[str, str]
 
-async def push_account(config: Config, environ: Mapping[str, str], name: str, file: Path) -> PushedAccount:
-    """Put the credential in a file into the store, in place of the one with this name.
+    async def push(self, name: str, file: Path) -> PushedAccount:
+        """Put the credential in a file into the store, in place of the one with this name.
 
-    Without a key in the environment, SQLite gets one in a file beside it.
-    """
-    key_file = find_secret_file(config.store.url)
-    with _explain_failures("Nothing is stored"):
-        kind, table = read_account_file(file)
-        async with _open(config, environ) as stored:
-            with explain_seal(name):
-                keys = make_secret_keys(environ, key_file)
-            sealer = stored.make_sealer(name)
-            new = SealedCredential(name, kind, 0, b"", int(time.time()))
-            audit = make_audit_row("accounts.push", name, {"kind": kind})
-            row = await stored.store.put_sealed(new, lambda version: seal_table(sealer, name, version, table), audit)
-    return PushedAccount(_describe(config, row), key_file if keys.place == str(key_file) else None)
+        Without a key in the environment, SQLite gets one in a file beside it.
+        """
+        key_file = find_secret_file(self.config.store.url)
+        with _explain_failures("Nothing is stored"):
+            kind, table = read_account_file(file)
+            async with self._open() as stored:
+                with explain_seal(name):
+                    keys = make_secret_keys(self.environ, key_file)
+                sealer = stored.make_sealer(name)
+                new = SealedCredential(name, kind, 0, b"", int(time.time()))
+                audit = make_audit_row("accounts.push", name, {"kind": kind})
+                row = await stored.store.put_sealed(
+                    new, lambda version: seal_table(sealer, name, version, table), audit
+                )
+        return PushedAccount(self._describe(row), key_file if keys.place == str(key_file) else None)
 
+    async def pull(self, name: str, file: Path, *, replaces: bool) -> StoredAccount:
+        """Write a credential into a file that only its owner can read, in the vendor's form.
 
-async def pull_account(
-    config: Config, environ: Mapping[str, str], name: str, file: Path, *, replaces: bool
-) -> StoredAccount:
-    """Write a credential into a file that only its owner can read, in the vendor's form.
+        An existing file is replaced only if the caller says so.
+        """
+        with _explain_failures("Nothing is written"):
+            async with self._open() as stored:
+                row = await stored.read(name)
+                content = encode_table(open_row(row, row.kind, stored.make_sealer(name)))
+                before = read_bytes(file)
+                if before is not None and not replaces:
+                    raise Conflict(f"{file} exists already. Choose another file, or replace it with --force.")
+                audit = make_audit_row("accounts.pull", name, {"kind": row.kind, "version": row.version})
+                await stored.store.add_audit(audit)
+                if not replace_file(file, content, before):
+                    raise Conflict(f"{file} was written by another program just now, and stays as it is.")
+        return self._describe(row)
 
-    An existing file is replaced only if the caller says so.
-    """
-    with _explain_failures("Nothing is written"):
-        async with _open(config, environ) as stored:
-            row = await stored.read(name)
-            content = encode_table(open_row(row, row.kind, stored.make_sealer(name)))
-            before = read_bytes(file)
-            if before is not None and not replaces:
-                raise Conflict(f"{file} exists already. Choose another file, or replace it with --force.")
-            audit = make_audit_row("accounts.pull", name, {"kind": row.kind, "version": row.version})
-            await stored.store.add_audit(audit)
-            if not replace_file(file, content, before):
-                raise Conflict(f"{file} was written by another program just now, and stays as it is.")
-    return _describe(config, row)
+    async def reseal(self) -> list[Resealed]:
+        """Seal everything with the first key. What cannot be opened stays as it is."""
+        async with self._open() as stored:
+            return [await _reseal(stored, row.name) for row in await stored.store.list_sealed()]
 
+    async def list(self) -> list[StoredAccount]:
+        """Return all credentials in the store, and whether they can be opened."""
+        async with self._open() as stored:
+            rows = await stored.store.list_sealed()
+            return [self._describe(row, _find_problem(row, row.kind, stored)) for row in rows]
 
-async def reseal_accounts(config: Config, environ: Mapping[str, str]) -> list[Resealed]:
-    """Seal everything with the first key. What cannot be opened stays as it is."""
-    async with _open(config, environ) as stored:
-        return [await _reseal(stored, row.name) for row in await stored.store.list_sealed()]
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[StoredCredentials]:
+        async with await open_store(self.config.store.url) as store:
+            yield make_stored_credentials(store, self.config.store.url, self.environ)
+
+    def _describe(self, row: SealedCredential, problem: str = "") -> StoredAccount:
+        changed = datetime.fromtimestamp(row.changed_at, UTC).isoformat()
+        sections = self.config.providers.values()
+        users = tuple(section.name for section in sections if row.name in list_stored_names(section))
+        return StoredAccount(row.name, row.kind, row.version, changed, users, problem)
 
 
 async def find_account_problems(config: Config, stored: StoredCredentials) -> list[str]:
@@ -145,24 +159,12 @@ def read_account_file(file: Path) -> tuple[str, Table]:
     raise CredentialError(NOT_KNOWN.format(file=file))
 
 
-@asynccontextmanager
-async def _open(config: Config, environ: Mapping[str, str]) -> AsyncIterator[StoredCredentials]:
-    async with await open_store(config.store.url) as store:
-        yield make_stored_credentials(store, config.store.url, environ)
-
-
 @contextmanager
 def _explain_failures(consequence: str) -> Iterator[None]:
     try:
         yield
     except CredentialError as error:
         raise AdminError(f"{consequence}: {error}.") from error
-
-
-def _describe(config: Config, row: SealedCredential, problem: str = "") -> StoredAccount:
-    changed = datetime.fromtimestamp(row.changed_at, UTC).isoformat()
-    users = tuple(section.name for section in config.providers.values() if row.name in list_stored_names(section))
-    return StoredAccount(row.name, row.kind, row.version, changed, users, problem)
 
 
 def _find_problem(row: SealedCredential, kind: str, stored: StoredCredentials) -> str:

@@ -1,15 +1,22 @@
 """What a command administers: the gateway that runs, or else the configured store."""
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from dragoman.config.settings import Config
 from dragoman.net.client import ConnectionLost, HttpClient, SizeLimitExceeded, UpstreamTimeout
 from dragoman.operate import AdminError
-from dragoman.operate.gateway.running_gateway import GatewayClient, GatewayRefused
+from dragoman.operate.gateway.running_gateway import GatewayClient, GatewayRefused, find_gateway
 from dragoman.store import open_store
 from dragoman.tenancy.keys import Keyring
 from dragoman.translate.framing.jsonread import JSON_ERRORS
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 NO_ADMIN_STATUSES = (401, 403, 404)  # the key in this shell is not an admin's there, or the gateway has no such path
 
@@ -41,6 +48,25 @@ async def open_admin(
         else:
             async with open_keyring(config) as keyring:
                 yield keyring
+
+
+class AdminPart(Struct, Generic[T], frozen=True):
+    """A part of what commands administer."""
+
+    path: str  # which the key in this shell must be able to read in a gateway
+    stored: Callable[[Keyring, Config], T]
+    remote: Callable[[GatewayClient], T]
+
+    @asynccontextmanager
+    async def open(self, config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[T]:
+        async with open_admin(config, root, self.path, named=named) as admin:
+            yield self.stored(admin, config) if isinstance(admin, Keyring) else self.remote(admin)
+
+    async def use(self, config: Config, url: str | None, action: Callable[[T], Awaitable[R]]) -> R:
+        """Do something with the gateway at an address, with the one that runs, or else with the store."""
+        root = await find_gateway(config, os.environ, url)
+        async with self.open(config, root, named=url is not None) as part:
+            return await action(part)
 
 
 async def _find_gateway(config: Config, root: str | None, path: str, http: HttpClient) -> GatewayClient | None:

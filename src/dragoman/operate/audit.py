@@ -1,21 +1,16 @@
 """The audit log for commands: of the running gateway, or of the configured store."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Protocol
-from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from dragoman.config.settings import Config
-from dragoman.operate.admin_access import open_admin
+from dragoman.operate.admin_access import AdminPart
 from dragoman.operate.gateway.running_gateway import GatewayClient
 from dragoman.store import Store
 from dragoman.store.audit import AuditCheck, AuditFilter, AuditRow
-from dragoman.tenancy.keys import Keyring
 
 PATH = "/api/v1/audit"
 LATEST = 2**62
@@ -40,11 +35,6 @@ class AuditPage(Struct, frozen=True):
     next: str | None
 
 
-class AuditAccess(Protocol):
-    async def list(self, fits: AuditFilter, limit: int) -> list[AuditEntry]: ...
-    async def verify(self) -> AuditCheck: ...
-
-
 class StoredAudit(Struct, frozen=True):
     store: Store
 
@@ -62,22 +52,21 @@ class RemoteAudit(Struct, frozen=True):
     async def list(self, fits: AuditFilter, limit: int) -> list[AuditEntry]:
         filters = {name: str(value) for name, value in asdict(fits).items() if value}
         found: list[AuditEntry] = []
-        page = AuditPage([], next="")
-        while page.next is not None and len(found) < limit:
-            query = filters | ({"cursor": page.next} if page.next else {})
-            path = f"{PATH}?{urlencode(query)}" if query else PATH
-            page = msgspec.json.decode(await self.gateway.get(path), type=AuditPage)
-            found += page.audit
+        async with aclosing(self.gateway.read_pages(PATH, AuditPage, filters)) as pages:
+            async for page in pages:
+                found += page.audit
+                if len(found) >= limit:
+                    break
         return found[:limit]
 
     async def verify(self) -> AuditCheck:
         return msgspec.json.decode(await self.gateway.get(f"{PATH}/verify"), type=AuditCheck)
 
 
-@asynccontextmanager
-async def open_audit(config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[AuditAccess]:
-    async with open_admin(config, root, f"{PATH}?limit=1", named=named) as admin:
-        yield StoredAudit(admin.store) if isinstance(admin, Keyring) else RemoteAudit(admin)
+AuditAccess = StoredAudit | RemoteAudit
+AUDIT: AdminPart[AuditAccess] = AdminPart(
+    f"{PATH}?limit=1", lambda keyring, config: StoredAudit(keyring.store), RemoteAudit
+)
 
 
 def describe_row(row: AuditRow) -> AuditEntry:

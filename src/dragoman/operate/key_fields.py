@@ -44,7 +44,6 @@ class KeyFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: LimitValues | UnsetType | None = UNSET
 
 
-NO_FIELDS = KeyFields()
 # Those that an admin token has, which makes no model requests.
 FIELDS_OF_TOKENS = frozenset({"expires_at", "team"})
 

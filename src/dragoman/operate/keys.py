@@ -6,18 +6,16 @@ The owner's key also makes the link that opens the console of that gateway.
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Protocol
+from collections.abc import Mapping
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from dragoman.config.secret import Secret
 from dragoman.config.settings import CONSOLE_VARIABLE, Config, find_console_state, is_loopback
 from dragoman.operate import AdminError, Conflict, InvalidArgument, NotFound, VersionMismatch
-from dragoman.operate.admin_access import open_admin
+from dragoman.operate.admin_access import AdminPart
 from dragoman.operate.admin_access import open_keyring as open_keyring
 from dragoman.operate.gateway.running_gateway import GatewayClient, accepts_key
 from dragoman.operate.key_fields import KeyFields, check_grant, describe_fields, describe_grant, make_change
@@ -25,8 +23,8 @@ from dragoman.store import open_store
 from dragoman.store.audit import AuditRow, make_audit_row
 from dragoman.store.client_keys import KeyChange
 from dragoman.tenancy.console_sessions import ConsoleSessions, console_address
-from dragoman.tenancy.keys import CLIENT_GRANT, CreatedKey, Grant, KeyId, Keyring, KeyRow, NameTaken, UnknownKey
-from dragoman.tenancy.policies import CaptureSetting, KeySettings, encode_settings
+from dragoman.tenancy.keys import CLIENT_GRANT, CreatedKey, Grant, Keyring, KeyRow, NameTaken, UnknownKey
+from dragoman.tenancy.policies import KeySettings, encode_settings
 
 ACCEPT_TIMEOUT_S = 5.0
 ACCEPT_POLL_S = 0.1
@@ -47,79 +45,85 @@ class KeyAcceptance(Struct, frozen=True):
     is_accepted: bool
 
 
-async def create_key(
-    keyring: Keyring, name: str | None, grant: Grant = CLIENT_GRANT, audit: AuditRow | None = None
-) -> CreatedKey:
-    """Create a key; without a name it becomes key-1, key-2 and so on."""
-    try:
-        return await keyring.create(name if name is not None else await choose_name(keyring), grant, audit)
-    except NameTaken as taken:
-        raise Conflict(
-            f'A key named "{taken}" exists already. Choose another name, or revoke that key first.'
-        ) from taken
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from error
+class KeyEditor(Struct, frozen=True):
+    """The keys of a store, as an operator creates and changes them."""
 
+    keyring: Keyring
 
-async def change_key(
-    keyring: Keyring, row: KeyRow, change: KeyChange, version: int | None = None, audit: AuditRow | None = None
-) -> KeyRow:
-    """Change a key that is still as in `row`, and as the caller knows it, if that says a version."""
-    try:
-        if version not in (None, row.version):
-            raise UnknownKey(row.id)
-        return await keyring.change(row, change, audit)
-    except UnknownKey as unknown:
-        raise await _explain_unknown(keyring, row.id) from unknown
+    async def create(self, name: str | None, grant: Grant = CLIENT_GRANT, audit: AuditRow | None = None) -> CreatedKey:
+        """Create a key; without a name it becomes key-1, key-2 and so on."""
+        try:
+            return await self.keyring.create(name if name is not None else await self.choose_name(), grant, audit)
+        except NameTaken as taken:
+            raise Conflict(
+                f'A key named "{taken}" exists already. Choose another name, or revoke that key first.'
+            ) from taken
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from error
 
+    async def change(
+        self, row: KeyRow, change: KeyChange, version: int | None = None, audit: AuditRow | None = None
+    ) -> KeyRow:
+        """Change a key that is still as in `row`, and as the caller knows it, if that says a version."""
+        try:
+            if version not in (None, row.version):
+                raise UnknownKey(row.id)
+            return await self.keyring.change(row, change, audit)
+        except UnknownKey as unknown:
+            raise await self._explain_unknown(row.id) from unknown
 
-async def revoke_key(
-    keyring: Keyring,
-    name_or_id: str,
-    version: int | None = None,
-    audit: AuditRow | None = None,
-    *,
-    ends_requests: bool = False,
-) -> KeyRow:
-    """Revoke a key; gateways that use the same store reject it within REVOKE_S, and end its requests if they are to."""
-    try:
-        return await keyring.revoke(name_or_id, version, audit, ends_requests=ends_requests)
-    except UnknownKey as unknown:
-        raise await _explain_unknown(keyring, name_or_id) from unknown
+    async def revoke(
+        self,
+        name_or_id: str,
+        version: int | None = None,
+        audit: AuditRow | None = None,
+        *,
+        ends_requests: bool = False,
+    ) -> KeyRow:
+        """Revoke a key; gateways of the same store reject it within REVOKE_S, and end its requests if they are to."""
+        try:
+            return await self.keyring.revoke(name_or_id, version, audit, ends_requests=ends_requests)
+        except UnknownKey as unknown:
+            raise await self._explain_unknown(name_or_id) from unknown
+
+    async def rotate(
+        self, name_or_id: str, grace_s: int, version: int | None = None, audit: AuditRow | None = None
+    ) -> CreatedKey:
+        """Give a key a new secret; the old one is accepted for another `grace_s`, 0 to MAX_GRACE_S."""
+        if not 0 <= grace_s <= MAX_GRACE_S:
+            raise InvalidArgument(f"The grace must be between 0 and {MAX_GRACE_S} seconds (7 days), not {grace_s}.")
+        row = await self.find(name_or_id)
+        try:
+            return await self.keyring.rotate(row, grace_s, version, audit)
+        except UnknownKey as unknown:
+            raise await self._explain_unknown(name_or_id) from unknown
+
+    async def find(self, name_or_id: str) -> KeyRow:
+        """Return the key that is not revoked and has this id, or else this name."""
+        rows = [row for row in await self.keyring.list() if row.revoked_at is None and name_or_id in (row.id, row.name)]
+        if not rows:
+            raise NotFound(f'There is no valid key "{name_or_id}". `dragoman keys list` shows all.')
+        return next((row for row in rows if row.id == name_or_id), rows[0])
+
+    async def _explain_unknown(self, name_or_id: str) -> AdminError:
+        try:
+            row = await self.find(name_or_id)
+        except NotFound as unknown:
+            return unknown
+        return VersionMismatch(f'The key "{row.name}" was changed since you read it; it has version {row.version} now.')
+
+    async def choose_name(self) -> str:
+        """Return a name that no key has."""
+        taken = {row.name for row in await self.keyring.list()}
+        number = len(taken) + 1
+        while f"key-{number}" in taken:
+            number += 1
+        return f"key-{number}"
 
 
 def describe_revocation(row: KeyRow, ends_requests: bool) -> dict[str, object]:
     """Return what the audit log has of a revocation."""
     return {"name": row.name, "now": True} if ends_requests else {"name": row.name}
-
-
-async def rotate_key(
-    keyring: Keyring, name_or_id: str, grace_s: int, version: int | None = None, audit: AuditRow | None = None
-) -> CreatedKey:
-    """Give a key a new secret; the old one is accepted for another `grace_s`, 0 to MAX_GRACE_S."""
-    if not 0 <= grace_s <= MAX_GRACE_S:
-        raise InvalidArgument(f"The grace must be between 0 and {MAX_GRACE_S} seconds (7 days), not {grace_s}.")
-    row = await find_valid_key(keyring, name_or_id)
-    try:
-        return await keyring.rotate(row, grace_s, version, audit)
-    except UnknownKey as unknown:
-        raise await _explain_unknown(keyring, name_or_id) from unknown
-
-
-async def find_valid_key(keyring: Keyring, name_or_id: str) -> KeyRow:
-    """Return the key that is not revoked and has this id, or else this name."""
-    rows = [row for row in await keyring.list() if row.revoked_at is None and name_or_id in (row.id, row.name)]
-    if not rows:
-        raise NotFound(f'There is no valid key "{name_or_id}". `dragoman keys list` shows all.')
-    return next((row for row in rows if row.id == name_or_id), rows[0])
-
-
-async def _explain_unknown(keyring: Keyring, name_or_id: str) -> AdminError:
-    try:
-        row = await find_valid_key(keyring, name_or_id)
-    except NotFound as unknown:
-        return unknown
-    return VersionMismatch(f'The key "{row.name}" was changed since you read it; it has version {row.version} now.')
 
 
 async def find_key(config: Config, secret: Secret) -> KeyRow | None:
@@ -149,58 +153,44 @@ async def wait_until_rejected(root: str | None) -> None:
         await asyncio.sleep(REVOKE_S)
 
 
-async def choose_name(keyring: Keyring) -> str:
-    """Return a name that no key has."""
-    taken = {row.name for row in await keyring.list()}
-    number = len(taken) + 1
-    while f"key-{number}" in taken:
-        number += 1
-    return f"key-{number}"
-
-
-class KeyAccess(Protocol):
-    async def create(self, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey: ...
-    async def change(self, name_or_id: str, fields: KeyFields) -> KeyRow: ...
-    async def list(self) -> tuple[KeyRow, ...]: ...
-    async def find(self, name_or_id: str) -> KeyRow: ...
-    async def revoke(self, name_or_id: str, *, ends_requests: bool = False) -> KeyRow: ...
-    async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey: ...
-
-
 class StoredKeys(Struct, frozen=True):
     """Keys in a store, which gateways read within a second."""
 
     keyring: Keyring
 
+    @property
+    def _keys(self) -> KeyEditor:
+        return KeyEditor(self.keyring)
+
     async def create(self, name: str | None, grant: Grant = CLIENT_GRANT) -> CreatedKey:
         await self.keyring.refresh()
         check_grant(self.keyring.policies, grant)
-        name = name if name is not None else await choose_name(self.keyring)
+        name = name if name is not None else await self._keys.choose_name()
         audit = make_audit_row("keys.create", name, describe_grant(grant))
-        return await create_key(self.keyring, name, grant, audit)
+        return await self._keys.create(name, grant, audit)
 
     async def change(self, name_or_id: str, fields: KeyFields) -> KeyRow:
         await self.keyring.refresh()
-        row = await find_valid_key(self.keyring, name_or_id)
+        row = await self._keys.find(name_or_id)
         change = make_change(self.keyring.policies, row, fields)
         audit = make_audit_row("keys.change", row.id, {"name": row.name} | describe_fields(fields))
-        return await change_key(self.keyring, row, change, audit=audit)
+        return await self._keys.change(row, change, audit=audit)
 
     async def list(self) -> tuple[KeyRow, ...]:
         return await self.keyring.list()
 
     async def find(self, name_or_id: str) -> KeyRow:
-        return await find_valid_key(self.keyring, name_or_id)
+        return await self._keys.find(name_or_id)
 
     async def revoke(self, name_or_id: str, *, ends_requests: bool = False) -> KeyRow:
-        row = await find_valid_key(self.keyring, name_or_id)
+        row = await self._keys.find(name_or_id)
         audit = make_audit_row("keys.revoke", row.id, describe_revocation(row, ends_requests))
-        return await revoke_key(self.keyring, row.id, audit=audit, ends_requests=ends_requests)
+        return await self._keys.revoke(row.id, audit=audit, ends_requests=ends_requests)
 
     async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey:
-        row = await find_valid_key(self.keyring, name_or_id)
+        row = await self._keys.find(name_or_id)
         audit = make_audit_row("keys.rotate", row.id, {"name": row.name, "grace_s": grace_s})
-        return await rotate_key(self.keyring, row.id, grace_s, audit=audit)
+        return await self._keys.rotate(row.id, grace_s, audit=audit)
 
 
 class RemoteKeys(Struct, frozen=True):
@@ -221,94 +211,50 @@ class RemoteKeys(Struct, frozen=True):
 
     async def change(self, name_or_id: str, fields: KeyFields) -> KeyRow:
         path = f"{PATH}/{quote(name_or_id, safe='')}"
-        return msgspec.json.decode(await self.gateway.write("PATCH", path, fields), type=_Key).row
+        return _read_row(await self.gateway.write("PATCH", path, fields))
 
     async def list(self) -> tuple[KeyRow, ...]:
-        keys: list[KeyRow] = []
-        page = _Listed([], next="")
-        while page.next is not None:
-            path = f"{PATH}?cursor={quote(page.next)}" if page.next else PATH
-            page = msgspec.json.decode(await self.gateway.get(path), type=_Listed)
-            keys += [key.row for key in page.keys]
-        return tuple(keys)
+        return tuple([_make_row(key) async for page in self.gateway.read_pages(PATH, _KeyPage) for key in page.keys])
 
     async def find(self, name_or_id: str) -> KeyRow:
-        return msgspec.json.decode(await self.gateway.get(f"{PATH}/{quote(name_or_id, safe='')}"), type=_Key).row
+        return _read_row(await self.gateway.get(f"{PATH}/{quote(name_or_id, safe='')}"))
 
     async def revoke(self, name_or_id: str, *, ends_requests: bool = False) -> KeyRow:
         query = "?now=1" if ends_requests else ""
-        body = await self.gateway.write("DELETE", f"{PATH}/{quote(name_or_id, safe='')}{query}")
-        return msgspec.json.decode(body, type=_Key).row
+        return _read_row(await self.gateway.write("DELETE", f"{PATH}/{quote(name_or_id, safe='')}{query}"))
 
     async def rotate(self, name_or_id: str, grace_s: int) -> CreatedKey:
         path = f"{PATH}/{quote(name_or_id, safe='')}/rotate"
         return _parse_created(await self.gateway.write("POST", path, {"grace_s": grace_s}))
 
 
-@asynccontextmanager
-async def open_key_access(config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[KeyAccess]:
-    """Use the keys of the running gateway, if the key in this shell may administer it, else of the configured store."""
-    async with open_admin(config, root, PATH, named=named) as admin:
-        yield StoredKeys(admin) if isinstance(admin, Keyring) else RemoteKeys(admin)
+KeyAccess = StoredKeys | RemoteKeys
+KEYS: AdminPart[KeyAccess] = AdminPart(PATH, lambda keyring, config: StoredKeys(keyring), RemoteKeys)
 
 
-class _Key(Struct):
-    """A key as the admin API describes it."""
-
-    id: str
-    name: str
-    prefix: str
-    last4: str
-    created_at: int
-    role: str
-    version: int
-    revoked_at: int | None = None
-    last_used_at: int | None = None
-    scopes: list[str] = field(default_factory=list)
-    expires_at: int | None = None
-    old_secret_until: int | None = None
-    default_thinking: str | int | None = None
-    user: str = ""
-    team: str = ""
-    models: tuple[str, ...] = ()
-    providers: tuple[str, ...] = ()
-    default_model: str = ""
-    strict: bool = False
-    capture: CaptureSetting = "all"
-    max_output_tokens: int | None = None
-    metadata: dict[str, str] = {}
-    secret: str = ""
-
-    @property
-    def row(self) -> KeyRow:
-        return KeyRow(
-            id=KeyId(self.id),
-            name=self.name,
-            prefix=self.prefix,
-            last4=self.last4,
-            created_at=self.created_at,
-            revoked_at=self.revoked_at,
-            last_used_at=self.last_used_at,
-            role=self.role,
-            scopes=" ".join(self.scopes),
-            expires_at=self.expires_at,
-            old_secret_until=self.old_secret_until,
-            version=self.version,
-            default_thinking=None if self.default_thinking is None else str(self.default_thinking),
-            user=self.user,
-            team=self.team,
-            settings=encode_settings(msgspec.convert(msgspec.to_builtins(self), KeySettings)),
-        )
-
-
-class _Listed(Struct):
-    keys: list[_Key]
+class _KeyPage(Struct):
+    keys: list[dict[str, object]]
     next: str | None = None
 
 
+def _read_row(body: bytes) -> KeyRow:
+    return _make_row(msgspec.json.decode(body, type=dict[str, object]))
+
+
+def _make_row(key: Mapping[str, object]) -> KeyRow:
+    """Return a key as the admin API describes it. Older gateways leave out what they do not know."""
+    scopes, thinking = msgspec.convert(key.get("scopes", ()), list[str]), key.get("default_thinking")
+    stored: dict[str, object] = {
+        "scopes": " ".join(scopes),
+        "default_thinking": None if thinking is None else str(thinking),
+        "settings": encode_settings(msgspec.convert(key, KeySettings)),
+    }
+    return msgspec.convert({"revoked_at": None, "last_used_at": None, **key, **stored}, KeyRow)
+
+
 def _parse_created(body: bytes) -> CreatedKey:
-    key = msgspec.json.decode(body, type=_Key)
-    return CreatedKey(key.row, Secret(key.secret))
+    key = msgspec.json.decode(body, type=dict[str, object])
+    return CreatedKey(_make_row(key), Secret(str(key.get("secret", ""))))
 
 
 async def make_console_link(config: Config, root: str, environ: Mapping[str, str] = os.environ) -> str:

@@ -1,66 +1,36 @@
 """Limits and teams for commands: those of the running gateway, or of the configured store."""
 
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
-from typing import Protocol
-from urllib.parse import quote, urlencode
+from collections.abc import Collection, Mapping
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.config.limits import LimitValues, to_values
-from dragoman.config.settings import Config
 from dragoman.operate import InvalidArgument, VersionMismatch
-from dragoman.operate.admin_access import open_admin
+from dragoman.operate.admin_access import AdminPart
 from dragoman.operate.gateway.running_gateway import GatewayClient, GatewayRefused
 from dragoman.operate.key_fields import check_values
 from dragoman.operate.limits import (
     Forgiven,
     Forgiveness,
+    LimitPage,
     LimitTarget,
     ListedLimit,
+    ScopedLimits,
     StoredLimits,
     find_target,
-    forgive,
     list_limits,
     read_levels,
-    read_limits,
-    remove_limits,
-    set_limits,
 )
-from dragoman.operate.teams import (
-    NewTeam,
-    TeamDescription,
-    TeamFields,
-    change_team,
-    create_team,
-    describe_changes,
-    describe_team,
-    find_team,
-    list_teams,
-    remove_team,
-)
+from dragoman.operate.teams import NewTeam, TeamDescription, TeamFields, TeamList, Teams, describe_changes
 from dragoman.store.audit import make_audit_row
 from dragoman.tenancy.keys import Keyring
 
-LIMITS, TEAMS = "/api/v1/limits", "/api/v1/teams"
+LIMITS_PATH, TEAMS_PATH = "/api/v1/limits", "/api/v1/teams"
 TRIES = 5  # of a change that another one came before
 CHANGED_MEANWHILE = 412
 Changes = Mapping[str, int | float | None]  # by the names of limits; None removes one
-
-
-class LimitAccess(Protocol):
-    async def list(self, scope: str | None, name: str | None, *, effective: bool) -> list[ListedLimit]: ...
-    async def change(self, scope: str, name: str, changes: Changes) -> StoredLimits: ...
-    async def remove(self, scope: str, name: str) -> StoredLimits: ...
-    async def forgive(self, scope: str, name: str, given: Forgiveness) -> Forgiven: ...
-
-
-class TeamAccess(Protocol):
-    async def list(self) -> list[TeamDescription]: ...
-    async def create(self, new: NewTeam) -> TeamDescription: ...
-    async def change(self, name: str, fields: TeamFields) -> TeamDescription: ...
-    async def remove(self, name: str) -> TeamDescription: ...
 
 
 class StoredLimitAccess(Struct, frozen=True):
@@ -79,15 +49,14 @@ class StoredLimitAccess(Struct, frozen=True):
         return await read_levels(self.keyring.policies, None, found)
 
     async def change(self, scope: str, name: str, changes: Changes) -> StoredLimits:
-        store, policies = self.keyring.store, self.keyring.policies
         target = await self._find(scope, name)
         for _ in range(TRIES):
-            old = await read_limits(store, policies, target)
+            old = await self._stored.read(target)
             limits = check_values(merge_values(old.limits, changes))
             detail = {"name": target.name, "limits": to_values(limits)}
             audit = make_audit_row("limits.set", f"{target.scope}:{target.id}", detail)
             try:
-                return await set_limits(store, policies, target, limits, old.version, audit)
+                return await self._stored.replace(target, limits, old.version, audit)
             except VersionMismatch:
                 continue
         raise VersionMismatch(f"The limits of {target.title} are being changed by others: try again.")
@@ -95,13 +64,17 @@ class StoredLimitAccess(Struct, frozen=True):
     async def remove(self, scope: str, name: str) -> StoredLimits:
         target = await self._find(scope, name)
         audit = make_audit_row("limits.remove", f"{target.scope}:{target.id}", {"name": target.name})
-        return await remove_limits(self.keyring.store, self.keyring.policies, target, audit=audit)
+        return await self._stored.remove(target, audit=audit)
 
     async def forgive(self, scope: str, name: str, given: Forgiveness) -> Forgiven:
         target = await self._find(scope, name)
         detail = {"name": target.name} | msgspec.to_builtins(given)
         audit = make_audit_row("limits.forgive", f"{target.scope}:{target.id}", detail)
-        return await forgive(self.keyring.store, self.keyring.policies, target, given, audit)
+        return await self._stored.forgive(target, given, audit)
+
+    @property
+    def _stored(self) -> ScopedLimits:
+        return ScopedLimits(self.keyring.store, self.keyring.policies)
 
     async def _find(self, scope: str, name: str) -> LimitTarget:
         await self.keyring.refresh()
@@ -116,14 +89,7 @@ class RemoteLimitAccess(Struct, frozen=True):
     async def list(self, scope: str | None, name: str | None, *, effective: bool) -> list[ListedLimit]:
         filters = {"scope": scope, "name": name, "effective": "1" if effective else None}
         query = {field: value for field, value in filters.items() if value is not None}
-        found: list[ListedLimit] = []
-        page = _LimitPage([], next="")
-        while page.next is not None:
-            parameters = query | ({"cursor": page.next} if page.next else {})
-            path = f"{LIMITS}?{urlencode(parameters)}" if parameters else LIMITS
-            page = msgspec.json.decode(await self.gateway.get(path), type=_LimitPage)
-            found += page.limits
-        return found
+        return [one async for page in self.gateway.read_pages(LIMITS_PATH, LimitPage, query) for one in page.limits]
 
     async def change(self, scope: str, name: str, changes: Changes) -> StoredLimits:
         path = _locate(scope, name)
@@ -150,62 +116,59 @@ class RemoteLimitAccess(Struct, frozen=True):
 class StoredTeams(Struct, frozen=True):
     keyring: Keyring
 
+    @property
+    def _teams(self) -> Teams:
+        return Teams(self.keyring.store, self.keyring.policies)
+
     async def list(self) -> list[TeamDescription]:
         await self.keyring.refresh()
-        return list_teams(self.keyring.policies)
+        return self._teams.list()
 
     async def create(self, new: NewTeam) -> TeamDescription:
         await self.keyring.refresh()
         audit = make_audit_row("teams.create", new.name, describe_changes(new))
-        await create_team(self.keyring.store, self.keyring.policies, new, audit)
+        await self._teams.create(new, audit)
         return await self._show(new.name)
 
     async def change(self, name: str, fields: TeamFields) -> TeamDescription:
         await self.keyring.refresh()
         audit = make_audit_row("teams.change", name, describe_changes(fields))
-        await change_team(self.keyring.store, self.keyring.policies, name, fields, audit=audit)
+        await self._teams.change(name, fields, audit=audit)
         return await self._show(name)
 
     async def remove(self, name: str) -> TeamDescription:
         removed = await self._show(name)
         audit = make_audit_row("teams.remove", name)
-        await remove_team(self.keyring.store, self.keyring.policies, name, audit=audit)
+        await self._teams.remove(name, audit=audit)
         return removed
 
     async def _show(self, name: str) -> TeamDescription:
         await self.keyring.refresh()
-        return describe_team(self.keyring.policies, find_team(self.keyring.policies, name))
+        return self._teams.describe(self._teams.find(name))
 
 
 class RemoteTeams(Struct, frozen=True):
     gateway: GatewayClient
 
     async def list(self) -> list[TeamDescription]:
-        return msgspec.json.decode(await self.gateway.get(TEAMS), type=_TeamList).teams
+        return msgspec.json.decode(await self.gateway.get(TEAMS_PATH), type=TeamList).teams
 
     async def create(self, new: NewTeam) -> TeamDescription:
-        return _read_team(await self.gateway.write("POST", TEAMS, new))
+        return _read_team(await self.gateway.write("POST", TEAMS_PATH, new))
 
     async def change(self, name: str, fields: TeamFields) -> TeamDescription:
-        return _read_team(await self.gateway.write("PATCH", f"{TEAMS}/{quote(name, safe='')}", fields))
+        return _read_team(await self.gateway.write("PATCH", f"{TEAMS_PATH}/{quote(name, safe='')}", fields))
 
     async def remove(self, name: str) -> TeamDescription:
-        return _read_team(await self.gateway.write("DELETE", f"{TEAMS}/{quote(name, safe='')}"))
+        return _read_team(await self.gateway.write("DELETE", f"{TEAMS_PATH}/{quote(name, safe='')}"))
 
 
-@asynccontextmanager
-async def open_limit_access(config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[LimitAccess]:
-    async with open_admin(config, root, LIMITS, named=named) as admin:
-        if isinstance(admin, Keyring):
-            yield StoredLimitAccess(admin, tuple(config.providers))
-        else:
-            yield RemoteLimitAccess(admin)
-
-
-@asynccontextmanager
-async def open_team_access(config: Config, root: str | None, *, named: bool = False) -> AsyncIterator[TeamAccess]:
-    async with open_admin(config, root, TEAMS, named=named) as admin:
-        yield StoredTeams(admin) if isinstance(admin, Keyring) else RemoteTeams(admin)
+LimitAccess = StoredLimitAccess | RemoteLimitAccess
+TeamAccess = StoredTeams | RemoteTeams
+LIMITS: AdminPart[LimitAccess] = AdminPart(
+    LIMITS_PATH, lambda keyring, config: StoredLimitAccess(keyring, tuple(config.providers)), RemoteLimitAccess
+)
+TEAMS: AdminPart[TeamAccess] = AdminPart(TEAMS_PATH, lambda keyring, config: StoredTeams(keyring), RemoteTeams)
 
 
 def merge_values(old: Changes, changes: Changes) -> LimitValues:
@@ -218,17 +181,8 @@ def merge_values(old: Changes, changes: Changes) -> LimitValues:
         raise InvalidArgument(f"{name}: {message}", name) from wrong
 
 
-class _LimitPage(Struct):
-    limits: list[ListedLimit]
-    next: str | None
-
-
-class _TeamList(Struct):
-    teams: list[TeamDescription]
-
-
 def _locate(scope: str, name: str) -> str:
-    return f"{LIMITS}/{quote(scope, safe='')}/{quote(name, safe='')}"
+    return f"{LIMITS_PATH}/{quote(scope, safe='')}/{quote(name, safe='')}"
 
 
 def _read_team(body: bytes) -> TeamDescription:

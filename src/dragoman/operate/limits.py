@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -30,7 +30,6 @@ from dragoman.store.spending import FOREVER_MS, UNITS, SpendingAdjustment
 from dragoman.tenancy.policies import LimitOrigin, Policies, join_providers, split_providers
 from dragoman.tenancy.windows import Window, WindowKind, find_window, name_counter, name_scope
 
-LimitScope = Literal["all", "team", "each_user", "user", "key", "provider"]
 SCOPES = (ALL, TEAM, EACH_USER, USER, KEY, PROVIDER)
 
 
@@ -70,6 +69,11 @@ class ListedLimit(Struct, frozen=True, kw_only=True):
     resets_at: int | None  # Unix seconds
     origin: LimitOrigin
     set_for: str = ""
+
+
+class LimitPage(Struct, frozen=True):
+    limits: list[ListedLimit]
+    next: str | None
 
 
 class StoredLimits(Struct, frozen=True, kw_only=True):
@@ -147,67 +151,69 @@ def find_target(policies: Policies, providers: Collection[str], scope: str, name
     raise InvalidArgument(f"There is no scope {scope[:80]!r}{others}", "scope")
 
 
-async def read_limits(store: Store, policies: Policies, target: LimitTarget) -> StoredLimits:
-    """Return what the store has for a scope."""
-    found = (row for row in (await store.read_policies()).limits if (row.scope, row.name) == (target.scope, target.id))
-    return _describe(policies, target, next(found, LimitRow(target.scope, target.id, NO_LIMITS)))
+class ScopedLimits(Struct, frozen=True):
+    """The limits of each scope: those of the store, which can be changed, and those of the file."""
 
+    store: Store
+    policies: Policies
 
-async def set_limits(
-    store: Store,
-    policies: Policies,
-    target: LimitTarget,
-    limits: Limits,
-    version: int | None = None,
-    audit: AuditRow | None = None,
-) -> StoredLimits:
-    """Replace the limits that the store has for a scope; raises Conflict for one that the file sets."""
-    in_file = policies.find_in_file(target.scope, target.id)
-    for name, _ in limits.items():
-        if in_file.get(name) is not None:
-            raise Conflict(f"{name} of {target.title} is set in dragoman.toml: change it there.")
-    row = await store.set_limits(LimitRow(target.scope, target.id, limits), version, audit)
-    if row is None:
-        raise VersionMismatch(f"The limits of {target.title} were changed since you read them.")
-    return _describe(policies, target, row)
+    async def read(self, target: LimitTarget) -> StoredLimits:
+        """Return what the store has for a scope."""
+        rows = (await self.store.read_policies()).limits
+        found = (row for row in rows if (row.scope, row.name) == (target.scope, target.id))
+        return self._describe(target, next(found, LimitRow(target.scope, target.id, NO_LIMITS)))
 
+    async def replace(
+        self, target: LimitTarget, limits: Limits, version: int | None = None, audit: AuditRow | None = None
+    ) -> StoredLimits:
+        """Replace the limits that the store has for a scope; raises Conflict for one that the file sets."""
+        in_file = self.policies.find_in_file(target.scope, target.id)
+        for name, _ in limits.items():
+            if in_file.get(name) is not None:
+                raise Conflict(f"{name} of {target.title} is set in dragoman.toml: change it there.")
+        row = await self.store.set_limits(LimitRow(target.scope, target.id, limits), version, audit)
+        if row is None:
+            raise VersionMismatch(f"The limits of {target.title} were changed since you read them.")
+        return self._describe(target, row)
 
-async def remove_limits(
-    store: Store,
-    policies: Policies,
-    target: LimitTarget,
-    version: int | None = None,
-    audit: AuditRow | None = None,
-) -> StoredLimits:
-    """Remove the limits that the store has for a scope; raises NotFound or Conflict if only the file has some."""
-    if not (await read_limits(store, policies, target)).limits:
-        if policies.find_in_file(target.scope, target.id):
-            raise Conflict(f"The limits of {target.title} are set in dragoman.toml: remove them there.")
-        raise NotFound(f"There are no limits of {target.title}.")
-    return await set_limits(store, policies, target, NO_LIMITS, version, audit)
+    async def remove(
+        self, target: LimitTarget, version: int | None = None, audit: AuditRow | None = None
+    ) -> StoredLimits:
+        """Remove the limits that the store has for a scope; raises NotFound or Conflict if only the file has some."""
+        if not (await self.read(target)).limits:
+            if self.policies.find_in_file(target.scope, target.id):
+                raise Conflict(f"The limits of {target.title} are set in dragoman.toml: remove them there.")
+            raise NotFound(f"There are no limits of {target.title}.")
+        return await self.replace(target, NO_LIMITS, version, audit)
 
+    async def forgive(self, target: LimitTarget, given: Forgiveness, audit: AuditRow | None = None) -> Forgiven:
+        """Take an amount off what a scope has spent; the windows of all its limits in that unit have more room then."""
+        if target.id == EACH or target.scope == EACH_USER:
+            raise InvalidArgument(f"{target.title} counts for itself: name one.", "name")
+        amounts = {unit: value for unit in UNITS if (value := getattr(given, unit)) is not None}
+        if len(amounts) != 1:
+            raise InvalidArgument(f"Give one amount, of {', '.join(UNITS)}.", "usd")
+        [(unit, value)] = amounts.items()
+        scale = 1 if unit == "tokens" else NANO
+        amount = min(round(Decimal(str(value)) * scale), MAX_AMOUNT)
+        now = time.time()
+        if given.until is not None and not now < given.until <= MAX_EXPIRY:
+            raise InvalidArgument("until must be a time in the future, in Unix seconds.", "until")
+        until_ms = FOREVER_MS if given.until is None else given.until * 1000
+        adjustment = SpendingAdjustment(int(now * 1000), name_target(target), unit, -amount, until_ms, given.reason)
+        await self.store.add_adjustment(adjustment, audit)
+        return Forgiven(
+            scope=target.scope, name=target.name, unit=unit, amount=value, until=given.until, reason=given.reason
+        )
 
-async def forgive(
-    store: Store, policies: Policies, target: LimitTarget, given: Forgiveness, audit: AuditRow | None = None
-) -> Forgiven:
-    """Take an amount off what a scope has spent; the windows of all its limits in that unit have more room then."""
-    if target.id == EACH or target.scope == EACH_USER:
-        raise InvalidArgument(f"{target.title} counts for itself: name one.", "name")
-    amounts = {unit: value for unit in UNITS if (value := getattr(given, unit)) is not None}
-    if len(amounts) != 1:
-        raise InvalidArgument(f"Give one amount, of {', '.join(UNITS)}.", "usd")
-    [(unit, value)] = amounts.items()
-    scale = 1 if unit == "tokens" else NANO
-    amount = min(round(Decimal(str(value)) * scale), MAX_AMOUNT)
-    now = time.time()
-    if given.until is not None and not now < given.until <= MAX_EXPIRY:
-        raise InvalidArgument("until must be a time in the future, in Unix seconds.", "until")
-    until_ms = FOREVER_MS if given.until is None else given.until * 1000
-    scope = name_target(target)
-    await store.add_adjustment(SpendingAdjustment(int(now * 1000), scope, unit, -amount, until_ms, given.reason), audit)
-    return Forgiven(
-        scope=target.scope, name=target.name, unit=unit, amount=value, until=given.until, reason=given.reason
-    )
+    def _describe(self, target: LimitTarget, row: LimitRow) -> StoredLimits:
+        return StoredLimits(
+            scope=target.scope,
+            name=target.name,
+            limits=to_values(row.limits),
+            in_file=to_values(self.policies.find_in_file(target.scope, target.id)),
+            version=row.version,
+        )
 
 
 def list_limits(policies: Policies, *, effective: bool = False) -> list[FoundLimit]:
@@ -235,17 +241,13 @@ def _list_inherited(policies: Policies, found: Iterable[FoundLimit]) -> Iterator
     for one in found:
         defaults.setdefault((one.target.scope, one.target.id), []).append(one)
     for user in policies.list_users():
-        team = policies.find_team_of_user(user) or _find_team_of_keys(policies, user)
+        team = policies.find_team_of_user(user) or next((key.team for key in policies.keys if key.user == user), "")
         sources = (EACH_USER, team), (USER, EACH)
         yield from _inherit(LimitTarget(USER, user, user), policies.find_limits(USER, user), sources, defaults)
     for key in policies.keys:
         if key.role != "admin":
             target = LimitTarget(KEY, key.id, key.name)
             yield from _inherit(target, policies.find_limits(KEY, key.id), ((KEY, EACH),), defaults)
-
-
-def _find_team_of_keys(policies: Policies, user: str) -> str:
-    return next((key.team for key in policies.keys if key.user == user), "")
 
 
 def _inherit(
@@ -312,16 +314,6 @@ def _list_one(policies: Policies, found: FoundLimit, level: Level | None, now_s:
         resets_at=None if end_ms is None else end_ms // 1000,
         origin=found.origin,
         set_for=found.set_for,
-    )
-
-
-def _describe(policies: Policies, target: LimitTarget, row: LimitRow) -> StoredLimits:
-    return StoredLimits(
-        scope=target.scope,
-        name=target.name,
-        limits=to_values(row.limits),
-        in_file=to_values(policies.find_in_file(target.scope, target.id)),
-        version=row.version,
     )
 
 

@@ -27,15 +27,12 @@ class LearnedRule(Struct, frozen=True):
 
 async def list_learned(config: Config) -> list[LearnedRule]:
     """Return the rules that hold now, the oldest first. Raises StoreError."""
-    store = await open_store(config.store.url)
-    try:
+    async with await open_store(config.store.url) as store:
         rows = await store.list_rules(int(time.time()))
         learned = [
             Learned(row.tenant, row.provider, row.rule, row.path, row.model, float(row.learnt_at)) for row in rows
         ]
         return await describe_rules(learned, store)
-    finally:
-        await store.close()
 
 
 async def describe_rules(rules: Iterable[Learned], store: Store) -> list[LearnedRule]:
@@ -46,11 +43,8 @@ async def describe_rules(rules: Iterable[Learned], store: Store) -> list[Learned
 
 async def forget_learned(config: Config, provider: str | None) -> int:
     """Forget the rules of a provider, or all, and return how many there were; a running gateway follows."""
-    store = await open_store(config.store.url)
-    try:
+    async with await open_store(config.store.url) as store:
         return await store.forget_rules(provider)
-    finally:
-        await store.close()
 
 
 def _describe(rule: Learned, names: dict[str, str]) -> LearnedRule:

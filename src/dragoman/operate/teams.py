@@ -52,97 +52,120 @@ class TeamDescription(Struct, frozen=True, kw_only=True):
     version: int
 
 
-def list_teams(policies: Policies) -> list[TeamDescription]:
-    return [describe_team(policies, team) for team in policies.teams.values()]
+class TeamList(Struct, frozen=True):
+    teams: list[TeamDescription]
 
 
-def find_team(policies: Policies, name: str) -> Team:
-    """Return the team of this name; raises NotFound."""
-    team = policies.teams.get(name)
-    if team is None:
-        advice = suggest(name, list(policies.teams)) or "; `dragoman teams list` shows all"
-        raise NotFound(f'There is no team "{name}"{advice}.')
-    return team
+class Teams(Struct, frozen=True):
+    """The teams of the store, which can be changed, and those of the file."""
 
+    store: Store
+    policies: Policies
 
-def describe_team(policies: Policies, team: Team) -> TeamDescription:
-    row, is_stored = team.row, team.origin == "store"
-    return TeamDescription(
-        name=row.name,
-        members=row.members,
-        keys=sum(policies.find_team(key) == row.name for key in policies.keys),
-        limits=to_values(policies.find_limits(TEAM, row.name)),
-        each_user=to_values(policies.find_limits(EACH_USER, row.name)),
-        models=row.models,
-        providers=row.providers,
-        origin=team.origin,
-        created_at=row.created_at if is_stored else None,
-        version=row.version,
-    )
+    def list(self) -> list[TeamDescription]:
+        return [self.describe(team) for team in self.policies.teams.values()]
 
+    def find(self, name: str) -> Team:
+        """Return the team of this name; raises NotFound."""
+        team = self.policies.teams.get(name)
+        if team is None:
+            advice = suggest(name, list(self.policies.teams)) or "; `dragoman teams list` shows all"
+            raise NotFound(f'There is no team "{name}"{advice}.')
+        return team
 
-async def create_team(store: Store, policies: Policies, new: NewTeam, audit: AuditRow | None = None) -> None:
-    """Create a team; raises Conflict if its name or a member of it is taken."""
-    problem = find_name_problem(new.name)
-    if problem is not None:
-        raise InvalidArgument(f"name: {problem}", "name")
-    if new.name in policies.teams:
-        raise Conflict(f'There is a team "{new.name}" already. Choose another name, or change that team.')
-    team = _change(TeamRow(new.name, created_at=int(time.time())), new)
-    _check_members(policies, team)
-    try:
-        await store.add_team(team, read_team_limits(policies, new.name, new), audit)
-    except TeamTaken as taken:
-        raise Conflict(str(taken)) from taken
+    def describe(self, team: Team) -> TeamDescription:
+        row, is_stored = team.row, team.origin == "store"
+        return TeamDescription(
+            name=row.name,
+            members=row.members,
+            keys=sum(self.policies.find_team(key) == row.name for key in self.policies.keys),
+            limits=to_values(self.policies.find_limits(TEAM, row.name)),
+            each_user=to_values(self.policies.find_limits(EACH_USER, row.name)),
+            models=row.models,
+            providers=row.providers,
+            origin=team.origin,
+            created_at=row.created_at if is_stored else None,
+            version=row.version,
+        )
 
+    async def create(self, new: NewTeam, audit: AuditRow | None = None) -> None:
+        """Create a team; raises Conflict if its name or a member of it is taken."""
+        problem = find_name_problem(new.name)
+        if problem is not None:
+            raise InvalidArgument(f"name: {problem}", "name")
+        if new.name in self.policies.teams:
+            raise Conflict(f'There is a team "{new.name}" already. Choose another name, or change that team.')
+        team = _change(TeamRow(new.name, created_at=int(time.time())), new)
+        self._check_members(team)
+        try:
+            await self.store.add_team(team, self._read_limits_of(new.name, new), audit)
+        except TeamTaken as taken:
+            raise Conflict(str(taken)) from taken
 
-async def change_team(
-    store: Store,
-    policies: Policies,
-    name: str,
-    fields: TeamFields,
-    version: int | None = None,
-    audit: AuditRow | None = None,
-) -> None:
-    """Change a team of the store; raises Conflict for one of the file."""
-    old = _find_stored(policies, name, version)
-    team = _change(old, fields)
-    _check_members(policies, team)
-    try:
-        if not await store.change_team(team, read_team_limits(policies, name, fields), audit):
+    async def change(
+        self,
+        name: str,
+        fields: TeamFields,
+        version: int | None = None,
+        audit: AuditRow | None = None,
+    ) -> None:
+        """Change a team of the store; raises Conflict for one of the file."""
+        old = self._find_stored(name, version)
+        team = _change(old, fields)
+        self._check_members(team)
+        try:
+            if not await self.store.change_team(team, self._read_limits_of(name, fields), audit):
+                raise _changed_meanwhile(name)
+        except TeamTaken as taken:
+            raise Conflict(str(taken)) from taken
+
+    async def remove(self, name: str, version: int | None = None, audit: AuditRow | None = None) -> None:
+        """Remove a team of the store; raises Conflict for one of the file, and for one that has keys."""
+        self._find_stored(name, version)
+        user_key = next(
+            (key for key in self.policies.keys if not key.team and self.policies.find_team(key) == name), None
+        )
+        try:
+            if user_key is not None:
+                raise TeamInUse(user_key.name)
+            if not await self.store.remove_team(name, version, audit):
+                raise _changed_meanwhile(name)
+        except TeamInUse as used:
+            advice = "move or revoke its keys first"
+            raise Conflict(f'The team "{name}" still has the key "{used}": {advice}.') from used
+
+    def _read_limits_of(self, name: str, fields: TeamFields) -> TeamLimits:
+        """Return the limits that are given; raises InvalidArgument, and Conflict for one that the file sets."""
+        return TeamLimits(
+            _read_limits(self.policies.find_in_file(TEAM, name), fields.limits, "limits"),
+            _read_limits(self.policies.find_in_file(EACH_USER, name), fields.each_user, "each_user"),
+        )
+
+    def _find_stored(self, name: str, version: int | None) -> TeamRow:
+        team = self.find(name)
+        if team.origin == "file":
+            raise Conflict(f'The team "{name}" is set in dragoman.toml: change it there.')
+        if version not in (None, team.row.version):
             raise _changed_meanwhile(name)
-    except TeamTaken as taken:
-        raise Conflict(str(taken)) from taken
+        return team.row
 
-
-async def remove_team(
-    store: Store, policies: Policies, name: str, version: int | None = None, audit: AuditRow | None = None
-) -> None:
-    """Remove a team of the store; raises Conflict for one of the file, and for one that has keys."""
-    _find_stored(policies, name, version)
-    user_key = next((key for key in policies.keys if not key.team and policies.find_team(key) == name), None)
-    try:
-        if user_key is not None:
-            raise TeamInUse(user_key.name)
-        if not await store.remove_team(name, version, audit):
-            raise _changed_meanwhile(name)
-    except TeamInUse as used:
-        advice = "move or revoke its keys first"
-        raise Conflict(f'The team "{name}" still has the key "{used}": {advice}.') from used
+    def _check_members(self, team: TeamRow) -> None:
+        """Raise if a member has no proper name, is named twice or is in another team."""
+        for member in team.members:
+            problem = find_name_problem(member)
+            if problem is not None:
+                raise InvalidArgument(f"members: {problem}", "members")
+            other = self.policies.find_team_of_user(member)
+            if other not in ("", team.name):
+                raise Conflict(f'"{member}" is in the team "{other}" already; a user belongs to one team.')
+        if len(set(team.members)) < len(team.members):
+            raise InvalidArgument("members: a user is named twice.", "members")
 
 
 def describe_changes(fields: TeamFields) -> dict[str, object]:
     """Return the fields that are given."""
     given: dict[str, object] = to_builtins(fields)
     return given
-
-
-def read_team_limits(policies: Policies, name: str, fields: TeamFields) -> TeamLimits:
-    """Return the limits that are given; raises InvalidArgument, and Conflict for one that the file sets."""
-    return TeamLimits(
-        _read_limits(policies.find_in_file(TEAM, name), fields.limits, "limits"),
-        _read_limits(policies.find_in_file(EACH_USER, name), fields.each_user, "each_user"),
-    )
 
 
 def _read_limits(in_file: Limits, given: LimitValues | UnsetType | None, field: str) -> Limits | None:
@@ -153,15 +176,6 @@ def _read_limits(in_file: Limits, given: LimitValues | UnsetType | None, field: 
     if taken:
         raise Conflict(f"{field}.{taken[0]} is set in dragoman.toml: change it there.")
     return limits
-
-
-def _find_stored(policies: Policies, name: str, version: int | None) -> TeamRow:
-    team = find_team(policies, name)
-    if team.origin == "file":
-        raise Conflict(f'The team "{name}" is set in dragoman.toml: change it there.')
-    if version not in (None, team.row.version):
-        raise _changed_meanwhile(name)
-    return team.row
 
 
 def _changed_meanwhile(name: str) -> VersionMismatch:
@@ -175,19 +189,6 @@ def _change(old: TeamRow, fields: TeamFields) -> TeamRow:
         models=_pick(fields.models, old.models) or (),
         providers=_pick(fields.providers, old.providers) or (),
     )
-
-
-def _check_members(policies: Policies, team: TeamRow) -> None:
-    """Raise if a member has no proper name, is named twice or is in another team."""
-    for member in team.members:
-        problem = find_name_problem(member)
-        if problem is not None:
-            raise InvalidArgument(f"members: {problem}", "members")
-        other = policies.find_team_of_user(member)
-        if other not in ("", team.name):
-            raise Conflict(f'"{member}" is in the team "{other}" already; a user belongs to one team.')
-    if len(set(team.members)) < len(team.members):
-        raise InvalidArgument("members: a user is named twice.", "members")
 
 
 def _pick(given: T | UnsetType | None, old: T) -> T | None:

@@ -77,22 +77,14 @@ class ClientEncoding:
         return None if self._joint is None or not self._joint.can_be_continued else self._joint.text
 
     def begin_turn(
-        self,
-        ledger: Ledger,
-        continuation: Continuation | None,
-        watch: ReplyMonitor,
-        *,
-        has_rounds: bool = False,
-        is_next_round: bool = False,
+        self, ledger: Ledger, continuation: Continuation | None, watch: ReplyMonitor, *, has_rounds: bool = False
     ) -> None:
         """Prepare for the events of a turn; what one that failed before its first token has given is forgotten.
 
-        `has_rounds`: the same reply may go on in another turn, after tools have run; `is_next_round`: it does.
+        `has_rounds`: the same reply may go on in another turn, after tools have run.
         """
         self._watch.watch = watch
-        if is_next_round:
-            self.begin_round()
-        elif continuation is None:
+        if continuation is None:
             self._encoder = self._make_encoder(ledger)
             self.stages = self._make_round_stages() if has_rounds else self._make_stages()
         else:
@@ -134,8 +126,9 @@ class ClientEncoding:
         """Return the bytes of events that are the gateway's own."""
         return self._encode_events(events)
 
-    def begin_round(self) -> None:
-        """Expect another turn that continues the same reply, after tools have run."""
+    def begin_round(self, watch: ReplyMonitor) -> None:
+        """Prepare for another turn that continues the same reply, after tools have run."""
+        self._watch.watch = watch
         assert self._rounds is not None
         self._rounds.begin_round()
 

@@ -113,7 +113,15 @@ class Gateway:
         limits = RetryLimits(runtime.config.retry, call.continues, _jitter)
         chances = SecondChances(runtime.learned_quirks, call.tenant, not call.strict)
         policy = Policy(routes, runtime.providers, limits, chances, sessions)
-        writer, replies = self._open_writer(call, sink, on_guard_trip, make_watch, prompts)
+        writer: ResponseWriter
+        replies: Replies
+        if call.stream:
+            encoding = partial(self._make_encoding, call, on_guard_trip)
+            writer = stream = StreamWriter(sink, call, encoding, runtime.config.server.keep_alive_s)
+            replies = StreamReplies(call, stream, make_watch, prompts)
+        else:
+            writer = document = DocumentWriter(sink, call, on_guard_trip, partial(self._encode_whole, call))
+            replies = DocumentReplies(call, document, make_watch, prompts)
         left_out = CallReasoning(call, reasoning)
         await ActiveCall(call, memory, policy, writer, replies, self._clock, left_out, targets).run(
             sink, self._answering
@@ -149,22 +157,6 @@ class Gateway:
     def streams(self) -> int:
         """Return how many streamed replies are being written to their clients."""
         return sum(answering.is_streaming for answering in self._answering)
-
-    def _open_writer(
-        self,
-        call: Call,
-        sink: ReplySink,
-        on_guard_trip: Callable[[str], None],
-        make_watch: Callable[[], ReplyMonitor],
-        prompts: PromptMemory,
-    ) -> tuple[ResponseWriter, Replies]:
-        """Return what writes the client's reply, and what opens the replies of its turns, in the form requested."""
-        if call.stream:
-            keep_alive_s = call.runtime.config.server.keep_alive_s
-            stream = StreamWriter(sink, call, partial(self._make_encoding, call, on_guard_trip), keep_alive_s)
-            return stream, StreamReplies(call, stream, make_watch, prompts)
-        document = DocumentWriter(sink, call, on_guard_trip, partial(self._encode_whole, call))
-        return document, DocumentReplies(call, document, make_watch, prompts)
 
     def _make_encoding(self, call: Call, on_guard_trip: Callable[[str], None]) -> ClientEncoding:
         client = call.client

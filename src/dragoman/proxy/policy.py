@@ -31,7 +31,7 @@ from dragoman.proxy.step import (
     Wait,
 )
 from dragoman.translate.hub.failure import Failure, Kind
-from dragoman.upstreams.learned_quirks import QuirkMemory
+from dragoman.upstreams.learned_quirks import LearnedQuirks
 from dragoman.upstreams.provider import Adjustment, Provider
 from dragoman.upstreams.rejections.rules import Found
 from dragoman.upstreams.routing import Route
@@ -296,7 +296,7 @@ def choose_failure(failed: Sequence[NoReply]) -> NoReply:
     all the same, without advice against a retry.
     """
     last = failed[-1]
-    passing = [end for end in failed if _is_passing(end.failure)]
+    passing = [end for end in failed if end.failure.kind in PASSING and end.failure.should_retry is not False]
     is_passing = last in passing
     if not passing or (is_passing and last.failure.retry_after is None):
         return last
@@ -306,10 +306,6 @@ def choose_failure(failed: Sequence[NoReply]) -> NoReply:
     if own is not None:
         own = ErrorReply(own.status, Headers([field for field in own.headers if field[0] != ADVICE]), own.body)
     return NoReply(replace(last.failure, should_retry=None), own)
-
-
-def _is_passing(failure: Failure) -> bool:
-    return failure.kind in PASSING and failure.should_retry is not False
 
 
 def _known_wait_s(end: NoReply) -> float:
@@ -331,7 +327,7 @@ class SecondChances(Struct, eq=False):
     What was rejected is learnt once the request without it has been answered; if it is not, `first` is the failure.
     """
 
-    _learnt: QuirkMemory
+    _learnt: LearnedQuirks
     _tenant: str
     _adjusts: bool = True  # the request can be built anew, and its client allows it
     _taken: frozenset[tuple[str, int, str]] = frozenset()

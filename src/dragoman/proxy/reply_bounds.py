@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from dragoman.config.settings import ServerSettings
-from dragoman.net.bodies import BudgetShare, read_chunks
+from dragoman.net.bodies import BodyBounds, BudgetShare, read_chunks
 from dragoman.net.client import IncomingResponse
 from dragoman.net.errors import BufferBudgetExceeded
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
@@ -101,11 +101,12 @@ def read_reply(
 
     Raises UpstreamTimeout, SizeLimitExceeded, ConnectionLost or RequestError.
     """
-    return read_chunks(answer, MAX_REPLY_BYTES, silence_s, where, total_s, partial(charge_bytes, call.buffered))
+    bounds = BodyBounds(MAX_REPLY_BYTES, silence_s, total_s)
+    return read_chunks(answer, bounds, where, partial(charge_bytes, call.buffered))
 
 
 def read_error(answer: IncomingResponse, silence_s: float) -> Coroutine[object, object, bytes]:
-    return read_chunks(answer, MAX_ERROR_BYTES, silence_s, "the upstream", ERROR_BODY_S)
+    return read_chunks(answer, BodyBounds(MAX_ERROR_BYTES, silence_s, ERROR_BODY_S), "the upstream")
 
 
 def charge_bytes(charge: BudgetShare, size: int) -> None:

@@ -14,7 +14,7 @@ from dragoman.translate.hub.failure import UNKNOWN_MODEL, Failure, Kind, Request
 from dragoman.translate.hub.ports import Protocol
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.profiles.model_table import find_profile
-from dragoman.upstreams.learned_quirks import QuirkMemory
+from dragoman.upstreams.learned_quirks import LearnedQuirks
 from dragoman.upstreams.provider import Provider
 from dragoman.upstreams.rejections.repairs import adapt_profile
 from dragoman.upstreams.rejections.rules import Found, list_free, list_quirks
@@ -53,7 +53,7 @@ class Runtime(Struct, frozen=True):
     protocols: dict[str, Protocol]
     fetcher: MediaFetcher | None
     budgets: dict[str, int]  # effort -> thinking budget
-    learned_quirks: QuirkMemory  # what upstreams have rejected
+    learned_quirks: LearnedQuirks  # what upstreams have rejected
     tool_plans: Mapping[str, ToolPlan] = {}  # by provider: the tools that the gateway runs for it
     policies: Policies | None = None  # None: nothing is set for any key
     prices: PriceList | None = None  # None: nothing has a price

@@ -15,7 +15,7 @@ from dragoman.proxy.request_record import find_client_request_id
 from dragoman.proxy.response_headers import request_id_headers
 from dragoman.proxy.run_headers import PARK
 from dragoman.proxy.serve import Services, run_in_background
-from dragoman.proxy.steps.accept_background import send_stored_events
+from dragoman.proxy.steps.accept_background import StoredEventStream
 from dragoman.server.routes import RoutedRequest, make_call
 from dragoman.server.unknown_models import HoldBack
 from dragoman.state.background import ActiveRun, BackgroundRuns
@@ -56,7 +56,7 @@ class BackgroundApi:
             message = f"Response can no longer be streamed: its events are kept for {EVENTS_KEPT}, if they are not too "
             raise BadRequest("/stream", f"{message}many. Retrieve it without stream=true.")
         headers, server = request_id_headers(request.request_id), self._gateway.runtime.config.server
-        await send_stored_events(self.runs, row, after, request.sink, headers, server)
+        await StoredEventStream(request.sink, headers, server).send(self.runs, row, after)
 
     async def cancel(self, row: ResponseRow) -> bytes:
         """Cancel a response and return it; raises RequestError if it has ended otherwise."""

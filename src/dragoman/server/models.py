@@ -171,13 +171,4 @@ def _describe(name: str, info: ModelInfo | None, limits: ModelInfo | None) -> Li
         return ListedModel(name)
     if info is None:
         info = ModelInfo(name)
-    return ListedModel(
-        name,
-        info.name,
-        info.created,
-        info.owned_by,
-        limits.max_input,
-        limits.max_output,
-        limits.credit_rate,
-        limits.capabilities,
-    )
+    return replace(limits, id=name, name=info.name, created=info.created, owned_by=info.owned_by)

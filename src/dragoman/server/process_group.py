@@ -18,11 +18,7 @@ def name_process(member: GroupMember | None) -> str:
     """Return a name for this process, which begins like those of the other workers of its gateway."""
     if member is None:
         return f"{secrets.token_hex(8)}-0"
-    return f"{_name_replica(member)}-{member.number}"
-
-
-def _name_replica(member: GroupMember) -> str:
-    return blake2b(member.secret, digest_size=8).hexdigest()
+    return f"{blake2b(member.secret, digest_size=8).hexdigest()}-{member.number}"
 
 
 class ProcessGroup:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.net.bodies import ByteBudget, read_and_close, read_chunks
+from dragoman.net.bodies import BodyBounds, ByteBudget, read_and_close, read_chunks
 from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, HttpResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.headers import Header, Headers, names_in_connection
 from dragoman.net.http_request import HttpRequest
@@ -235,7 +235,7 @@ async def _relay(response: HttpResponse, request: HttpRequest, sink: ReplySink) 
     headers: Sequence[Header] = list(response.headers)
     if b"content-length" in response.headers:
         hold = partial(charge_bytes, request.buffered)
-        body = await read_chunks(response, sys.maxsize, NO_LIMIT_S, "the other worker", hold=hold)
+        body = await read_chunks(response, BodyBounds(sys.maxsize, NO_LIMIT_S), "the other worker", hold)
         sink.respond(response.status, headers, body)
         return
 

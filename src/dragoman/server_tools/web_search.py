@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -115,6 +115,9 @@ class Listed(Struct, frozen=True):
     published: str | None = None
 
 
+R = TypeVar("R", bound=Listed)
+
+
 class RestSearch:
     """A search backend that calls one of these APIs."""
 
@@ -162,18 +165,20 @@ def _with_sites(query: SearchQuery) -> str:
     return " ".join(part for part in (query.text, allowed, blocked) if part)
 
 
+class _Page(Struct, Generic[R]):
+    results: list[R] = []
+
+
+def _read_results(page: type[_Page[R]]) -> Callable[[bytes], Sequence[Listed]]:
+    return lambda body: msgspec.json.decode(body, type=page).results
+
+
 # SearXNG
 
 
-class _SearxngResult(Struct):
-    url: str | None = None
-    title: str | None = None
-    content: str | None = None
+class _SearxngResult(Listed, frozen=True):
+    text: str | None = msgspec.field(default=None, name="content")
     published: str | None = msgspec.field(default=None, name="publishedDate")
-
-
-class _SearxngPage(Struct):
-    results: list[_SearxngResult] = []
 
 
 def _build_searxng(account: ServiceAccount, query: SearchQuery) -> OutgoingRequest:
@@ -182,11 +187,6 @@ def _build_searxng(account: ServiceAccount, query: SearchQuery) -> OutgoingReque
         headers = (*headers, (b"authorization", b"Bearer " + account.api_key.encode()))
     fields = urlencode({"q": _with_sites(query), "format": "json"})
     return OutgoingRequest("GET", f"{join_path(account.endpoint, '/search')}?{fields}", headers)
-
-
-def _read_searxng(body: bytes) -> Sequence[Listed]:
-    page = msgspec.json.decode(body, type=_SearxngPage)
-    return [Listed(item.url, item.title, item.content, item.published) for item in page.results]
 
 
 # Brave
@@ -229,15 +229,9 @@ def _read_brave(body: bytes) -> Sequence[Listed]:
 # Tavily
 
 
-class _TavilyResult(Struct):
-    url: str | None = None
-    title: str | None = None
-    content: str | None = None
-    published_date: str | None = None
-
-
-class _TavilyPage(Struct):
-    results: list[_TavilyResult] = []
+class _TavilyResult(Listed, frozen=True):
+    text: str | None = msgspec.field(default=None, name="content")
+    published: str | None = msgspec.field(default=None, name="published_date")
 
 
 def _build_tavily(account: ServiceAccount, query: SearchQuery) -> OutgoingRequest:
@@ -251,23 +245,11 @@ def _build_tavily(account: ServiceAccount, query: SearchQuery) -> OutgoingReques
     return OutgoingRequest("POST", join_path(account.endpoint, "/search"), headers, msgspec.json.encode(body))
 
 
-def _read_tavily(body: bytes) -> Sequence[Listed]:
-    page = msgspec.json.decode(body, type=_TavilyPage)
-    return [Listed(item.url, item.title, item.content, item.published_date) for item in page.results]
-
-
 # Exa
 
 
-class _ExaResult(Struct):
-    url: str | None = None
-    title: str | None = None
-    text: str | None = None
+class _ExaResult(Listed, frozen=True):
     published: str | None = msgspec.field(default=None, name="publishedDate")
-
-
-class _ExaPage(Struct):
-    results: list[_ExaResult] = []
 
 
 def _build_exa(account: ServiceAccount, query: SearchQuery) -> OutgoingRequest:
@@ -284,11 +266,6 @@ def _build_exa(account: ServiceAccount, query: SearchQuery) -> OutgoingRequest:
     return OutgoingRequest("POST", join_path(account.endpoint, "/search"), headers, msgspec.json.encode(body))
 
 
-def _read_exa(body: bytes) -> Sequence[Listed]:
-    page = msgspec.json.decode(body, type=_ExaPage)
-    return [Listed(item.url, item.title, item.text, item.published) for item in page.results]
-
-
 _CHECK_KEY = "Check tools.web_search.api_key"
 _KEY_HINTS = {401: _CHECK_KEY, 403: _CHECK_KEY}
 _SEARXNG_HINTS = {403: 'SearXNG answers in JSON only if its settings.yml lists "json" in search.formats'}
@@ -296,9 +273,11 @@ _SEARXNG_HINTS = {403: 'SearXNG answers in JSON only if its settings.yml lists "
 SEARCH_APIS: dict[str, SearchApi] = {
     api.name: api
     for api in (
-        SearchApi("searxng", None, False, _build_searxng, _read_searxng, _SEARXNG_HINTS),
+        SearchApi("searxng", None, False, _build_searxng, _read_results(_Page[_SearxngResult]), _SEARXNG_HINTS),
         SearchApi("brave", "https://api.search.brave.com", True, _build_brave, _read_brave, _KEY_HINTS),
-        SearchApi("tavily", "https://api.tavily.com", True, _build_tavily, _read_tavily, _KEY_HINTS),
-        SearchApi("exa", "https://api.exa.ai", True, _build_exa, _read_exa, _KEY_HINTS),
+        SearchApi(
+            "tavily", "https://api.tavily.com", True, _build_tavily, _read_results(_Page[_TavilyResult]), _KEY_HINTS
+        ),
+        SearchApi("exa", "https://api.exa.ai", True, _build_exa, _read_results(_Page[_ExaResult]), _KEY_HINTS),
     )
 }

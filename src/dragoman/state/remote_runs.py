@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dragoman.net.tasks import spawn
 from dragoman.state.parked_run import ParkedRun, RunOrigin
-from dragoman.state.run_index import RunMemory
+from dragoman.state.run_index import RunIndex
 from dragoman.store.shared_runs import Absence, SharedRun, SharedRuns
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 
@@ -76,7 +76,7 @@ class _Reading(Struct, eq=False):
 class RemoteRuns:
     """The runs of other replicas that clients get here. Each is read once, and as long as it has clients."""
 
-    def __init__(self, shared: SharedRuns, index: RunMemory) -> None:
+    def __init__(self, shared: SharedRuns, index: RunIndex) -> None:
         self._shared = shared
         self._index = index
         self._readings: dict[str, _Reading] = {}

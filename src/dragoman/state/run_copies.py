@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dragoman.net.tasks import spawn
 from dragoman.state.parked_run import ParkedRun
-from dragoman.state.run_index import RunMemory
+from dragoman.state.run_index import RunIndex
 from dragoman.store.shared_runs import Absence, JoinedId, Opening, RunCard, RunEnd, RunHead, RunPart, SharedRuns
 
 RENEW_S = 3.0  # how often the shared state hears that this process lives
@@ -63,7 +63,7 @@ class _Copy(Struct, eq=False):
 class RunCopies:
     """The runs of this process that are copied. They are kept here as long as in the index."""
 
-    def __init__(self, shared: SharedRuns, index: RunMemory) -> None:
+    def __init__(self, shared: SharedRuns, index: RunIndex) -> None:
         self._shared = shared
         self._index = index
         self._copies: dict[str, _Copy] = {}

@@ -1,7 +1,5 @@
 """The parked runs of a process, found by id, by idempotency key and by request, and bounded in memory."""
 
-from typing import Protocol
-
 from dragoman.state.parked_run import ParkedRun
 
 MAX_RUN_BYTES = 32 * 1024 * 1024
@@ -10,42 +8,11 @@ MAX_BYTES = 256 * 1024 * 1024  # of all runs
 EMPTY_RUN_BYTES = 2048  # what a run costs before its first event
 
 
-class RunMemory(Protocol):
-    """The runs that clients may come back to. It is searched in many requests: nothing here waits."""
-
-    @property
-    def size(self) -> int:
-        """The bytes that all runs occupy."""
-
-    def __len__(self) -> int: ...
-
-    def find(self, id: str) -> ParkedRun | None:
-        """Return the run with this id."""
-
-    def find_keyed(self, owner: str, path: str, key: bytes) -> ParkedRun | None:
-        """Return the run of an owner that has this idempotency key."""
-
-    def find_lost(self, owner: str, digest: bytes) -> ParkedRun | None:
-        """Return the oldest run of the same request whose client left before the end."""
-
-    def add(self, run: ParkedRun) -> None:
-        """Let requests find a run from now on."""
-
-    def record_growth(self, run: ParkedRun, size: int) -> None:
-        """Count what was added to a run; forget it if there is no room."""
-
-    def record_end(self, run: ParkedRun) -> None:
-        """Let a run that has ended make room for others."""
-
-    def record_left(self, run: ParkedRun) -> None:
-        """Stop counting a run that was removed, once no client gets it any more."""
-
-    def remove(self, run: ParkedRun) -> None:
-        """Remove a run; whoever gets it now gets the rest, and it counts until then."""
-
-
 class RunIndex:
-    """A RunMemory in this process. If runs need too much memory, the oldest that have ended are removed first."""
+    """The runs that clients may come back to. It is searched in many requests: nothing here waits.
+
+    If runs need too much memory, the oldest that have ended are removed first.
+    """
 
     def __init__(self, max_owner_bytes: int = MAX_OWNER_BYTES, max_bytes: int = MAX_BYTES) -> None:
         self._max_owner_bytes = max_owner_bytes
@@ -63,18 +30,23 @@ class RunIndex:
 
     @property
     def size(self) -> int:
+        """The bytes that all runs occupy."""
         return self._bytes
 
     def find(self, id: str) -> ParkedRun | None:
+        """Return the run with this id."""
         return self._runs.get(id)
 
     def find_keyed(self, owner: str, path: str, key: bytes) -> ParkedRun | None:
+        """Return the run of an owner that has this idempotency key."""
         return self._by_key.get((owner, path, key))
 
     def find_lost(self, owner: str, digest: bytes) -> ParkedRun | None:
+        """Return the oldest run of the same request whose client left before the end."""
         return next((run for run in self._by_request.get((owner, digest), ()) if run.is_lost), None)
 
     def add(self, run: ParkedRun) -> None:
+        """Let requests find a run from now on."""
         origin = run.origin
         self._runs[run.id] = run
         if origin.key is not None:
@@ -85,10 +57,12 @@ class RunIndex:
         self.record_growth(run, EMPTY_RUN_BYTES)
 
     def record_end(self, run: ParkedRun) -> None:
+        """Let a run that has ended make room for others."""
         if run.id in self._runs:
             self._ended[run.id] = run
 
     def record_growth(self, run: ParkedRun, size: int) -> None:
+        """Count what was added to a run; forget it if there is no room."""
         if not size or (run.id not in self._runs and run.id not in self._removed):
             return
         self._count(run.origin.owner, size)
@@ -98,6 +72,7 @@ class RunIndex:
             self.record_left(run)
 
     def remove(self, run: ParkedRun) -> None:
+        """Remove a run; whoever gets it now gets the rest, and it counts until then."""
         if self._runs.pop(run.id, None) is None:
             return
         self._ended.pop(run.id, None)
@@ -114,6 +89,7 @@ class RunIndex:
             del self._by_request[origin.owner, origin.digest]
 
     def record_left(self, run: ParkedRun) -> None:
+        """Stop counting a run that was removed, once no client gets it any more."""
         if (not run.clients or not run.is_resumable) and self._removed.pop(run.id, None) is not None:
             self._count(run.origin.owner, -run.size)
 

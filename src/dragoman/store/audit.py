@@ -41,12 +41,22 @@ class AuditRow(Struct, frozen=True):
     previous: bytes = b""
 
 
+class Actor(Struct, frozen=True):
+    """Who does something: the id of a key and the address of its peer, or a command on the store itself."""
+
+    id: str
+    address: str
+
+
+COMMAND = Actor(LOCAL, "")
+
+
 def make_audit_row(
-    action: str, subject: str, detail: Mapping[str, object] | None = None, *, actor: str = LOCAL, address: str = ""
+    action: str, subject: str, detail: Mapping[str, object] | None = None, actor: Actor = COMMAND
 ) -> AuditRow:
     """Return a row about what is being done now."""
     text = "" if detail is None else msgspec.json.encode(detail).decode()
-    return AuditRow(time.time_ns() // 1_000_000, actor, action, subject[:MAX_SUBJECT], address, text)
+    return AuditRow(time.time_ns() // 1_000_000, actor.id, action, subject[:MAX_SUBJECT], actor.address, text)
 
 
 class AuditFilter(Struct, frozen=True):

@@ -10,20 +10,20 @@ from dragoman.net.headers import Header
 from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.ports import Stage
 from dragoman.translate.hub.request import Request
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.provider import (
     Auth,
     Provider,
     ReplyRules,
     RequestRules,
-    SendRequest,
     UnsignedRequest,
 )
 from dragoman.upstreams.rejections.reasoning import adjust_reasoning
 from dragoman.upstreams.section import api_key_reader, read_catalogue, read_endpoint, read_secrets
 
 
-def make_openai(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
-    read_key = api_key_reader(config, environ)
+def make_openai(config: ProviderConfig, around: Surroundings) -> Provider:
+    read_key = api_key_reader(config, around.environ)
 
     async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         key = read_key()
@@ -34,12 +34,12 @@ def make_openai(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
         kind=config.kind,
         issuer="openai",
         endpoint=replace(
-            read_endpoint(config, send, environ),
+            read_endpoint(config, around.send, around.environ),
             relays=frozenset(config.paths),
             counts_tokens=True,
             stores_replies=config.keeps_responses is not False,
         ),
-        auth=Auth(authorize, secrets=read_secrets(config, environ)),
+        auth=Auth(authorize, secrets=read_secrets(config, around.environ)),
         catalogue=read_catalogue(config),
         requests=RequestRules(
             adjust=adjust_reasoning, hosted_tools=frozenset(("web_search",)) if config.hosted_tools else frozenset()
@@ -50,8 +50,8 @@ def make_openai(config: ProviderConfig, send: SendRequest, environ: Mapping[str,
 HOSTED_TOOLS = frozenset(("web_search", "web_fetch"))
 
 
-def make_anthropic(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
-    read_key = api_key_reader(config, environ)
+def make_anthropic(config: ProviderConfig, around: Surroundings) -> Provider:
+    read_key = api_key_reader(config, around.environ)
 
     async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         key = read_key()
@@ -61,8 +61,8 @@ def make_anthropic(config: ProviderConfig, send: SendRequest, environ: Mapping[s
         name=config.name,
         kind=config.kind,
         issuer="anthropic",
-        endpoint=replace(read_endpoint(config, send, environ), counts_tokens=True),
-        auth=Auth(authorize, secrets=read_secrets(config, environ)),
+        endpoint=replace(read_endpoint(config, around.send, around.environ), counts_tokens=True),
+        auth=Auth(authorize, secrets=read_secrets(config, around.environ)),
         catalogue=read_catalogue(config),
         requests=RequestRules(
             adjust=adjust_reasoning, hosted_tools=HOSTED_TOOLS if config.hosted_tools else frozenset()
@@ -96,8 +96,8 @@ SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
 )
 
 
-def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
-    read_key = api_key_reader(config, environ)
+def make_compatible(config: ProviderConfig, around: Surroundings) -> Provider:
+    read_key = api_key_reader(config, around.environ)
     key_header = None if config.key_header is None else config.key_header.lower().encode()
 
     async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
@@ -118,13 +118,13 @@ def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[
         kind=config.kind,
         issuer=config.name,
         endpoint=replace(
-            read_endpoint(config, send, environ),
+            read_endpoint(config, around.send, around.environ),
             urls={str(protocol): url for protocol, url in config.endpoints.items()},
             relays=frozenset(config.paths),
             counts_tokens="messages" in config.protocols,
             stores_replies=config.keeps_responses is not False,
         ),
-        auth=Auth(authorize, secrets=read_secrets(config, environ)),
+        auth=Auth(authorize, secrets=read_secrets(config, around.environ)),
         catalogue=replace(read_catalogue(config), servers=frozenset(config.quirks) & frozenset(SERVERS)),
         requests=RequestRules(quirks=quirks, adjust=adjust_reasoning),
         replies=ReplyRules(stages=no_stages if "cut_then_done" in quirks else None),

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class KeptRules(LearnedQuirks):
-    """A QuirkMemory that follows the store; without one, or while it fails, it knows what this process has learnt."""
+    """Rules that follow the store; without one, or while it fails, it knows what this process has learnt."""
 
     def __init__(self, store: Store | None, clock: Callable[[], float] = time.time) -> None:
         super().__init__(clock=clock)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -31,36 +30,16 @@ class Learned(Struct, frozen=True):
         return Found(self.rule, self.path)
 
 
-class QuirkMemory(Protocol):
-    """What upstreams have rejected, by tenant and provider, kept from request to request.
-
-    A rule is learnt from an upstream's refusal, and a refusal may repeat what the client wrote: one client key must
-    not be able to change how another key's requests are made. Called in every request: nothing here waits.
-    """
-
-    def find(self, tenant: str, provider: str, model: str) -> tuple[Found, ...]:
-        """Return the rules that hold for this tenant's requests to the provider's model, in the order of learning."""
-
-    counts: dict[str, int]  # by rule: how many were learnt in this process
-
-    def add(self, tenant: str, provider: str, model: str, found: Found) -> None:
-        """Keep a rule with which the provider has answered this tenant's request."""
-
-    def forget(self, provider: str | None = None) -> None:
-        """Forget what was learnt of a provider, or of all."""
-
-    def list_all(self) -> list[Learned]:
-        """Return what is known now, the oldest first."""
-
-    def list_known_to(self, tenant: str) -> dict[str, tuple[str, ...]]:
-        """Return everything that this tenant has learnt, by provider, as text; for captures."""
-
-
 _Key = tuple[str, str, str, str, str]  # tenant, provider, rule, path, model
 
 
 class LearnedQuirks:
-    """A QuirkMemory in this process. `everywhere` holds, by provider, what is known for every tenant, as text."""
+    """What upstreams have rejected, by tenant and provider, kept from request to request in this process.
+
+    A rule is learnt from an upstream's refusal, and a refusal may repeat what the client wrote: one client key must
+    not be able to change how another key's requests are made. Called in every request: nothing here waits.
+    `everywhere` holds, by provider, what is known for every tenant, as text.
+    """
 
     def __init__(
         self, everywhere: Mapping[str, Iterable[str]] | None = None, clock: Callable[[], float] = time.time
@@ -72,6 +51,7 @@ class LearnedQuirks:
         self._by_owner: dict[tuple[str, str], dict[_Key, Learned]] = {}
 
     def find(self, tenant: str, provider: str, model: str) -> tuple[Found, ...]:
+        """Return the rules that hold for this tenant's requests to the provider's model, in the order of learning."""
         own = self._by_owner.get((tenant, provider))
         known = self._everywhere.get(provider)
         if own is None and known is None:  # nearly always
@@ -85,6 +65,7 @@ class LearnedQuirks:
         return tuple(found)
 
     def add(self, tenant: str, provider: str, model: str, found: Found) -> None:
+        """Keep a rule with which the provider has answered this tenant's request."""
         scope = BY_ID[found.rule].scope
         if scope is not RuleScope.REQUEST:
             of_model = model if scope is RuleScope.MODEL else ""
@@ -115,6 +96,7 @@ class LearnedQuirks:
         return [learned for learned in self._all.values() if learned.until > now]
 
     def list_known_to(self, tenant: str) -> dict[str, tuple[str, ...]]:
+        """Return everything that this tenant has learnt, by provider, as text; for captures."""
         known: dict[str, list[str]] = {}
         for provider, rules in self._everywhere.items():
             known[provider] = [format_rule(found, model) for found, model in rules]

@@ -212,7 +212,7 @@ def _describe(id: str, model: _Listed) -> ModelInfo:
         model.owned_by or "",
         next((window for window in windows if window is not None), None),
         model.max_tokens,
-        read_count(meta.get("n_ctx_train")),
+        trained_window=read_count(meta.get("n_ctx_train")),
         capabilities=model.capabilities if isinstance(model.capabilities, dict) else None,
     )
 

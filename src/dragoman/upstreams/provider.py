@@ -25,7 +25,7 @@ from dragoman.translate.hub.caching import CacheMode
 from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.ports import Stage
+from dragoman.translate.hub.ports import ListedModel, Stage
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import Request
 from dragoman.upstreams.account_state import AccountLimits, Finding, Quota, read_exhausted_until
@@ -68,16 +68,10 @@ class UnsignedRequest(Struct, frozen=True):
 Authorize = Callable[[UnsignedRequest], Awaitable[tuple[Header, ...]]]  # returns headers with the credential
 
 
-class ModelInfo(Struct, frozen=True):
-    id: str
-    name: str = ""
-    created: int = 0
-    owned_by: str = ""
-    max_input: int | None = None
-    max_output: int | None = None
+class ModelInfo(ListedModel, frozen=True):
+    """What an upstream's list says of a model."""
+
     trained_window: int | None = None  # the most that the model can have; its server may run it with less
-    credit_rate: float | None = None  # by which the plan's credits are multiplied for this model
-    capabilities: dict[str, object] | None = None  # as Anthropic's list describes them
 
 
 class Adjustment(Struct, frozen=True):

@@ -19,11 +19,11 @@ from dragoman.config.settings import ProviderConfig
 from dragoman.net.client import DialOptions
 from dragoman.net.headers import Header
 from dragoman.translate.hub.caching import CacheMode
-from dragoman.upstreams import KINDS
+from dragoman.upstreams import KINDS, Surroundings
 from dragoman.upstreams.credentials.credential import PATH_ENDS, find_named_file
 from dragoman.upstreams.credentials.pool import Member, Pool
-from dragoman.upstreams.credentials.shared_cooldowns import CooldownBoard, SharedCooldowns
-from dragoman.upstreams.credentials.stored import StoredCredentials, push_command
+from dragoman.upstreams.credentials.shared_cooldowns import SharedCooldowns
+from dragoman.upstreams.credentials.stored import push_command
 from dragoman.upstreams.models import fetch_models
 from dragoman.upstreams.provider import Catalogue, Endpoint, FirstTokenWait, ModelInfo, Provider, SendRequest
 
@@ -34,19 +34,10 @@ BREAKPOINT_VENDORS = frozenset(("openai", "azure-openai"))
 USER_AGENT = f"dragoman/{__version__}"
 
 
-def make_provider(
-    config: ProviderConfig,
-    send: SendRequest,
-    environ: Mapping[str, str],
-    old: Provider | None = None,
-    stored: StoredCredentials | None = None,
-    board: CooldownBoard | None = None,
-) -> Provider:
-    """Make a provider; take over the state of credentials that stay from `old`, which it replaces.
-
-    `board`: the cooldowns that it shares with other gateways; None: those of this process.
-    """
-    members = tuple(make_member(section, send, environ, stored) for section in split_by_credential(config))
+def make_provider(config: ProviderConfig, around: Surroundings, old: Provider | None = None) -> Provider:
+    """Make a provider; take over the state of credentials that stay from `old`, which it replaces."""
+    sections, board = split_by_credential(config), around.board
+    members = tuple(make_member(section, around) for section in sections)
     labels = credential_labels(config)
     ids = [_id(credential) for credential in list_credentials(config)] or [""]
     shared = None if board is None else SharedCooldowns(board, config.name)
@@ -64,14 +55,9 @@ def make_provider(
     return replace(pooled[0], catalogue=catalogue, members=pooled)
 
 
-def make_member(
-    config: ProviderConfig,
-    send: SendRequest,
-    environ: Mapping[str, str],
-    stored: StoredCredentials | None = None,
-) -> Provider:
+def make_member(config: ProviderConfig, around: Surroundings) -> Provider:
     """Make the provider of a section with one credential, with the settings that all kinds have."""
-    provider, vendor = KINDS[config.kind](config, send, environ, stored), config.preset or config.kind
+    provider, vendor = KINDS[config.kind](config, around), config.preset or config.kind
     name = find_stored_name(next(iter(list_credentials(config)), None))
     return replace(
         provider,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,13 @@ import pytest
 from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config, ProviderConfig
 from dragoman.net.client import HttpClient
-from dragoman.operate.diagnosis.checks import check_account_search, check_provider, check_tools, find_readable_secrets
+from dragoman.operate.diagnosis.checks import (
+    check_account_search,
+    check_provider,
+    check_tools,
+    find_readable_secrets,
+)
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.account_state import BROKEN, OK, WARNING, Finding, State
 from fakes.raw import RawServer, Request
 from fakes.upstream import Answer, FakeUpstream
@@ -33,7 +40,7 @@ def compatible(directory: Path, port: int) -> ProviderConfig:
 async def check_one(provider: ProviderConfig, dates: list[bytes | None], label: str = "") -> list[Finding]:
     http = HttpClient()
     try:
-        return await check_provider(provider, label, http, dates.append)
+        return await check_provider(provider, label, Surroundings(http.send, os.environ), dates.append)
     finally:
         await http.close()
 
@@ -96,7 +103,9 @@ def check_services(config: Config, **environ: str) -> list[Finding]:
     async def run() -> list[Finding]:
         http = HttpClient()
         try:
-            own = await check_account_search(config.providers["echo"], config.tools.web_search, environ, http)
+            own = await check_account_search(
+                config.providers["echo"], config.tools.web_search, Surroundings(http.send, environ)
+            )
             return [*await check_tools(config, environ, http), *own]
         finally:
             await http.close()

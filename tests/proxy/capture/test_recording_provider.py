@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from dragoman.net.bodies import BodySink, read_chunks
+from dragoman.net.bodies import BodyBounds, BodySink, read_chunks
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
@@ -51,7 +51,7 @@ class Pieces:
         return True
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
-        return await read_chunks(self, limit, timeout_s, "up")
+        return await read_chunks(self, BodyBounds(limit, timeout_s), "up")
 
     def close(self) -> None:
         self.closed = True

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import CopilotProviderConfig
 from dragoman.translate.hub.failure import Kind, RequestError
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.copilot.credential import Session, TokenExchange, find_addresses, find_source, is_trusted
 from dragoman.upstreams.copilot.provider import make_copilot
 from dragoman.upstreams.credentials.credential import CredentialError, format_timestamp
@@ -213,7 +214,7 @@ async def test_requests_go_to_the_accounts_own_host_unless_another_is_configured
 ) -> None:
     config = section(EDITOR_TOKEN, endpoint=endpoint, control_endpoint=copilot.root, auth_endpoint=copilot.root)
     async with open_http() as http:
-        provider = make_copilot(config, http.send, {})
+        provider = make_copilot(config, Surroundings(http.send, {}))
         found = await present(provider.endpoint.find_address)("/responses")
     assert found.url == f"{endpoint or 'https://api.individual.githubcopilot.com'}/responses"
 

@@ -45,6 +45,7 @@ from dragoman.translate.hub.request import (
 )
 from dragoman.translate.hub.usage import Usage, UsageSource
 from dragoman.translate.protocols.echo import PROTOCOL
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.echo.provider import MODELS, Echo, make_echo, split_words, write_reply
 from dragoman.upstreams.echo.request import make_example
 from echoing import calls_of, make_counter, make_request, read_echo, send_request, text_of
@@ -247,7 +248,7 @@ def test_a_call_truncated_by_max_tokens_stays_truncated() -> None:
 
 
 def test_every_listed_model_replies() -> None:
-    provider = make_echo(ProviderConfig(name="echo", kind="echo"), HttpClient().send, {})
+    provider = make_echo(ProviderConfig(name="echo", kind="echo"), Surroundings(HttpClient().send, {}))
     assert provider.endpoint.protocols == ("echo",)
     assert [model.id for model in provider.catalogue.models] == [name for name, _ in MODELS]
     for name, _ in MODELS:

@@ -13,6 +13,7 @@ from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, Outgoin
 from dragoman.net.headers import JSON
 from dragoman.translate.hub.failure import Kind, RequestError
 from dragoman.translate.protocols.kiro.wire import KiroOptions
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.account_state import Finding
 from dragoman.upstreams.kiro.credential import Credential, Method
 from dragoman.upstreams.kiro.provider import fingerprint, make_kiro, user_agent
@@ -87,7 +88,7 @@ def test_the_user_agent_names_us_and_a_stable_machine() -> None:
 @asynccontextmanager
 async def open_provider(config: KiroProviderConfig) -> AsyncIterator[Provider]:
     async with open_http() as http:
-        yield make_kiro(config, http.send, {})
+        yield make_kiro(config, Surroundings(http.send, {}))
 
 
 async def inspect(config: KiroProviderConfig) -> list[Finding]:
@@ -223,7 +224,7 @@ async def test_a_truncated_refresh_token_is_reported_before_it_is_needed(
 
 
 def test_a_token_that_is_never_renewed_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
-    make_kiro(section("env:KIRO_API_KEY"), HttpClient().send, {"KIRO_API_KEY": "ksk_fake-key"})
+    make_kiro(section("env:KIRO_API_KEY"), Surroundings(HttpClient().send, {"KIRO_API_KEY": "ksk_fake-key"}))
     assert not caplog.text
 
 
@@ -251,7 +252,7 @@ async def test_another_account_that_signs_in_uses_its_own_hosts(tmp_path: Path) 
     async def send(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
         raise ConnectionLost("connection refused", sent=False, received=False)
 
-    provider = make_kiro(section(None), send, {"HOME": str(tmp_path)})
+    provider = make_kiro(section(None), Surroundings(send, {"HOME": str(tmp_path)}))
     assert provider.endpoint.url == RUNTIME
     cache = tmp_path / ".aws" / "sso" / "cache"
     cache.mkdir(parents=True)
@@ -261,7 +262,7 @@ async def test_another_account_that_signs_in_uses_its_own_hosts(tmp_path: Path) 
     assert expect(KiroOptions, options).profile_arn is None
     found = await present(provider.endpoint.find_address)("/generateAssistantResponse")
     assert found == Address("https://q.us-east-1.amazonaws.com/generateAssistantResponse", (JSON,))
-    by_name = make_kiro(section(None, operations_by="target"), send, {"HOME": str(tmp_path)})
+    by_name = make_kiro(section(None, operations_by="target"), Surroundings(send, {"HOME": str(tmp_path)}))
     assert await present(by_name.endpoint.find_address)("/generateAssistantResponse") == Address(
         "https://q.us-east-1.amazonaws.com/",
         (

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from dragoman.config.settings import ProviderConfig
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.api_key import make_compatible
 from dragoman.upstreams.probing.probe import ProbeResult, probe
 from dragoman.upstreams.probing.probe_client import ProbeClient
@@ -22,7 +23,7 @@ def run_probe(choose: Callable[[ReceivedRequest], Answer]) -> ProbeResult:
     async def run(url: str) -> ProbeResult:
         async with open_http() as http:
             config = ProviderConfig(name="p", kind="openai-compatible", endpoint=url, protocols=("chat",))
-            return await probe(ProbeClient(make_compatible(config, http.send, {}), "m"), "m")
+            return await probe(ProbeClient(make_compatible(config, Surroundings(http.send, {})), "m"), "m")
 
     with FakeUpstream(choose=choose) as fake:
         profile = asyncio.run(run(fake.url))

@@ -16,7 +16,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.app import App, AppSettings, Listening, run
+from dragoman.app import App, AppSettings, Listening, ProcessParts, run
 from dragoman.cli.errors import explain_error
 from dragoman.cli.logs import BatchingHandler, JsonFormatter, TextFormatter, log_to_stderr
 from dragoman.cli.serving.listener import Bound, Offer, bind, port_of
@@ -263,15 +263,13 @@ async def _run(options: ServeOptions, settings: AppSettings, listening: Listenin
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
         gc.enable()
-        app = App(
-            options.config,
-            keyring,
+        process = ProcessParts(
             os.environ,
-            store,
             request_log=request_log,
             shared_counters=options.shared_counters,
             member=options.member,
         )
+        app = App(options.config, keyring, process, store)
         ends_with_terminal = options.ends_with_terminal and options.member is None  # workers do as their parent says
         await run(app, settings, listening, ends_with_terminal=ends_with_terminal)
     finally:

@@ -53,7 +53,6 @@ class TextChange(Struct, frozen=True):
 
     old: Values
     new: Values
-    old_tree: Mapping[str, object]
     new_tree: Mapping[str, object]
 
 
@@ -86,7 +85,7 @@ def _compare(shown: ShownFile, text: str, new_text: str, read: Callable[[str], C
     if not is_same:
         message = f"A secret cannot be put back into this text. Edit {shown.path} on the gateway's machine."
         raise ConfigError([Problem(str(shown.path), None, "", message)])
-    return TextChange(dict(_flatten(old_tree)), dict(_flatten(new_tree)), old_tree, new_tree)
+    return TextChange(dict(_flatten(old_tree)), dict(_flatten(new_tree)), new_tree)
 
 
 def _restore(value: object, hidden: tuple[str, ...]) -> object:

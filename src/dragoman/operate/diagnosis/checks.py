@@ -21,11 +21,10 @@ from dragoman.translate.framing.known_secrets import list_secrets, redact_known
 from dragoman.translate.framing.redaction import redact
 from dragoman.translate.hub.server_tools import FETCH, SEARCH, ToolFailure
 from dragoman.translate.protocols import PROTOCOLS
-from dragoman.upstreams import KINDS
+from dragoman.upstreams import KINDS, Surroundings
 from dragoman.upstreams.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.upstreams.credentials.credential import PATH_ENDS, find_named_file
-from dragoman.upstreams.credentials.stored import StoredCredentials
-from dragoman.upstreams.provider import Provider, UnsignedRequest
+from dragoman.upstreams.provider import Provider, SendRequest, UnsignedRequest
 from dragoman.upstreams.section import USER_AGENT
 
 MODELS_TIMEOUT_S = 10.0
@@ -35,14 +34,12 @@ SeeDate = Callable[[bytes | None], None]  # called with the Date header of a res
 QUERY = "weather"
 
 
-async def check_provider(
-    config: ProviderConfig, label: str, http: HttpClient, see_date: SeeDate, stored: StoredCredentials | None = None
-) -> list[Finding]:
+async def check_provider(config: ProviderConfig, label: str, around: Surroundings, see_date: SeeDate) -> list[Finding]:
     """Check one provider with one credential; `label` names the credential where there are several."""
     name = f"provider {config.name}"
     what = f"{name}, credential {label}" if label else name
     try:
-        provider = KINDS[config.kind](config, http.send, os.environ, stored)
+        provider = KINDS[config.kind](config, around)
         if provider.account.inspect is not None:
             findings = [_redact_finding(finding, provider) for finding in await provider.account.inspect()]
             return [replace(finding, what=finding.what.replace(name, what, 1)) for finding in findings]
@@ -60,7 +57,7 @@ async def check_provider(
             return [Finding(what, OK, "has a credential; without a model list, nothing else can be checked for free")]
     except ConfigError as error:
         return [Finding(what, BROKEN, str(error), "set it, or remove the provider")]
-    status = await _ask_status(provider, request.add_credentials(credentials), http, see_date)
+    status = await _ask_status(provider, request.add_credentials(credentials), around.send, see_date)
     return [_judge_status(what, provider.endpoint.url, status)]
 
 
@@ -79,10 +76,10 @@ def _redact_finding(finding: Finding, provider: Provider) -> Finding:
     return replace(finding, found=redact(found))
 
 
-async def _ask_status(provider: Provider, out: OutgoingRequest, http: HttpClient, see_date: SeeDate) -> int | str:
+async def _ask_status(provider: Provider, out: OutgoingRequest, send: SendRequest, see_date: SeeDate) -> int | str:
     """Return the status of the response, or why there is none."""
     try:
-        response = await http.send(out, provider.endpoint.dial, head_timeout_s=MODELS_TIMEOUT_S)
+        response = await send(out, provider.endpoint.dial, head_timeout_s=MODELS_TIMEOUT_S)
     except (ConnectionLost, UpstreamTimeout, ValueError) as fault:
         return redact(str(fault))
     see_date(response.headers.get(b"date"))
@@ -180,19 +177,13 @@ async def _check_backends(
         yield await _check_mcp(section, fetch)
 
 
-async def check_account_search(
-    config: ProviderConfig,
-    settings: WebSearch,
-    environ: Mapping[str, str],
-    http: HttpClient,
-    stored: StoredCredentials | None = None,
-) -> list[Finding]:
+async def check_account_search(config: ProviderConfig, settings: WebSearch, around: Surroundings) -> list[Finding]:
     """Search once with a provider's own search, if it has one and is configured to be used."""
     if ACCOUNT_BACKEND not in settings.backend:
         return []
-    first = split_by_credential(config)[0]
     try:
-        provider = KINDS[first.kind](first, http.send, environ, stored)
+        first = split_by_credential(config)[0]
+        provider = KINDS[first.kind](first, around)
     except ConfigError:
         return []  # which the check of the provider reports
     if provider.account.search is None:
@@ -209,7 +200,7 @@ async def _try_search(section: _Section, backend: SearchBackend) -> Finding:
     outcome = await search(backend, SearchQuery(QUERY, 1), section.timeout_s)
     what = section.name(backend.name)
     if isinstance(outcome, ToolFailure):
-        keys = "endpoint" if not _needs_key(backend.name) else "api_key"
+        keys = "endpoint" if not (backend.name in SEARCH_APIS and SEARCH_APIS[backend.name].needs_key) else "api_key"
         return Finding(what, BROKEN, outcome.message, f"check {section.key}.{keys}, and that the service is up")
     if not outcome.results:
         return Finding(what, WARNING, f"responds, but found nothing for {QUERY!r}", "check its engines and its index")
@@ -226,10 +217,6 @@ async def _check_mcp(section: _Section, backend: McpSearch | McpFetch) -> Findin
         return Finding(what, OK, f"responds, and has the tool {backend.tool!r}")
     found = f"has no tool {backend.tool!r}, but {', '.join(map(repr, names)) or 'none'}"
     return Finding(what, BROKEN, found, f"set {section.key}.tool")
-
-
-def _needs_key(name: str) -> bool:
-    return name in SEARCH_APIS and SEARCH_APIS[name].needs_key
 
 
 def _redact_text(text: str, secrets: tuple[bytes, ...]) -> str:

@@ -25,7 +25,12 @@ from dragoman.operate.clients.settings_file import FileEdit, plan_edit
 from dragoman.operate.clients.settings_format import CannotMerge, merge_toml
 from dragoman.operate.configuration.config_file import config_path
 from dragoman.operate.configuration.effective import describe_source, find_short_key
-from dragoman.operate.diagnosis.checks import check_account_search, check_provider, check_tools, find_readable_secrets
+from dragoman.operate.diagnosis.checks import (
+    check_account_search,
+    check_provider,
+    check_tools,
+    find_readable_secrets,
+)
 from dragoman.operate.gateway.running_gateway import find_gateway, read_version
 from dragoman.operate.metrics.catalogue import COOLING_DOWN, FALLBACKS, POOL_CREDENTIALS
 from dragoman.store import StoreError, make_store, open_store
@@ -33,6 +38,7 @@ from dragoman.store.store import SQLITE
 from dragoman.tenancy.keys import Keyring, KeyRow
 from dragoman.translate.framing.known_secrets import Secrets, redact_known
 from dragoman.translate.framing.redaction import redact
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.upstreams.api_key import expand_quirks, make_compatible
 from dragoman.upstreams.credentials.stored import StoredCredentials, open_stored_credentials
@@ -76,18 +82,15 @@ async def _examine(
     config: Config, environ: Mapping[str, str], url: str | None, stored: StoredCredentials | None
 ) -> AsyncGenerator[Finding]:
     http = HttpClient()
-    clock = ClockCheck()
+    clock, around = ClockCheck(), Surroundings(http.send, environ, stored)
     checks = [
-        spawn(check_provider(single, label, http, clock.compare, stored), name=f"check of {single.name}")
+        spawn(check_provider(single, label, around, clock.compare), name=f"check of {single.name}")
         for provider in config.providers.values()
         for single, label in zip(split_by_credential(provider), credential_labels(provider), strict=True)
     ]
     checks.append(spawn(check_tools(config, environ, http), name="check of tools"))
     checks += [
-        spawn(
-            check_account_search(provider, config.tools.web_search, environ, http, stored),
-            name="check of an account's search",
-        )
+        spawn(check_account_search(provider, config.tools.web_search, around), name="check of an account's search")
         for provider in config.providers.values()
     ]
     try:
@@ -282,7 +285,7 @@ async def probe_provider(
 ) -> ProbeReport:
     """Send small requests to a provider's server and report what it supports."""
     async with HttpClient() as http:
-        provider = make_compatible(config, http.send, os.environ)
+        provider = make_compatible(config, Surroundings(http.send, os.environ))
         model = model or next((info.id for info in await _list_models(provider)), None)
         if model is None:
             raise AdminError(f"{config.name} lists no models. Is its server up? `--model M` names a model.")

@@ -1,6 +1,9 @@
 """Find a gateway that runs on this machine, and call it."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from types import MappingProxyType
+from typing import Protocol, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +28,17 @@ from dragoman.upstreams.section import USER_AGENT
 PROBE_TIMEOUT_S = 3.0  # a port on which nothing listens is refused at once
 RESPONSE_TIMEOUT_S = 60.0
 MAX_BODY_BYTES = 16 * 1024 * 1024
+
+
+NO_QUERY: Mapping[str, str] = MappingProxyType({})
+
+
+class Page(Protocol):
+    @property
+    def next(self) -> str | None: ...
+
+
+P = TypeVar("P", bound=Page)
 
 
 class _Root(Struct):
@@ -60,29 +74,39 @@ class GatewayClient(Struct, frozen=True):
         _, body = await self.get_with_headers(path)
         return body
 
+    async def read_pages(self, path: str, kind: type[P], query: Mapping[str, str] = NO_QUERY) -> AsyncGenerator[P]:
+        """Yield the pages of a list, each in a request of its own."""
+        cursor: str | None = ""
+        while cursor is not None:
+            parameters = {**query, "cursor": cursor} if cursor else query
+            page = msgspec.json.decode(
+                await self.get(f"{path}?{urlencode(parameters)}" if parameters else path), type=kind
+            )
+            yield page
+            cursor = page.next
+
     async def get_with_headers(self, path: str) -> tuple[Headers, bytes]:
-        response = await self.send("GET", path, b"", RESPONSE_TIMEOUT_S)
+        response = await self.send(self.make_request("GET", path), RESPONSE_TIMEOUT_S)
         return response.headers, await read_and_close(response, MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
 
     async def write(self, method: str, path: str, body: object = None, version: int | None = None) -> bytes:
         """Send a value as JSON and return the body of the response; what is changed must have this version."""
         content = b"" if body is None else msgspec.json.encode(body)
-        response = await self.send(method, path, content, RESPONSE_TIMEOUT_S, version)
+        response = await self.send(self.make_request(method, path, content, version), RESPONSE_TIMEOUT_S)
         return await read_and_close(response, MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
 
-    async def send(
-        self, method: str, path: str, body: bytes, timeout_s: float, version: int | None = None
-    ) -> HttpResponse:
-        """Return the response once its head has arrived; raise GatewayRefused where the status is not 200 or 201."""
+    def make_request(self, method: str, path: str, body: bytes = b"", version: int | None = None) -> OutgoingRequest:
         agent = (b"user-agent", USER_AGENT.encode())
         headers: tuple[Header, ...] = ((b"authorization", b"Bearer " + self.key.encode()), agent)
         if body:
             headers = (*headers, JSON)
         if version is not None:
             headers = (*headers, (b"if-match", f'"{version}"'.encode()))
-        response = await self.http.send(
-            OutgoingRequest(method, self.root + path, headers, body), head_timeout_s=timeout_s
-        )
+        return OutgoingRequest(method, self.root + path, headers, body)
+
+    async def send(self, request: OutgoingRequest, timeout_s: float) -> HttpResponse:
+        """Return the response once its head has arrived; raise GatewayRefused where the status is not 200 or 201."""
+        response = await self.http.send(request, head_timeout_s=timeout_s)
         if response.status in (200, 201):
             return response
         error_body = await read_and_close(response, MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)

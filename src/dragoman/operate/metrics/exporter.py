@@ -12,8 +12,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Iterator, Mapping
-from http.client import HTTPException, HTTPMessage
-from typing import IO
+from http.client import HTTPException
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
@@ -77,15 +76,15 @@ class Collector(Struct, frozen=True):
             raise ExportFailed(_describe(error), True) from None
 
     def _opener(self) -> urllib.request.OpenerDirector:
+        """Return what follows no redirect: the headers may contain a credential for this host."""
         context = ssl.create_default_context(cafile=self.certificate or None)
-        return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects())
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> None:
-        """Follow no redirect: the headers may contain a credential for this host."""
+        opener = urllib.request.OpenerDirector()
+        opener.add_handler(urllib.request.ProxyHandler())
+        opener.add_handler(urllib.request.HTTPHandler())
+        opener.add_handler(urllib.request.HTTPSHandler(context=context))
+        opener.add_handler(urllib.request.HTTPErrorProcessor())
+        opener.add_handler(urllib.request.HTTPDefaultErrorHandler())
+        return opener
 
 
 def find_collector(signal: str, environ: Mapping[str, str]) -> Collector | None:

@@ -28,7 +28,7 @@ from dragoman.tenancy.keys import Keyring
 from dragoman.translate.framing.jsonread import JSON_ERRORS
 from dragoman.translate.framing.redaction import redact
 from dragoman.translate.hub.failure import RequestError
-from dragoman.upstreams import KINDS
+from dragoman.upstreams import KINDS, Surroundings
 from dragoman.upstreams.account_state import Quota
 from dragoman.upstreams.credentials.stored import open_stored_credentials
 
@@ -167,11 +167,10 @@ async def read_quotas(config: Config) -> QuotaReport:
     """Ask every provider that has plans how much of them is used."""
     report = QuotaReport([], [])
     async with HttpClient() as http, open_stored_credentials(config, os.environ) as stored:
+        around = Surroundings(http.send, os.environ, stored)
         for section in (single for provider in config.providers.values() for single in split_by_credential(provider)):
             try:
-                provider = (
-                    KINDS[section.kind](section, http.send, os.environ, stored) if section.kind in KINDS else None
-                )
+                provider = KINDS[section.kind](section, around) if section.kind in KINDS else None
                 if provider is not None and provider.account.read_quotas is not None:
                     report.quotas.extend(await provider.account.read_quotas())
             except RequestError as refused:

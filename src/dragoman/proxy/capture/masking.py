@@ -16,7 +16,6 @@ from dragoman.proxy.capture.format import (
     Chunk,
     ClientRequest,
     ClientResponse,
-    Lookup,
     TimedEvent,
     UpstreamRequest,
     UpstreamResponse,
@@ -53,7 +52,7 @@ def mask_capture(capture: Capture, secrets: Iterable[bytes]) -> Capture:
         or _bodies(request, upstream_requests) != _bodies(capture.request, capture.upstream_requests),
         events=_mask_events(capture.events, known),
         response=None if capture.response is None else _mask_response(capture.response, known),
-        lookups=tuple(_mask_lookup(lookup, known) for lookup in capture.lookups),
+        lookups=tuple(replace(lookup, value=_mask_json(lookup.value, known)) for lookup in capture.lookups),
         settings=replace(
             capture.settings,
             providers={name: _mask_json(section, known) for name, section in capture.settings.providers.items()},
@@ -122,10 +121,6 @@ def _mask_events(events: tuple[TimedEvent, ...], secrets: Secrets) -> tuple[Time
     if hidden == texts:
         return events
     return tuple(TimedEvent(timed.at, timed.request, text) for timed, text in zip(events, hidden, strict=True))
-
-
-def _mask_lookup(lookup: Lookup, secrets: Secrets) -> Lookup:
-    return replace(lookup, value=_mask_json(lookup.value, secrets))
 
 
 def _mask_json(value: Json, secrets: Secrets) -> Json:

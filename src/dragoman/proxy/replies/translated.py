@@ -66,12 +66,12 @@ class TranslatedReply(Translation, ABC):
         self._source = make_source(prepared, self.ledger, begun) if body is None else None
         call, ask = origin.call, origin.ask
         has_rounds = request is not None and request.has_rounds
-        is_next_round = ask.rounds is not None
-        if has_rounds and not is_next_round:
-            encoding.sources = find_earlier_sources(call.request(), call.client.read_tool_uses)
-        encoding.begin_turn(
-            self.ledger, ask.continuation, origin.watch, has_rounds=has_rounds, is_next_round=is_next_round
-        )
+        if ask.rounds is not None:
+            encoding.begin_round(origin.watch)
+        else:
+            if has_rounds:
+                encoding.sources = find_earlier_sources(call.request(), call.client.read_tool_uses)
+            encoding.begin_turn(self.ledger, ask.continuation, origin.watch, has_rounds=has_rounds)
         super().__init__([] if request is None else make_stages(request), encoding, origin.watch, prepared.secrets)
         self._estimate = self.find_stage(EstimateUsage)
         self._used_before: Usage | None = None  # by earlier turns of the same reply, from its first token on

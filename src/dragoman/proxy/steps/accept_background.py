@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.config.settings import ServerSettings
 from dragoman.net.headers import JSON, Header
@@ -65,7 +66,7 @@ async def accept_background(runs: BackgroundRuns, call: Call, state: StoredCall,
     sink.allow_leaving()
     headers = id_headers(call.client, call.id, [])
     if call.stream:
-        await send_stored_events(runs, row, -1, sink, headers, call.runtime.config.server)
+        await StoredEventStream(sink, headers, call.runtime.config.server).send(runs, row, -1)
     else:
         sink.respond(200, [JSON, *headers], bytes(state.snapshot.response(ResponseProgress("queued"))))
 
@@ -102,27 +103,33 @@ def _describe(call: Call, state: StoredCall) -> RunRequest:
     )
 
 
-async def send_stored_events(
-    runs: BackgroundRuns, row: ResponseRow, after: int, sink: ReplySink, headers: list[Header], server: ServerSettings
-) -> None:
-    """Send events from the store, and those that are added to it, until the response has ended."""
-    sink.begin(200, [(b"content-type", EVENT_STREAM), *UNBUFFERED, *headers])
-    sent_at = time.monotonic()
-    while True:
-        changed = runs.change_of(row)
-        stored = await runs.load_events(row, after)
-        for chunk in stored.chunks:
-            skipped = max(0, after + 1 - chunk.first)
-            await sink.send(skip_events(chunk.body, skipped))
-            after, sent_at = chunk.last, time.monotonic()
-        if not stored.is_running and not stored.chunks:
-            break
-        if not stored.chunks:
-            await _wait(changed)
-            if time.monotonic() - sent_at > server.keep_alive_s:
-                await sink.send(KEEP_ALIVE)
-                sent_at = time.monotonic()
-    sink.end(DONE if server.responses_done else b"")
+class StoredEventStream(Struct, frozen=True):
+    """A client's stream of the events of a stored response."""
+
+    sink: ReplySink
+    headers: list[Header]
+    server: ServerSettings
+
+    async def send(self, runs: BackgroundRuns, row: ResponseRow, after: int) -> None:
+        """Send events from the store, and those that are added to it, until the response has ended."""
+        sink = self.sink
+        sink.begin(200, [(b"content-type", EVENT_STREAM), *UNBUFFERED, *self.headers])
+        sent_at = time.monotonic()
+        while True:
+            changed = runs.change_of(row)
+            stored = await runs.load_events(row, after)
+            for chunk in stored.chunks:
+                skipped = max(0, after + 1 - chunk.first)
+                await sink.send(skip_events(chunk.body, skipped))
+                after, sent_at = chunk.last, time.monotonic()
+            if not stored.is_running and not stored.chunks:
+                break
+            if not stored.chunks:
+                await _wait(changed)
+                if time.monotonic() - sent_at > self.server.keep_alive_s:
+                    await sink.send(KEEP_ALIVE)
+                    sent_at = time.monotonic()
+        sink.end(DONE if self.server.responses_done else b"")
 
 
 def skip_events(body: bytes, count: int) -> bytes:

@@ -8,7 +8,6 @@ from dragoman.proxy.accounts import charge_interrupted
 from dragoman.proxy.call import Call
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.ports import PricedTarget
-from dragoman.proxy.runtime import Runtime
 from dragoman.tenancy.limiter import AdmissionTarget, Demand, Lease, Limiter
 from dragoman.translate.framing.output_limits import find_output_limit
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
@@ -64,12 +63,11 @@ async def check_limits(gateway: Gateway, call: Call) -> None:
 
 
 async def _begin(limiter: Limiter, call: Call) -> Lease | None:
-    runtime, policy = call.runtime, call.policy
-    policies = limiter.policies
+    policy, policies = call.policy, limiter.policies
     if not policy.scopes and not any(policies.find_provider_scopes(route.provider) for route in call.routes):
         return None
     input_tokens, most = await run_off_loop(len(call.body), partial(_measure, call))
-    targets = tuple(_make_target(runtime, route, call, input_tokens, most) for route in call.routes)
+    targets = tuple(_make_target(call, route, input_tokens, most) for route in call.routes)
     demand = Demand(
         key=call.caller.key,
         policy=policy,
@@ -89,9 +87,8 @@ def _measure(call: Call) -> tuple[int, int | None]:
     return tokens, most
 
 
-def _make_target(
-    runtime: Runtime, route: Route, call: Call, input_tokens: int, max_tokens: int | None
-) -> AdmissionTarget:
+def _make_target(call: Call, route: Route, input_tokens: int, max_tokens: int | None) -> AdmissionTarget:
+    runtime = call.runtime
     if runtime.prices is None:
         return AdmissionTarget(route.provider, route.model, None)
     if max_tokens is None:

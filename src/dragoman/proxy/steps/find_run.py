@@ -16,7 +16,7 @@ from dragoman.proxy.run_headers import (
     make_unknown_run,
     read_cursor,
 )
-from dragoman.proxy.steps.parked_runs import BY_CURSOR, BY_KEY, BY_RETRY, HAS_LOST_RUN, ParkedRuns, Replicas
+from dragoman.proxy.steps.parked_runs import BY_CURSOR, BY_KEY, BY_RETRY, HAS_LOST_RUN, ParkedRuns
 from dragoman.state.parked_run import ParkedRun, RunOrigin
 from dragoman.store.shared_runs import JoinedId, Opening
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
@@ -62,8 +62,8 @@ async def find_same(parked: ParkedRuns, call: Call) -> JoinedRun | None:
     run.model, run.wants_array = call.model, call.stream and call.stream_type != EVENT_STREAM
     has_retried = origin.key is None and is_retry(headers, settings)
     earlier = await _take_lost(parked, origin) if has_retried else _find_keyed(parked, call, origin)
-    if earlier is None and parked.replicas is not None:
-        earlier = await _open_or_join(parked, parked.replicas, call, run, is_retry=has_retried)
+    if earlier is None:
+        earlier = await _open_or_join(parked, call, run, is_retry=has_retried)
     if earlier is None:
         call.parking = run
         return None
@@ -91,10 +91,11 @@ async def _take_lost(parked: ParkedRuns, origin: RunOrigin) -> ParkedRun | None:
     return None
 
 
-async def _open_or_join(
-    parked: ParkedRuns, replicas: Replicas, call: Call, run: ParkedRun, *, is_retry: bool
-) -> ParkedRun | None:
+async def _open_or_join(parked: ParkedRuns, call: Call, run: ParkedRun, *, is_retry: bool) -> ParkedRun | None:
     """Return the run of the same request of any replica; None if there is none, and others find `run` from now on."""
+    replicas = parked.replicas
+    if replicas is None:
+        return None
     opened = await replicas.copies.open(run, is_retry=is_retry)
     earlier = _find_keyed(parked, call, run.origin)
     if earlier is not None:  # opened here while the shared state did not answer

@@ -21,7 +21,7 @@ from dragoman.state.parked_run import ParkedRun
 from dragoman.state.parked_sink import ParkedSink
 from dragoman.state.remote_runs import RemoteRuns
 from dragoman.state.run_copies import RunCopies
-from dragoman.state.run_index import RunIndex, RunMemory
+from dragoman.state.run_index import RunIndex
 from dragoman.store.shared_runs import SharedRuns
 from dragoman.translate.hub.failure import RequestError
 
@@ -41,12 +41,12 @@ class Replicas(Struct, frozen=True):
 class ParkedRuns:
     """The runs of this process that a client may come back to."""
 
-    def __init__(self, settings: Callable[[], ResponsesSettings], index: RunMemory | None = None) -> None:
+    def __init__(self, settings: Callable[[], ResponsesSettings], index: RunIndex | None = None) -> None:
         self.worker = 0  # the number of this process among the workers of the gateway
         self.replicas: Replicas | None = None  # None: runs are found by this gateway only
         self.has_unknown_replicas = False  # which may have a run, and are not asked: a database is all that they share
         self.settings = settings
-        self.index: RunMemory = index or RunIndex()
+        self.index = index or RunIndex()
         self.joined = Counter({BY_KEY: 0, BY_RETRY: 0, BY_CURSOR: 0})
 
     @property

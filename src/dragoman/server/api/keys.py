@@ -12,21 +12,17 @@ from dragoman.config.settings import DefaultThinking
 from dragoman.operate.key_fields import KeyFields, check_grant, describe_fields, describe_grant, make_change, make_grant
 from dragoman.operate.keys import (
     DEFAULT_GRACE_S,
-    change_key,
-    choose_name,
-    create_key,
+    KeyEditor,
     describe_revocation,
-    find_valid_key,
-    revoke_key,
-    rotate_key,
 )
-from dragoman.server.api.operations import AdminAudit, Answer, EveryWorker, RepeatableWrites
+from dragoman.server.api.operations import AdminAudit, Answer, EveryWorker, PolicyApi
 from dragoman.server.api.wire import (
     PAGE,
     Operation,
     QueryParameter,
     Write,
     convert_errors,
+    forbid_field,
     invalid_cursor,
     make_cursor,
     make_etag,
@@ -37,7 +33,6 @@ from dragoman.store.limit_tables import KEY, PolicyKey
 from dragoman.tenancy.keys import (
     CreatedKey,
     Grant,
-    Keyring,
     KeyRole,
     KeyRow,
     Scope,
@@ -129,15 +124,12 @@ REVOKE_KEY = Operation(
 )
 
 
-class KeysApi:
+class KeysApi(PolicyApi):
     """The keys of the store. A token cannot give or take over more than it has, or leave its team."""
 
-    def __init__(self, keyring: Keyring, workers: EveryWorker, audit: AdminAudit) -> None:
-        self._keyring = keyring
-        self._policies = keyring.policies
-        self._workers = workers
-        self._audit = audit
-        self._repeatable = RepeatableWrites(keyring.store)
+    def __init__(self, workers: EveryWorker, audit: AdminAudit) -> None:
+        super().__init__(workers, audit)
+        self._keys = KeyEditor(self._keyring)
 
     @LIST_KEYS.handled_by
     async def list_keys(self, request: RoutedRequest) -> None:
@@ -166,10 +158,10 @@ class KeysApi:
 
         async def create() -> Answer:
             with convert_errors("name"):
-                name = new.name if new.name is not None else await choose_name(self._keyring)
+                name = new.name if new.name is not None else await self._keys.choose_name()
             async with self._audit.changing(request, "keys.create", name, describe_grant(grant)) as row:
                 with convert_errors("name"):
-                    created = await create_key(self._keyring, name, grant, row)
+                    created = await self._keys.create(name, grant, row)
             await self._workers.refresh_keys()
             return self._answer(created)
 
@@ -181,14 +173,14 @@ class KeysApi:
         row = await self._find(request)
         self._check_rights(request, row)
         if row.id == request.key:
-            raise _forbid("A token cannot change itself.", "id")
+            raise forbid_field("A token cannot change itself.", "id")
         fields = await self._check_fields(request, fields)
         with convert_errors():
             change = make_change(self._policies, row, fields)
         detail = {"name": row.name} | describe_fields(fields)
         async with self._audit.changing(request, "keys.change", row.id, detail) as audit:
             with convert_errors("id"):
-                changed = await change_key(self._keyring, row, change, version, audit)
+                changed = await self._keys.change(row, change, version, audit)
         await self._workers.refresh_keys()
         CHANGE_KEY.respond(request, self._describe(changed), [make_etag(changed.version)])
 
@@ -202,7 +194,7 @@ class KeysApi:
             detail = {"name": row.name, "grace_s": rotation.grace_s}
             async with self._audit.changing(request, "keys.rotate", row.id, detail) as audit:
                 with convert_errors("grace_s"):
-                    created = await rotate_key(self._keyring, row.id, rotation.grace_s, version, audit)
+                    created = await self._keys.rotate(row.id, rotation.grace_s, version, audit)
             await self._workers.refresh_keys()
             return self._answer(created)
 
@@ -217,13 +209,13 @@ class KeysApi:
         detail = describe_revocation(row, ends_requests)
         async with self._audit.changing(request, "keys.revoke", row.id, detail) as audit:
             with convert_errors("id"):
-                revoked = await revoke_key(self._keyring, row.id, version, audit, ends_requests=ends_requests)
+                revoked = await self._keys.revoke(row.id, version, audit, ends_requests=ends_requests)
         await self._workers.refresh_keys()
         REVOKE_KEY.respond(request, self._describe(revoked), [make_etag(revoked.version)])
 
     async def _find(self, request: RoutedRequest) -> KeyRow:
         with convert_errors("id"):
-            row = await find_valid_key(self._keyring, request.rest)
+            row = await self._keys.find(request.rest)
         if not self._is_visible(request, row):
             message = f'There is no valid key "{request.rest}" in the team of this admin token.'
             raise RequestError(Failure(Kind.NOT_FOUND, message, at="/id"))
@@ -243,7 +235,7 @@ class KeysApi:
             raise BadRequest("/scopes", f"An admin token needs scopes, some of {', '.join(Scope)}.")
         missing = [scope for scope in new.scopes if not request.access.may(scope)]
         if missing:
-            raise _forbid(f"This admin token cannot grant what it does not have: {', '.join(missing)}.", "scopes")
+            raise forbid_field(f"This admin token cannot grant what it does not have: {', '.join(missing)}.", "scopes")
         if request.access.role is KeyRole.ADMIN:
             await self._check_expiry(request, new.expires_at or None)
         fields = await self._check_fields(request, new)
@@ -256,22 +248,22 @@ class KeysApi:
         """Return what is to be set, in the caller's team; raise RequestError if the caller may not set it."""
         access = request.access
         if fields.limits is not UNSET and not access.may(Scope.LIMITS_WRITE):
-            raise _forbid(f"This admin token does not have the scope {Scope.LIMITS_WRITE}.", "limits")
+            raise forbid_field(f"This admin token does not have the scope {Scope.LIMITS_WRITE}.", "limits")
         if access.role is KeyRole.ADMIN and not isinstance(fields.expires_at, UnsetType):
             await self._check_expiry(request, fields.expires_at)
         if not access.team:
             return fields
         if fields.team not in (UNSET, access.team):
-            raise _forbid(f'This admin token is limited to the team "{access.team}".', "team")
+            raise forbid_field(f'This admin token is limited to the team "{access.team}".', "team")
         return replace(fields, team=access.team)
 
     async def _check_expiry(self, request: RoutedRequest, expires_at: int | UnsetType | None) -> None:
         with convert_errors("id"):
-            own = await find_valid_key(self._keyring, request.key)
+            own = await self._keys.find(request.key)
         if own.expires_at is None or (isinstance(expires_at, int) and expires_at <= own.expires_at):
             return
         message = f"This admin token expires at {own.expires_at}, so the keys that it makes cannot expire later."
-        raise _forbid(message, "expires_at")
+        raise forbid_field(message, "expires_at")
 
     def _check_rights(self, request: RoutedRequest, row: KeyRow) -> None:
         """Raise RequestError if the key may do more than the caller, who would take it over."""
@@ -279,7 +271,7 @@ class KeysApi:
         if request.access.role is KeyRole.OWNER:
             return
         if access.role is KeyRole.OWNER or not access.scopes <= request.access.scopes:
-            raise _forbid(f'The key "{row.name}" may do more than this admin token, which cannot change it.', "id")
+            raise forbid_field(f'The key "{row.name}" may do more than this admin token, which cannot change it.', "id")
 
     def _describe(self, row: KeyRow) -> KeyDescription:
         return convert(self._list_fields(row), KeyDescription)
@@ -297,10 +289,6 @@ class KeysApi:
             | asdict(read_settings(row.settings))
             | {"team": self._find_team(row), "limits": to_values(self._policies.find_limits(KEY, row.id))}
         )
-
-
-def _forbid(message: str, field: str) -> RequestError:
-    return RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at=f"/{field}"))
 
 
 def _find_next(rows: Sequence[KeyRow], position: bytes) -> int:

@@ -1,7 +1,6 @@
 """Limits over HTTP: all that are set, with what is spent of them; those of the store can be replaced and removed."""
 
 import msgspec
-from msgspec import Struct
 
 from dragoman.config.limits import LimitValues, to_values
 from dragoman.operate.key_fields import check_values
@@ -9,18 +8,15 @@ from dragoman.operate.limits import (
     SCOPES,
     Forgiven,
     Forgiveness,
+    LimitPage,
     LimitTarget,
-    ListedLimit,
+    ScopedLimits,
     StoredLimits,
     find_target,
-    forgive,
     list_limits,
     read_levels,
-    read_limits,
-    remove_limits,
-    set_limits,
 )
-from dragoman.server.api.operations import AdminAudit, Answer, EveryWorker, RepeatableWrites
+from dragoman.server.api.operations import AdminAudit, Answer, EveryWorker, PolicyApi
 from dragoman.server.api.wire import (
     PAGE,
     Operation,
@@ -28,6 +24,7 @@ from dragoman.server.api.wire import (
     Write,
     choice_parameter,
     convert_errors,
+    forbid_field,
     invalid_cursor,
     make_cursor,
     make_etag,
@@ -36,15 +33,9 @@ from dragoman.server.api.wire import (
 )
 from dragoman.server.routes import RoutedRequest
 from dragoman.store.limit_tables import ALL, EACH, EACH_USER, KEY, TEAM, USER
-from dragoman.tenancy.keys import Keyring
-from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
+from dragoman.translate.hub.failure import BadRequest
 
 EFFECTIVE = "effective"
-
-
-class LimitPage(Struct, frozen=True):
-    limits: list[ListedLimit]
-    next: str | None
 
 
 LIST_LIMITS = Operation(
@@ -76,16 +67,12 @@ FORGIVE = Write(
 )
 
 
-class LimitsApi:
+class LimitsApi(PolicyApi):
     """The limits of the file and the store; a token of one team sees and changes those of that team only."""
 
-    def __init__(self, keyring: Keyring, workers: EveryWorker, audit: AdminAudit) -> None:
-        self._keyring = keyring
-        self._policies = keyring.policies
-        self._store = keyring.store
-        self._workers = workers
-        self._audit = audit
-        self._repeatable = RepeatableWrites(keyring.store)
+    def __init__(self, workers: EveryWorker, audit: AdminAudit) -> None:
+        super().__init__(workers, audit)
+        self._limits = ScopedLimits(self._keyring.store, self._policies)
 
     @LIST_LIMITS.handled_by
     async def list_limits(self, request: RoutedRequest) -> None:
@@ -114,7 +101,7 @@ class LimitsApi:
         READ_LIMITS.read_query(request)
         target = await self._find(request)
         with convert_errors():
-            found = await read_limits(self._store, self._policies, target)
+            found = await self._limits.read(target)
         READ_LIMITS.respond(request, found, [make_etag(found.version)])
 
     @SET_LIMITS.handled_by
@@ -126,7 +113,7 @@ class LimitsApi:
         detail = {"name": target.name, "limits": to_values(limits)}
         async with self._audit.changing(request, "limits.set", f"{target.scope}:{target.id}", detail) as audit:
             with convert_errors("limits"):
-                stored = await set_limits(self._store, self._policies, target, limits, version, audit)
+                stored = await self._limits.replace(target, limits, version, audit)
         await self._publish()
         SET_LIMITS.respond(request, stored, [make_etag(stored.version)])
 
@@ -138,7 +125,7 @@ class LimitsApi:
         detail = {"name": target.name}
         async with self._audit.changing(request, "limits.remove", f"{target.scope}:{target.id}", detail) as audit:
             with convert_errors("name"):
-                stored = await remove_limits(self._store, self._policies, target, version, audit)
+                stored = await self._limits.remove(target, version, audit)
         await self._publish()
         REMOVE_LIMITS.respond(request, stored, [make_etag(stored.version)])
 
@@ -152,7 +139,7 @@ class LimitsApi:
             subject = f"{target.scope}:{target.id}"
             async with self._audit.changing(request, "limits.forgive", subject, detail) as audit:
                 with convert_errors("usd"):
-                    forgiven = await forgive(self._store, self._policies, target, given, audit)
+                    forgiven = await self._limits.forgive(target, given, audit)
             body = msgspec.json.encode(forgiven)
             return Answer(body, body)
 
@@ -164,8 +151,7 @@ class LimitsApi:
         with convert_errors("name"):
             target = find_target(self._policies, self._workers.gateway.runtime.providers, scope or ALL, name)
         if not self._is_visible(request, target):
-            message = f'This admin token is limited to the team "{request.access.team}".'
-            raise RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at="/name"))
+            raise forbid_field(f'This admin token is limited to the team "{request.access.team}".', "name")
         return target
 
     def _is_visible(self, request: RoutedRequest, target: LimitTarget) -> bool:
@@ -181,14 +167,6 @@ class LimitsApi:
             case scope if scope == KEY:
                 return any(key.id == target.id and self._policies.find_team(key) == team for key in self._policies.keys)
         return False
-
-    async def _refresh(self) -> None:
-        with convert_errors():
-            await self._keyring.refresh()
-
-    async def _publish(self) -> None:
-        await self._refresh()
-        await self._workers.refresh_keys()
 
 
 def _parse_position(position: bytes | None) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.net.headers import Header
 from dragoman.net.tasks import spawn
@@ -30,8 +31,9 @@ from dragoman.server.api.wire import (
 )
 from dragoman.server.routes import RoutedRequest
 from dragoman.store import Store
-from dragoman.store.audit import AuditCheck, AuditFilter, AuditRow, make_audit_row
+from dragoman.store.audit import Actor, AuditCheck, AuditFilter, AuditRow, make_audit_row
 from dragoman.store.meter import Meter
+from dragoman.store.repeatable_requests import RepeatedAnswer
 from dragoman.tenancy.keys import Keyring
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.upstreams.models import CachedCatalogue
@@ -76,7 +78,7 @@ class AdminAudit:
         detail: Mapping[str, object] | None = None,
     ) -> None:
         """Add a row before the action is done, by the request's key; raises RequestError if it cannot be stored."""
-        row = make_audit_row(action, subject, detail, actor=request.key, address=request.http.address)
+        row = make_audit_row(action, subject, detail, Actor(request.key, request.http.address))
         with convert_errors():
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._writer.store.add_audit(row)
@@ -90,7 +92,7 @@ class AdminAudit:
         If the change raises RequestError, the row is `ACTION.failed` instead.
         """
         try:
-            yield make_audit_row(action, subject, detail, actor=request.key, address=request.http.address)
+            yield make_audit_row(action, subject, detail, Actor(request.key, request.http.address))
         except RequestError as refused:
             with suppress(RequestError):  # the caller gets the reason of the action
                 await self.record(request, f"{action}.failed", subject, {"error": refused.failure.message})
@@ -102,12 +104,8 @@ class AdminAudit:
     ) -> AsyncIterator[None]:
         """Add a row before an action, and a second one, `ACTION.failed`, if the action raises RequestError."""
         await self.record(request, action, subject, detail)
-        try:
+        async with self.changing(request, action, subject):
             yield
-        except RequestError as refused:
-            with suppress(RequestError):  # the caller gets the reason of the action
-                await self.record(request, f"{action}.failed", subject, {"error": refused.failure.message})
-            raise
 
     @LIST_AUDIT.handled_by
     async def list_audit(self, request: RoutedRequest) -> None:
@@ -161,13 +159,13 @@ class RepeatableWrites:
             respond_bytes(request, answer.body, answer.headers, status)
             return
         content = f"{request.http.method} {request.path} ".encode() + msgspec.json.encode(body)
-        digest, now = hashlib.sha256(content).digest(), int(time.time())
+        claim = RepeatedAnswer(hashlib.sha256(content).digest(), 0, "", b"", int(time.time()))
         with convert_errors():
-            earlier = await self._store.claim_request(request.key, key, digest, now)
+            earlier = await self._store.claim_request(request.key, key, claim)
         if earlier is None:
-            await self._handle_first(request, key, status, write)
+            await self._handle_first(request, key, replace(claim, status=status), write)
             return
-        if earlier.request != digest:
+        if earlier.request != claim.request:
             raise _refuse_repetition("idempotency_mismatch", "was sent with another request before: use a new one.")
         if not earlier.status:
             raise _refuse_repetition("idempotency_in_progress", "is of a request that has not ended yet.")
@@ -175,7 +173,7 @@ class RepeatableWrites:
         respond_bytes(request, repeated.body, repeated.headers, earlier.status)
 
     async def _handle_first(
-        self, request: RoutedRequest, key: str, status: int, write: Callable[[], Awaitable[Answer]]
+        self, request: RoutedRequest, key: str, claim: RepeatedAnswer, write: Callable[[], Awaitable[Answer]]
     ) -> None:
         try:
             answer = await write()
@@ -184,8 +182,8 @@ class RepeatableWrites:
                 await self._store.forget_request(request.key, key)
             raise
         with convert_errors():
-            await self._store.keep_answer(request.key, key, status, answer.etag, answer.kept)
-        respond_bytes(request, answer.body, answer.headers, status)
+            await self._store.keep_answer(request.key, key, replace(claim, etag=answer.etag, body=answer.kept))
+        respond_bytes(request, answer.body, answer.headers, claim.status)
 
 
 def _refuse_repetition(code: str, message: str) -> RequestError:
@@ -292,3 +290,22 @@ class EveryWorker:
         runtime = self.gateway.runtime
         problems = {name: catalogue.list_problem() for name, catalogue in runtime.catalogues.items()}
         return msgspec.json.encode(list_accounts(runtime.providers, problems, time.time()))
+
+
+class PolicyApi:
+    """What the parts for keys, teams and limits share: changes are audited, and every worker reads them."""
+
+    def __init__(self, workers: EveryWorker, audit: AdminAudit) -> None:
+        self._workers = workers
+        self._keyring = workers.keyring
+        self._policies = workers.keyring.policies
+        self._audit = audit
+        self._repeatable = RepeatableWrites(workers.keyring.store)
+
+    async def _refresh(self) -> None:
+        with convert_errors():
+            await self._keyring.refresh()
+
+    async def _publish(self) -> None:
+        await self._refresh()
+        await self._workers.refresh_keys()

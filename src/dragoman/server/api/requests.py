@@ -264,7 +264,7 @@ class RequestsApi:
         head = [(b"content-type", TYPES[form]), (b"content-disposition", attachment), *response_headers(request)]
         sink = request.sink
         sink.begin(200, head)
-        await sink.send(_format_start(form))
+        await sink.send(b"[" if form == "json" else format_csv_header(RECORD_NAMES).encode())
         await sink.send(_format_rows(form, first))
         is_first = not first
         async for records in pages:
@@ -316,10 +316,6 @@ def _parse_search(request: RoutedRequest, query: Parameters, names: Mapping[str,
 
 def _values(condition: Condition) -> tuple[object, ...]:
     return condition.value if isinstance(condition.value, tuple) else (condition.value,)
-
-
-def _format_start(form: str) -> bytes:
-    return b"[" if form == "json" else format_csv_header(RECORD_NAMES).encode()
 
 
 def _format_rows(form: str, records: list[dict[str, object]]) -> bytes:

@@ -82,7 +82,6 @@ class _StoredParts:
 
     def __init__(self, workers: EveryWorker, environ: Mapping[str, str], writer: UsageWriter) -> None:
         self._gateway = workers.gateway
-        self._keyring = workers.keyring
         self._environ = environ
         self._writer = writer
         self._workers = workers
@@ -149,19 +148,19 @@ class _StoredParts:
     def _keys(self) -> "KeysApi":
         from dragoman.server.api.keys import KeysApi
 
-        return KeysApi(self._keyring, self._workers, self._audit)
+        return KeysApi(self._workers, self._audit)
 
     @cached_property
     def _teams(self) -> "TeamsApi":
         from dragoman.server.api.teams import TeamsApi
 
-        return TeamsApi(self._keyring, self._workers, self._audit)
+        return TeamsApi(self._workers, self._audit)
 
     @cached_property
     def _limits(self) -> "LimitsApi":
         from dragoman.server.api.limits import LimitsApi
 
-        return LimitsApi(self._keyring, self._workers, self._audit)
+        return LimitsApi(self._workers, self._audit)
 
     @cached_property
     def _file(self) -> "ConfigFileApi":

@@ -1,31 +1,22 @@
 """Teams over HTTP. Those of the file can be read only."""
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
 from dragoman.operate.teams import (
     NewTeam,
     TeamDescription,
     TeamFields,
-    change_team,
-    create_team,
+    TeamList,
+    Teams,
     describe_changes,
-    describe_team,
-    find_team,
-    list_teams,
-    remove_team,
 )
-from dragoman.server.api.operations import AdminAudit, Answer, EveryWorker, RepeatableWrites
-from dragoman.server.api.wire import Operation, Write, convert_errors, make_etag, read_version
+from dragoman.server.api.operations import AdminAudit, Answer, EveryWorker, PolicyApi
+from dragoman.server.api.wire import Operation, Write, convert_errors, forbid_field, make_etag, read_version
 from dragoman.server.routes import RoutedRequest
-from dragoman.tenancy.keys import Keyring, Scope
+from dragoman.tenancy.keys import Scope
 from dragoman.tenancy.policies import Team
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
-
-
-class TeamList(Struct, frozen=True):
-    teams: list[TeamDescription]
-
 
 LIST_TEAMS = Operation("List the teams, those of the file last.", (TeamList,))
 READ_TEAM = Operation("Read a team.", (TeamDescription,), versioning="sent")
@@ -34,46 +25,42 @@ CHANGE_TEAM = Write("Change what is set for a team.", (TeamDescription,), versio
 REMOVE_TEAM = Operation("Remove a team that has no keys, with its limits.", (TeamDescription,), versioning="checked")
 
 
-class TeamsApi:
+class TeamsApi(PolicyApi):
     """The teams of the file and the store; a token of one team sees and changes that team only."""
 
-    def __init__(self, keyring: Keyring, workers: EveryWorker, audit: AdminAudit) -> None:
-        self._keyring = keyring
-        self._policies = keyring.policies
-        self._store = keyring.store
-        self._workers = workers
-        self._audit = audit
-        self._repeatable = RepeatableWrites(keyring.store)
+    def __init__(self, workers: EveryWorker, audit: AdminAudit) -> None:
+        super().__init__(workers, audit)
+        self._teams = Teams(self._keyring.store, self._policies)
 
     @LIST_TEAMS.handled_by
     async def list_teams(self, request: RoutedRequest) -> None:
         LIST_TEAMS.read_query(request)
         await self._refresh()
         own = request.access.team
-        LIST_TEAMS.respond(request, TeamList([team for team in list_teams(self._policies) if own in ("", team.name)]))
+        LIST_TEAMS.respond(request, TeamList([team for team in self._teams.list() if own in ("", team.name)]))
 
     @READ_TEAM.handled_by
     async def read_team(self, request: RoutedRequest) -> None:
         READ_TEAM.read_query(request)
         team = await self._find(request)
-        READ_TEAM.respond(request, describe_team(self._policies, team), [make_etag(team.row.version)])
+        READ_TEAM.respond(request, self._teams.describe(team), [make_etag(team.row.version)])
 
     @CREATE_TEAM.handled_by
     async def create_team(self, request: RoutedRequest) -> None:
         new = await CREATE_TEAM.read_body(request)
         if request.access.team:
-            raise _forbid(f'This admin token is limited to the team "{request.access.team}".', "name")
+            raise forbid_field(f'This admin token is limited to the team "{request.access.team}".', "name")
         _check_limits_scope(request, new)
         await self._refresh()
 
         async def create() -> Answer:
             async with self._audit.changing(request, "teams.create", new.name, describe_changes(new)) as audit:
                 with convert_errors("name"):
-                    await create_team(self._store, self._policies, new, audit)
+                    await self._teams.create(new, audit)
             await self._publish()
             with convert_errors():
-                team = find_team(self._policies, new.name)
-            body = msgspec.json.encode(describe_team(self._policies, team))
+                team = self._teams.find(new.name)
+            body = msgspec.json.encode(self._teams.describe(team))
             return Answer(body, body, f'"{team.row.version}"')
 
         await self._repeatable.respond(request, CREATE_TEAM.status, new, create)
@@ -85,20 +72,20 @@ class TeamsApi:
         team = await self._find(request)
         async with self._audit.changing(request, "teams.change", team.name, describe_changes(fields)) as audit:
             with convert_errors("id"):
-                await change_team(self._store, self._policies, team.name, fields, version, audit)
+                await self._teams.change(team.name, fields, version, audit)
         await self._publish()
         changed = await self._find(request)
-        CHANGE_TEAM.respond(request, describe_team(self._policies, changed), [make_etag(changed.row.version)])
+        CHANGE_TEAM.respond(request, self._teams.describe(changed), [make_etag(changed.row.version)])
 
     @REMOVE_TEAM.handled_by
     async def remove_team(self, request: RoutedRequest) -> None:
         REMOVE_TEAM.read_query(request)
         version = read_version(request)
         team = await self._find(request)
-        removed = describe_team(self._policies, team)
+        removed = self._teams.describe(team)
         async with self._audit.changing(request, "teams.remove", team.name) as audit:
             with convert_errors("id"):
-                await remove_team(self._store, self._policies, team.name, version, audit)
+                await self._teams.remove(team.name, version, audit)
         await self._publish()
         REMOVE_TEAM.respond(request, removed, [make_etag(removed.version)])
 
@@ -109,22 +96,10 @@ class TeamsApi:
             message = f'There is no team "{name}" that this admin token may see.'
             raise RequestError(Failure(Kind.NOT_FOUND, message, at="/id"))
         with convert_errors("id"):
-            return find_team(self._policies, name)
-
-    async def _refresh(self) -> None:
-        with convert_errors():
-            await self._keyring.refresh()
-
-    async def _publish(self) -> None:
-        await self._refresh()
-        await self._workers.refresh_keys()
+            return self._teams.find(name)
 
 
 def _check_limits_scope(request: RoutedRequest, fields: TeamFields) -> None:
     """Raise RequestError if limits are set by a token that may not."""
     if (fields.limits, fields.each_user) != (UNSET, UNSET) and not request.access.may(Scope.LIMITS_WRITE):
-        raise _forbid(f"This admin token does not have the scope {Scope.LIMITS_WRITE}.", "limits")
-
-
-def _forbid(message: str, field: str) -> RequestError:
-    return RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at=f"/{field}"))
+        raise forbid_field(f"This admin token does not have the scope {Scope.LIMITS_WRITE}.", "limits")

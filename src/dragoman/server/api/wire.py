@@ -107,6 +107,10 @@ def invalid_cursor() -> BadRequest:
     return BadRequest(f"/{CURSOR}", "The cursor is not valid: use `next` of the page before, unchanged.")
 
 
+def forbid_field(message: str, field: str) -> RequestError:
+    return RequestError(Failure(Kind.FORBIDDEN, message, code="scope_required", at=f"/{field}"))
+
+
 class QueryParameter(Struct, frozen=True):
     """A parameter of a query, with the JSON schema of its value."""
 

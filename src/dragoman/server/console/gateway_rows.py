@@ -124,7 +124,7 @@ class Watcher:
         return Taken(visible, sorted(gone), is_whole, is_partial)
 
     def _shows_row(self, number: int) -> bool:
-        row = self._rows.find_row(number)
+        row = next((log.rows[number] for log in self._rows.logs if number in log.rows), None)
         return row is not None and self.key in (None, row["key"])
 
 
@@ -151,9 +151,6 @@ class GatewayRows:
     @property
     def logs(self) -> list[RowLog]:
         return [self._live.log, *self._others.values()]
-
-    def find_row(self, number: int) -> Row | None:
-        return next((log.rows[number] for log in self.logs if number in log.rows), None)
 
     def count_totals(self, key: str | None) -> Row:
         """Return the totals of all processes."""

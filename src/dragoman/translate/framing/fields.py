@@ -94,28 +94,20 @@ class Fields:
             return value
         raise self.bad(key, "must be a string")
 
-    @overload
-    def number(self, key: str) -> float | None: ...
-    @overload
-    def number(self, key: str, default: float) -> float: ...
-    def number(self, key: str, default: float | None = None) -> float | None:
+    def number(self, key: str) -> float | None:
         value = self._raw.get(key)
         if value is None:
-            return default
+            return None
         self._read.add(key)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return value
         raise self.bad(key, "must be a number")
 
-    @overload
-    def integer(self, key: str) -> int | None: ...
-    @overload
-    def integer(self, key: str, default: int) -> int: ...
-    def integer(self, key: str, default: int | None = None) -> int | None:
+    def integer(self, key: str) -> int | None:
         """Return an integer. 3.0 is accepted, true is not."""
         value = self._raw.get(key)
         if value is None:
-            return default
+            return None
         self._read.add(key)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
@@ -160,6 +152,13 @@ class Fields:
         if isinstance(value, list):
             return value
         raise self.bad(key, "must be an array")
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return an array of strings."""
+        values = self.items(key) or []
+        if not all(isinstance(value, str) for value in values):
+            raise self.bad(key, "must be an array of strings")
+        return tuple(map(str, values))
 
     def objects(self, key: str) -> list[Self] | None:
         """Return an array of objects."""

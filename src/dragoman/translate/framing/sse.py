@@ -59,7 +59,7 @@ class SseFramer:
         if not chunk or self._broken:
             return []
         if self._held:
-            if not self._ends_block(chunk):
+            if not (chunk.find(b"\n\n") >= 0 or (chunk[0] == 0x0A and self._held[-1].endswith(b"\n"))):
                 return self._hold(chunk)
             self._held.append(chunk)
             chunk = b"".join(self._held)
@@ -105,9 +105,6 @@ class SseFramer:
             chunk = chunk.removeprefix(b"\n")
         self._after_cr = chunk.endswith(b"\r")
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-
-    def _ends_block(self, chunk: bytes) -> bool:
-        return chunk.find(b"\n\n") >= 0 or (chunk[0] == 0x0A and self._held[-1].endswith(b"\n"))
 
     def _hold(self, piece: bytes) -> list[Frame | Broken]:
         self._held.append(piece)

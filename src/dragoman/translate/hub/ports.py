@@ -41,6 +41,9 @@ class RunStage:
     def feed(self, event: Event) -> Sequence[Event]:
         return (event,)
 
+    def finish(self) -> Sequence[Event]:
+        return ()
+
     def passes(self, block: int) -> bool:
         """Whether deltas of this block pass unchanged and change nothing here, until another event comes."""
         return False
@@ -388,7 +391,6 @@ class Upstream(Struct, frozen=True, kw_only=True):
     # The figures of a rejected request, for upstreams whose messages say little and repeat nothing of it.
     describe_request: Callable[[bytes], str] | None = None
     models_query: str = ""  # of GET /models
-    caches_at_marks: bool = False  # it caches a prompt only where a request marks it
     prompts: PromptReader | None = None  # None: it caches none
     options_type: Callable[[], type[Struct]] | None = None  # of `Target.options`, where it has any
     accepts: Callable[[Profile, bytes], bool] = lambda profile, body: (

@@ -122,9 +122,6 @@ class CheckCalls(RunStage):
     def passes(self, block: int) -> bool:
         return self._idle
 
-    def finish(self) -> Sequence[Event]:
-        return ()
-
     def _add_arguments(self, event: Delta) -> Sequence[Event]:
         """Add arguments, without leading blanks: blanks alone would be invalid JSON."""
         arguments = self._arguments[event.block]

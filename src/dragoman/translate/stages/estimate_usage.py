@@ -113,9 +113,6 @@ class EstimateUsage(RunStage):
                 sample.compact()
         return run
 
-    def finish(self) -> Sequence[Event]:
-        return ()
-
     def usage_so_far(self) -> Usage:
         """Return the usage of a reply that may have ended early, before it was reported."""
         return self.usage or self._estimate()

@@ -132,9 +132,6 @@ class HoldTruncatedCall(RunStage):
             self._pieces.append(text)
         return run
 
-    def finish(self) -> Sequence[Event]:
-        return ()
-
 
 class HoldPause:
     """Passes a reply on, without its end if that is a pause, and keeps the events for the request that continues it."""
@@ -170,6 +167,3 @@ class HoldContinuation(RunStage):
 
     def passes(self, block: int) -> bool:
         return True
-
-    def finish(self) -> Sequence[Event]:
-        return ()

@@ -164,9 +164,6 @@ class RestoreTools(RunStage):
     def passes(self, block: int) -> bool:
         return self._pending_end is None and block not in self._unwrapping
 
-    def finish(self) -> Sequence[Event]:
-        return ()
-
     def _open(self, event: Opened, call: CallBlock) -> Opened:
         tool = self._map.tools.get(call.name)
         custom = self._map.kinds.get((call.namespace, call.name)) if tool is None else tool.custom

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from dragoman.config.discovery import codex_credential_paths, home_directory
 from dragoman.config.settings import CodexProviderConfig, ProviderConfig
-from dragoman.net.client import DialOptions, OutgoingRequest
+from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.translate.caching.session_names import derive_key, name_session
 from dragoman.translate.framing.jsonscan import replace_value
 from dragoman.translate.framing.sse import DataRewriter
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.request import Request
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.account_state import AccountLimits
 from dragoman.upstreams.codex.account import (
     CodexAccount,
@@ -28,7 +29,7 @@ from dragoman.upstreams.codex.credential import ISSUER_URL, NO_CREDENTIAL, AuthF
 from dragoman.upstreams.codex.request_rules import fit_request, passthrough_body
 from dragoman.upstreams.credentials.credential import CredentialSource, JsonSource, make_missing_source
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
-from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
+from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient, observe_responses
 from dragoman.upstreams.credentials.stored import StoredCredentials, find_stored_source
 from dragoman.upstreams.provider import (
     Account,
@@ -120,17 +121,13 @@ ACCEPT_STREAM = (b"accept", b"text/event-stream")  # it only streams
 MODEL_GATE = re.compile(r"not supported when using codex|requires a newer version of codex|model not found", re.I)
 
 
-def make_codex(
-    config: ProviderConfig,
-    send: SendRequest,
-    environ: Mapping[str, str],
-    stored: StoredCredentials | None = None,
-) -> Provider:
+def make_codex(config: ProviderConfig, around: Surroundings) -> Provider:
     assert isinstance(config, CodexProviderConfig)
+    send, environ = around.send, around.environ
     service = make_service_client(config, send, environ)
     issuer = TokenIssuer(service, config.auth_endpoint or ISSUER_URL, config.client_id)
     timing = RenewalTiming(service.clock, config.refresh_margin_s)
-    refresher = CredentialRefresher(config.name, find_source(config, environ, stored), issuer, timing)
+    refresher = CredentialRefresher(config.name, find_source(config, environ, around.stored), issuer, timing)
     account = CodexAccount(config, service, refresher)
     codex = Codex(account, service.clock)
     return Provider(
@@ -138,7 +135,7 @@ def make_codex(
         kind=config.kind,
         issuer=config.name,
         endpoint=replace(
-            read_endpoint(config, codex.wrap_send(send), environ),
+            read_endpoint(config, observe_responses(send, service.clock, codex.observe), environ),
             headers=((b"originator", config.originator.encode()), ACCEPT_STREAM, *read_headers(config, environ)),
         ),
         auth=Auth(
@@ -201,18 +198,8 @@ class Codex:
         self._clock = clock
         self._tracker = LimitTracker()
 
-    def wrap_send(self, send: SendRequest) -> SendRequest:
-        """Return `send`, with clock and limits updated by every response."""
-
-        async def send_and_observe(
-            out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float
-        ) -> IncomingResponse:
-            response = await send(out, dial, head_timeout_s=head_timeout_s)
-            self._clock.observe_date(response.headers.get(b"date"))
-            self._tracker.update(response.headers, self._clock.now())
-            return response
-
-        return send_and_observe
+    def observe(self, response: IncomingResponse) -> None:
+        self._tracker.update(response.headers, self._clock.now())
 
     async def authorize(self, request: UnsignedRequest) -> tuple[Header, ...]:
         return authorization_headers(await self._account.refresher.get())

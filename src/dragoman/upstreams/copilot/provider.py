@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from dragoman.config.settings import CopilotProviderConfig, ProviderConfig
-from dragoman.net.client import DialOptions, OutgoingRequest
+from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import Function, Image, Request, Role, ToolResult, Turn
 from dragoman.translate.protocols.chat.errors import read_failure as read_failure
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.account_state import BROKEN, OK, AccountLimits, Finding, Quota
 from dragoman.upstreams.copilot.account import (
     PLAN_PATH,
@@ -24,8 +25,7 @@ from dragoman.upstreams.copilot.credential import Addresses, Session, TokenExcha
 from dragoman.upstreams.copilot.response_fixes import ChoiceMerger, finish_calls, stabilize_ids
 from dragoman.upstreams.credentials.credential import CredentialError
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
-from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient, ServiceResponse
-from dragoman.upstreams.credentials.stored import StoredCredentials
+from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient, ServiceResponse, observe_responses
 from dragoman.upstreams.provider import (
     Account,
     Address,
@@ -76,16 +76,12 @@ EAGER = "eager_input_streaming"
 REJECTED = {"chat": b'"max_tokens"', "messages": f'"{EAGER}"'.encode()}
 
 
-def make_copilot(
-    config: ProviderConfig,
-    send: SendRequest,
-    environ: Mapping[str, str],
-    stored: StoredCredentials | None = None,
-) -> Provider:
+def make_copilot(config: ProviderConfig, around: Surroundings) -> Provider:
     assert isinstance(config, CopilotProviderConfig)
+    send, environ = around.send, around.environ
     places = find_addresses(config)
     service = make_service_client(config, send, environ)
-    source, exchange = find_source(config, environ, stored), TokenExchange(service, places)
+    source, exchange = find_source(config, environ, around.stored), TokenExchange(service, places)
     timing = RenewalTiming(service.clock, config.refresh_margin_s)
     refresher = CredentialRefresher(config.name, source, exchange, timing)
     copilot = Copilot(config, service, refresher, places)
@@ -96,7 +92,7 @@ def make_copilot(
         endpoint=Endpoint(
             url=places.api,
             protocols=PROTOCOLS,
-            send=copilot.wrap_send(send),
+            send=observe_responses(send, service.clock, copilot.observe),
             dial=read_dial(config, environ),
             headers=(*identity(config), *read_headers(config, environ)),
             paths={"messages": "/v1/messages"},
@@ -179,18 +175,8 @@ class Copilot:
         self._limits: AccountLimits | None = None
         self.models = ModelCache(self._fetch_list)
 
-    def wrap_send(self, send: SendRequest) -> SendRequest:
-        """Return `send`, with clock and limits updated by every response."""
-
-        async def send_and_observe(
-            out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float
-        ) -> IncomingResponse:
-            response = await send(out, dial, head_timeout_s=head_timeout_s)
-            self._service.clock.observe_date(response.headers.get(b"date"))
-            self._limits = read_limits(response.headers) or self._limits
-            return response
-
-        return send_and_observe
+    def observe(self, response: IncomingResponse) -> None:
+        self._limits = read_limits(response.headers) or self._limits
 
     async def find_address(self, path: str) -> Address:
         """Return the address at the account's own API host."""

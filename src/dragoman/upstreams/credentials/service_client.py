@@ -12,6 +12,7 @@ from dragoman.net.bodies import read_and_close
 from dragoman.net.client import (
     ConnectionLost,
     DialOptions,
+    IncomingResponse,
     OutgoingRequest,
     SendRequest,
     SizeLimitExceeded,
@@ -59,6 +60,20 @@ class _ErrorBody(Struct):
     error: object = None
     code: object = None
     type: object = msgspec.field(default=None, name="__type")
+
+
+def observe_responses(
+    send: SendRequest, clock: ServerClock, observe: Callable[[IncomingResponse], None]
+) -> SendRequest:
+    """Return `send`, with the clock updated and `observe` called by every response."""
+
+    async def send_and_observe(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
+        response = await send(out, dial, head_timeout_s=head_timeout_s)
+        clock.observe_date(response.headers.get(b"date"))
+        observe(response)
+        return response
+
+    return send_and_observe
 
 
 class ServiceResponse(Struct, frozen=True):

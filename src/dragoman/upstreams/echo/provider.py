@@ -5,7 +5,7 @@ import base64
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from dragoman.translate.hub.opaque import Opaque, OpaqueForm
 from dragoman.translate.hub.request import Custom, Request, Shape
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.protocols.echo.build import read_request
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.echo.request import (
     RequestedCall,
     count_input_words,
@@ -49,7 +50,6 @@ from dragoman.upstreams.provider import (
     Catalogue,
     ModelInfo,
     Provider,
-    SendRequest,
     UnsignedRequest,
 )
 from dragoman.upstreams.section import read_endpoint, read_secrets
@@ -242,7 +242,7 @@ def _make_id(prefix: str) -> str:
     return prefix + secrets.token_hex(12)
 
 
-def make_echo(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+def make_echo(config: ProviderConfig, around: Surroundings) -> Provider:
     async def authorize(request: UnsignedRequest) -> tuple[Header, ...]:
         return ()
 
@@ -251,7 +251,9 @@ def make_echo(config: ProviderConfig, send: SendRequest, environ: Mapping[str, s
         name=config.name,
         kind=config.kind,
         issuer=config.name,
-        endpoint=replace(read_endpoint(config, Echo().send, environ), url="http://echo.invalid", protocols=("echo",)),
-        auth=Auth(authorize, secrets=read_secrets(config, environ)),
+        endpoint=replace(
+            read_endpoint(config, Echo().send, around.environ), url="http://echo.invalid", protocols=("echo",)
+        ),
+        auth=Auth(authorize, secrets=read_secrets(config, around.environ)),
         catalogue=Catalogue(models=models, has_list=False),
     )

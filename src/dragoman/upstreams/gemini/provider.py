@@ -12,11 +12,11 @@ from dragoman.net.bodies import read_and_close
 from dragoman.net.headers import Header
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.protocols.gemini.wire import VERTEX
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.account_state import BROKEN, OK, Finding
 from dragoman.upstreams.credentials.credential import CredentialSource
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
 from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
-from dragoman.upstreams.credentials.stored import StoredCredentials
 from dragoman.upstreams.gemini.credential import REMEDY, TOKEN_URL, GoogleToken, TokenIssuer, find_source
 from dragoman.upstreams.provider import (
     Account,
@@ -27,7 +27,6 @@ from dragoman.upstreams.provider import (
     ModelInfo,
     Provider,
     RequestRules,
-    SendRequest,
     UnsignedRequest,
 )
 from dragoman.upstreams.rejections.reasoning import adjust_reasoning
@@ -55,19 +54,15 @@ VERTEX_MODELS = tuple(
 )
 
 
-def make_gemini(
-    config: ProviderConfig,
-    send: SendRequest,
-    environ: Mapping[str, str],
-    stored: StoredCredentials | None = None,
-) -> Provider:
+def make_gemini(config: ProviderConfig, around: Surroundings) -> Provider:
     assert isinstance(config, GeminiProviderConfig)
+    send, environ = around.send, around.environ
     endpoint = replace(read_endpoint(config, send, environ), counts_tokens=True)
     is_vertex = VERTEX_PATH in endpoint.url
     uses_token = config.credentials is not None or (is_vertex and config.api_key is None)
     service = ServiceClient(send, read_dial(config, environ), ServerClock(), (read_user_agent(config),))
     auth, account = (
-        _make_token_auth(config, service, environ, find_source(config, environ, stored))
+        _make_token_auth(config, service, environ, find_source(config, environ, around.stored))
         if uses_token
         else _make_key_auth(config, environ)
     )

@@ -14,7 +14,6 @@ from hashlib import sha256
 
 from dragoman import __version__
 from dragoman.config.settings import KiroProviderConfig, ProviderConfig
-from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.translate.framing.eventstream import CONTENT_TYPE
 from dragoman.translate.hub.events import Event
@@ -25,10 +24,10 @@ from dragoman.translate.protocols.kiro.errors import may_be_old_token
 from dragoman.translate.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.translate.stages.text_calls import TextCalls
 from dragoman.translate.stages.thinking_tags import Mode, ThinkingTags
+from dragoman.upstreams import Surroundings
 from dragoman.upstreams.credentials.credential import CredentialError, CredentialSource, LocalSource
 from dragoman.upstreams.credentials.refresher import CredentialRefresher, RenewalTiming
-from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient
-from dragoman.upstreams.credentials.stored import StoredCredentials
+from dragoman.upstreams.credentials.service_client import ServerClock, ServiceClient, observe_responses
 from dragoman.upstreams.kiro.account import AccountProfile, KiroAccount
 from dragoman.upstreams.kiro.credential import Credential, TokenIssuers, describe_truncation
 from dragoman.upstreams.kiro.credential_sources import find_source
@@ -69,15 +68,11 @@ PROFILE_REQUIRED = re.compile(r"profile_?arn is required(?: for this request)?\.
 TOOL_USE_REJECTED = re.compile(r"invalid tool use format\.?", re.IGNORECASE)
 
 
-def make_kiro(
-    config: ProviderConfig,
-    send: SendRequest,
-    environ: Mapping[str, str],
-    stored: StoredCredentials | None = None,
-) -> Provider:
+def make_kiro(config: ProviderConfig, around: Surroundings) -> Provider:
     assert isinstance(config, KiroProviderConfig)
+    send, environ = around.send, around.environ
     service = make_service_client(config, send, environ)
-    account = _make_account(config, service, find_source(config, environ, stored))
+    account = _make_account(config, service, find_source(config, environ, around.stored))
     models = ModelCache(account.models, config.default_max_input_tokens)
     kiro = Kiro(config, account, models)
     return Provider(
@@ -87,7 +82,7 @@ def make_kiro(
         endpoint=Endpoint(
             url=account.hosts.current.chat,
             protocols=(NAME,),
-            send=kiro.wrap_send(send),
+            send=observe_responses(send, service.clock, kiro.log_request_id),
             dial=read_dial(config, environ),
             headers=chat_headers(config, account.hosts.current.generation, environ),
             find_address=kiro.find_address,
@@ -148,20 +143,7 @@ class Kiro:
         self._account = account
         self._models = models
 
-    def wrap_send(self, send: SendRequest) -> SendRequest:
-        """Return `send`, with the clock updated by every response."""
-
-        async def send_and_observe(
-            out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float
-        ) -> IncomingResponse:
-            response = await send(out, dial, head_timeout_s=head_timeout_s)
-            self._account.refresher.clock.observe_date(response.headers.get(b"date"))
-            self._log_request_id(response)
-            return response
-
-        return send_and_observe
-
-    def _log_request_id(self, response: IncomingResponse) -> None:
+    def log_request_id(self, response: IncomingResponse) -> None:
         """Log the vendor's request id, which its support needs; for a success only with `--verbose`."""
         level = logging.INFO if response.status >= 400 else logging.DEBUG
         id = response.headers.get(REQUEST_ID)

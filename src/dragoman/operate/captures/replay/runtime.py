@@ -43,7 +43,7 @@ from dragoman.server_tools.guarded_fetch import GuardedFetcher, LinkedMediaFetch
 from dragoman.translate.hub.request import Json
 from dragoman.translate.hub.server_tools import FETCH, SEARCH, ToolText
 from dragoman.translate.protocols import PROTOCOLS
-from dragoman.upstreams import KINDS
+from dragoman.upstreams import KINDS, Surroundings
 from dragoman.upstreams.credentials.pool import Member, Pool
 from dragoman.upstreams.learned_quirks import LearnedQuirks
 from dragoman.upstreams.models import CachedCatalogue
@@ -141,7 +141,7 @@ def _make_provider(recording: _Recording, name: str, description: Json) -> Provi
     requested = capture.requested_model.removeprefix(f"{name}/")
     routes = capture.settings.routes
     renamed = next((route.partition("/")[2] for route in routes if route.startswith(f"{name}/")), requested)
-    current = make_member(_make_section(kind, described.section), send, {})
+    current = make_member(_make_section(kind, described.section), Surroundings(send, {}))
     endpoint = replace(
         current.endpoint,
         send=send,

@@ -91,15 +91,11 @@ def read_arguments(call: CallBlock, text: str, at: str, ledger: Ledger) -> Wire 
     except (ValueError, RecursionError):
         ledger.record_dropped(at, f"the call of {call.name!r} was cut off and its arguments cannot be read")
         return None
-    return msgspec.Raw(_to_one_line(text))
+    return msgspec.Raw(msgspec.json.format(text.encode(), indent=-1) if "\n" in text or "\r" in text else text.encode())
 
 
 def encode_call(call: CallBlock, arguments: Wire | msgspec.Raw, context: ReplyContext) -> Wire:
     return {"functionCall": {"id": call.id or context.new_id("call_"), "name": call.name, "args": arguments}}
-
-
-def _to_one_line(json: str) -> bytes:
-    return msgspec.json.format(json.encode(), indent=-1) if "\n" in json or "\r" in json else json.encode()
 
 
 def encode_hosted(hosted: HostedBlock, at: str, ledger: Ledger) -> list[Wire]:

@@ -273,8 +273,8 @@ def _check_names(calling: ProtoFields, names: tuple[str, ...], tools: tuple[Tool
 
 def _parse_count(settings: ProtoFields) -> int | None:
     """Return how many answers are requested; None for one. Raises BadField for a number that Google refuses as well."""
-    count = settings.integer("candidateCount", 1)
-    if not 1 <= count <= MAX_CANDIDATES:
+    count = settings.integer("candidateCount")
+    if count is not None and not 1 <= count <= MAX_CANDIDATES:
         raise settings.bad("candidateCount", f"must be between 1 and {MAX_CANDIDATES}")
     return None if count == 1 else count
 

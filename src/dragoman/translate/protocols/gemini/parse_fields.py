@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Self, overload
+from typing import Self
 
 from dragoman.translate.framing.fields import Fields
 from dragoman.translate.hub.request import Ext
@@ -55,31 +55,23 @@ class ProtoFields(Fields):
         """Count a field as not read after all: it is lost unless its own protocol gets it."""
         self._read.discard(key)
 
-    @overload
-    def number(self, key: str) -> float | None: ...
-    @overload
-    def number(self, key: str, default: float) -> float: ...
-    def number(self, key: str, default: float | None = None) -> float | None:
+    def number(self, key: str) -> float | None:
         value = self.raw(key)
         if isinstance(value, str):
             try:
                 return float(value)
             except ValueError:
                 raise self.bad(key, "must be a number") from None
-        return default if value is None else super().number(key)
+        return super().number(key)
 
-    @overload
-    def integer(self, key: str) -> int | None: ...
-    @overload
-    def integer(self, key: str, default: int) -> int: ...
-    def integer(self, key: str, default: int | None = None) -> int | None:
+    def integer(self, key: str) -> int | None:
         value = self.raw(key)
         if isinstance(value, str):
             try:
                 return int(value)
             except ValueError:
                 raise self.bad(key, "must be an integer") from None
-        return default if value is None else super().integer(key)
+        return super().integer(key)
 
     def enum_name(self, key: str) -> str | None:
         """Return the value of an enum, which may be in any case, in upper case."""
@@ -95,10 +87,7 @@ class ProtoFields(Fields):
     def texts(self, key: str) -> tuple[str, ...]:
         """Return an array of strings; a single string counts as an array of one."""
         value = self.raw(key)
-        values = [value] if isinstance(value, str) else self.items(key) or []
-        if not all(isinstance(item, str) for item in values):
-            raise self.bad(key, "must be an array of strings")
-        return tuple(map(str, values))
+        return (value,) if isinstance(value, str) else super().texts(key)
 
 
 def unread_fields(holder: ProtoFields, *inner: ProtoFields | None) -> Ext:

@@ -118,7 +118,6 @@ PROTOCOL = Protocol(
         required_headers=(ANTHROPIC_VERSION,),
         request_headers=build.request_headers,
         models_query="?limit=1000",
-        caches_at_marks=True,
         prompts=PromptReader(build_blocks.list_groups, build_blocks.find_life_s, build_blocks.list_marks),
         reads_documents=True,
     ),

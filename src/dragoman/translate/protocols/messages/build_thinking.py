@@ -7,7 +7,7 @@ from msgspec import Struct
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.opaque import can_send_to
 from dragoman.translate.hub.profile import DEFAULT_EFFORT, Profile, Target, effort_for_budget
-from dragoman.translate.hub.request import Reasoning, Request, Role, Switch, Thinking, ToolCall, ToolResult
+from dragoman.translate.hub.request import Request, Role, Switch, Thinking, ToolCall, ToolResult
 from dragoman.translate.protocols.messages.wire import EFFORTS, MIN_BUDGET, NAME, Wire
 
 _ANSWER_TOKENS = 1024  # left for the answer, if max_tokens allows
@@ -25,7 +25,7 @@ class ThinkingPlan(Struct, frozen=True):
 def plan_thinking(request: Request, target: Target, max_tokens: int, ledger: Ledger) -> ThinkingPlan:
     if request.reasoning is None:
         return ThinkingPlan(on=target.profile.thinking_default)
-    return _Planner(request, request.reasoning, target, max_tokens, ledger).plan()
+    return _Planner(request, target, max_tokens, ledger).plan()
 
 
 class _Planner:
@@ -41,8 +41,9 @@ class _Planner:
         "_same_protocol",
     )
 
-    def __init__(self, request: Request, reasoning: Reasoning, target: Target, max_tokens: int, ledger: Ledger) -> None:
-        self._reasoning = reasoning
+    def __init__(self, request: Request, target: Target, max_tokens: int, ledger: Ledger) -> None:
+        assert request.reasoning is not None
+        self._reasoning = request.reasoning
         self._lacks_thinking = _lacks_thinking_before_calls(request, target.issuer)
         self._profile: Profile = target.profile
         self._budgets = target.budgets

@@ -106,7 +106,8 @@ def build_tools(request: Request, profile: Profile, thinking: bool, content: Con
         request.tools if content.same_protocol else _drop_unsupported(request.tools, choice, content)
     )
     if choice is not None:
-        tools, choice = _apply_choice(tools, choice, profile, thinking, content)
+        can_force = profile.forced_choice and (profile.forced_choice_while_thinking or not thinking)
+        tools, choice = _apply_choice(tools, choice, can_force, content)
     offered = OfferedTools()
     hosted = [tool for tool in tools if type(tool) is Hosted]
     searchable = bool(hosted) and any(tool.kind == "tool_search" for tool in hosted)
@@ -144,7 +145,7 @@ def _drop_unsupported(tools: Sequence[Tool], choice: ToolChoice | None, content:
 
 
 def _apply_choice(
-    tools: Sequence[Tool], choice: ToolChoice, profile: Profile, thinking: bool, content: ContentBuilder
+    tools: Sequence[Tool], choice: ToolChoice, can_force: bool, content: ContentBuilder
 ) -> tuple[Sequence[Tool], ToolChoice]:
     """Return tools and choice as the model allows them; a choice that cannot be forced becomes a shorter list."""
     if choice.allowed is not None:
@@ -155,7 +156,7 @@ def _apply_choice(
         return tools, choice
     if not content.same_protocol:  # its own clients may name a tool of an MCP server, which is not listed
         _check_choice(tools, choice)
-    if profile.forced_choice and (profile.forced_choice_while_thinking or not thinking):
+    if can_force:
         return tools, choice
     if choice.pick is Pick.NAMED:
         tools = _keep_chosen(tools, lambda tool: _is_chosen_by_name(tool, choice), content)

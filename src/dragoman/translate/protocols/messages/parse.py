@@ -292,8 +292,8 @@ def _parse_hosted(tool: Fields, kind: str) -> Hosted:
         kind=family,
         raw=raw,
         at=tool.at,
-        allowed_domains=_parse_domains(tool, "allowed_domains"),
-        blocked_domains=_parse_domains(tool, "blocked_domains"),
+        allowed_domains=tool.texts("allowed_domains"),
+        blocked_domains=tool.texts("blocked_domains"),
         max_uses=tool.integer("max_uses"),
         max_content_tokens=tool.integer("max_content_tokens"),
         cites_pages=_cites_pages(tool),
@@ -350,13 +350,6 @@ def _enabled_tools(toolset: dict[str, object]) -> tuple[str, ...] | None:
     if not plain or toolset["default_config"] != {"enabled": False} or not isinstance(configs, dict):
         return None
     return tuple(configs) if all(config == {"enabled": True} for config in configs.values()) else None
-
-
-def _parse_domains(tool: Fields, key: str) -> tuple[str, ...]:
-    domains = tool.items(key) or []
-    if not all(isinstance(domain, str) for domain in domains):
-        raise tool.bad(key, "must be an array of strings")
-    return tuple(str(domain) for domain in domains)
 
 
 def _parse_server(server: Fields) -> Hosted:

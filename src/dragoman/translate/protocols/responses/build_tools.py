@@ -59,7 +59,7 @@ class ToolBuilder:
                 )
             return None
         if choice.allowed is not None:
-            tools = [self._encode_allowed(name) for name in choice.allowed]
+            tools = [(self._other_tools.get(name) or {"type": "function", "name": name}) for name in choice.allowed]
             mode = "required" if choice.pick is Pick.REQUIRED else "auto"
             return {"type": "allowed_tools", "mode": mode, "tools": tools}
         if choice.pick is not Pick.NAMED:
@@ -72,9 +72,6 @@ class ToolBuilder:
             return only if choice.hosted in _UNNAMEABLE else hosted
         named: Wire = {"type": "custom" if choice.custom else "function", "name": choice.name}
         return named if choice.namespace is None else {**named, "namespace": choice.namespace}
-
-    def _encode_allowed(self, name: str) -> Wire:
-        return self._other_tools.get(name) or {"type": "function", "name": name}
 
     @cached_property
     def _other_tools(self) -> dict[str, Wire]:

@@ -283,7 +283,7 @@ def _read_hosted(type_: str, tool: Fields) -> Hosted:
         kind,
         raw,
         tool.at,
-        allowed_domains=_read_strings(filters, "allowed_domains") if filters else (),
+        allowed_domains=filters.texts("allowed_domains") if filters else (),
         location=tool.raw("user_location"),
         context_size=size,
         server_url=tool.text("server_url"),
@@ -298,19 +298,12 @@ def _drop_defaults(ext: Ext) -> Ext:
     return {key: value for key, value in ext.items() if _HOSTED_DEFAULTS.get(key) != value}
 
 
-def _read_strings(fields: Fields, key: str) -> tuple[str, ...]:
-    values = fields.items(key) or []
-    if not all(isinstance(value, str) for value in values):
-        raise fields.bad(key, "must be an array of strings")
-    return tuple(str(value) for value in values)
-
-
 def _read_allowed_tools(tool: Fields) -> tuple[str, ...] | None:
     """Return the tools of an MCP server that may be called: names, or a filter that holds only names."""
     if isinstance(tool.raw("allowed_tools"), list):
-        return _read_strings(tool, "allowed_tools")
+        return tool.texts("allowed_tools")
     chosen = tool.obj("allowed_tools")
-    return _read_strings(chosen, "tool_names") if chosen is not None and chosen.has("tool_names") else None
+    return chosen.texts("tool_names") if chosen is not None and chosen.has("tool_names") else None
 
 
 def _parse_choice(fields: Fields) -> ToolChoice | None:
