@@ -413,6 +413,7 @@ def test_a_successful_reply_without_any_usage_is_charged_what_it_has_reserved(tm
         [row] = rig.rows(1)
         assert rig.level("key:").spent == row.cost_nano_usd
         assert (row.cost_nano_usd or 0) > 0
+        assert row.usage_source == "estimated"
 
 
 def test_a_request_that_timed_out_at_one_target_is_charged_its_input_there(tmp_path: Path) -> None:
