@@ -30,7 +30,7 @@ from dragoman.store.meter import (
     make_lost_row,
 )
 from dragoman.store.usage_rows import UsageRow
-from dragoman.tenancy.rates import UNITS, Bucket, count_left, fill, find_wait_ms, make_bucket, take
+from dragoman.tenancy.rates import UNITS, Bucket, change_limit, count_left, fill, find_wait_ms, make_bucket, take
 
 SLOT_WAIT_MS = 1000
 BARRED_MS = 60_000  # how late an admission may arrive after its lease was settled
@@ -327,8 +327,10 @@ class Counters:
         now = self._now_ms()
         if rate is None:
             rate = self._rates[hold.counter] = _Rate(make_bucket(hold.limit, now), hold.limit)
-        rate.limit = hold.limit
-        fill(rate.bucket, hold.limit, now)
+        fill(rate.bucket, rate.limit, now)
+        if rate.limit != hold.limit:
+            change_limit(rate.bucket, rate.limit, hold.limit)
+            rate.limit = hold.limit
         return rate.bucket
 
     def _take(self, holds: Iterable[Hold]) -> tuple[int, ...]:
