@@ -30,7 +30,7 @@ def describe_reserved(name: LimitName, title: str, hold: Hold, refused: Refused,
     """Return the refusal of a request that waited in vain for what others have reserved."""
     wait_s = spread(MIN_BUDGET_WAIT_S, MAX_BUDGET_WAIT_S)
     limit, why = _format_limit(name, hold.limit), "requests under way have reserved what is left"
-    if refused.reserved:  # else it stood behind others in line, and was never told
+    if refused.reserved:  # else it stood behind others in line, and never asked
         spent, reserved = _format(name, refused.spent), _format(name, refused.reserved)
         why = f"{spent} are spent, and requests under way have reserved {reserved}"
     message = f"The limit {limit} of {title} is almost spent: {why}. Try again in {_round(wait_s)} s."
