@@ -43,7 +43,7 @@ def test_most_of_a_limit_is_spent(
             assert len(hook.calls) == tries
 
 
-def test_a_request_that_passes_both_thresholds_is_told_of_at_both(tmp_path: Path) -> None:
+def test_a_request_that_passes_both_thresholds_is_warned_of_at_both(tmp_path: Path) -> None:
     with FakeUpstream() as hook:
         hook.answers = [json_answer({})]
         limits = f'[limits]\nwebhook = "{hook.url}/budget"\n[limits.key]\ntokens_per_day = 1000\n'
