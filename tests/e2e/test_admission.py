@@ -294,6 +294,25 @@ def test_a_background_response_ends_failed_when_its_limit_is_spent_meanwhile(tmp
         assert count_calls(rig.fakes["chat"]) == 1
 
 
+def test_a_background_response_that_waits_for_a_limit_is_queued(tmp_path: Path) -> None:
+    body = {"model": "chat/m", "input": "Hi", "background": True}
+    with run_limited(tmp_path, "[limits.key]\nusd_per_month = 0.06\n", upstreams=("chat",)) as rig:
+        with held_back(rig, "chat"):
+            first = OpenRequest(rig, "chat")
+            wait_until(lambda: count_calls(rig.fakes["chat"]))
+            id = send(rig, "POST", "/v1/responses", body, key=rig.key).json["id"]
+            wait_until(lambda: rig.limiter.waiting == 1)
+
+            def read_status() -> str:
+                return str(send(rig, "GET", f"/v1/responses/{id}", key=rig.key).json["status"])
+
+            wait_until(lambda: read_status() == "queued")
+            assert rig.limiter.waiting == 1
+        assert first.read()[0] == 200
+        wait_until(lambda: count_calls(rig.fakes["chat"]) == 2)
+        assert wait_for_end(rig, id)["status"] == "completed"
+
+
 def test_a_response_that_its_upstream_would_run_in_the_background_is_run_here(tmp_path: Path) -> None:
     limits = "[limits.key]\nusd_per_month = 5\n"
     with run_limited(tmp_path, limits, upstreams=("openai",)) as rig:

@@ -118,6 +118,7 @@ class RefusedBy(Struct, frozen=True):
 
 
 MakeCharge = Callable[["Lease"], bytes]
+OnWait = Callable[[bool], None]  # called with whether a request waits for room in its limits
 
 
 class SettledWatch(Protocol):
@@ -131,13 +132,14 @@ class Lease:
 
     __slots__ = (
         *("_changed", "_demand", "_is_over", "_is_strict", "_limiter", "_of_providers", "_own", "_provider"),
-        *("id", "rates", "reserved_nano", "targets"),
+        *("id", "on_wait", "rates", "reserved_nano", "targets"),
     )
 
     def __init__(self, limiter: "Limiter", demand: Demand, own: tuple[LimitPart, ...], is_strict: bool) -> None:
         self.id = f"{random.getrandbits(96):024x}"  # has to be unique only
         self.targets = list(demand.targets)  # that are left
         self.reserved_nano = 0  # of the dearest target
+        self.on_wait: OnWait | None = None
         self.rates: dict[str, RateLevel] = {}  # "requests", "tokens": of the tightest scope
         self._limiter = limiter
         self._demand = demand
@@ -390,6 +392,8 @@ class Limiter:
 
     async def _wait_in_line(self, lease: Lease, make_charge: MakeCharge, counter: str) -> bool:
         place: Place | None = self._lines.join(counter)
+        if lease.on_wait is not None:
+            lease.on_wait(True)
         try:
             while True:
                 assert place is not None
