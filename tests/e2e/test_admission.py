@@ -214,6 +214,31 @@ def test_slots_are_counted_while_requests_run(tmp_path: Path) -> None:
         assert rig.ask_limited("chat", stream=True).status == 200
 
 
+@pytest.mark.parametrize(
+    ("client", "upstream"), [("messages", "messages"), ("chat", "messages"), ("gemini", "gemini"), ("chat", "gemini")]
+)
+def test_what_is_reserved_rises_to_the_input_that_the_upstream_reports(
+    client: str, upstream: str, tmp_path: Path
+) -> None:
+    begun = {"content": {"role": "model", "parts": [{"text": "Hello"}]}, "index": 0}
+    chunk = {"candidates": [begun], "usageMetadata": {"promptTokenCount": 300_000}, "modelVersion": "m"}
+    ended = {**chunk, "candidates": [{**begun, "finishReason": "STOP"}]}
+    frames = b"".join(b"data: " + msgspec.json.encode(one) + b"\r\n\r\n" for one in (chunk, ended))
+    gate = Gate(threading.Event(), at=len(frames) // 2 if upstream == "gemini" else 1500)
+    answer = Answer(frames, gate=gate, cut=10)
+    if upstream != "gemini":
+        words = ScriptedReply((Text(WORDS),), tokens=Tokens(300_000, 100))
+        answer = write_reply(upstream, words, cut=300, gate=gate)
+    with run_limited(tmp_path, BUDGET, upstreams=(upstream,)) as rig:
+        rig.play(upstream, answer)
+        request = OpenRequest(rig, client, upstream)
+        request.read_some()
+        wait_until(lambda: rig.level("all:usd").reserved >= 300_000 * 1000)
+        gate.opened.set()
+        request.leave()
+        rig.wait_until_settled()
+
+
 # WebSockets, background responses, compaction
 
 
