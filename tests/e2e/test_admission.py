@@ -319,6 +319,22 @@ def test_a_background_response_ends_failed_when_its_limit_is_spent_meanwhile(tmp
         assert count_calls(rig.fakes["chat"]) == 1
 
 
+@pytest.mark.parametrize(("edited", "status"), [("usd_per_month = 6\n", 200), ("", 200), ("usd_per_month = 0\n", 402)])
+def test_an_edited_limit_is_in_force_for_those_who_wait(edited: str, status: int, tmp_path: Path) -> None:
+    with run_limited(tmp_path, "[limits.key]\nusd_per_month = 0.06\n", upstreams=("chat",)) as rig:
+        with held_back(rig, "chat") as opened:
+            first = OpenRequest(rig, "chat")
+            wait_until(lambda: count_calls(rig.fakes["chat"]))
+            second = OpenRequest(rig, "chat")
+            wait_until(lambda: rig.limiter.waiting == 1)
+            file = tmp_path / "dragoman.toml"
+            file.write_text(file.read_text().replace("usd_per_month = 0.06\n", edited))
+            rig.gateway.loop.call_soon_threadsafe(rig.gateway.app.reload)
+            assert second.read()[0] == status
+            assert not opened.is_set()
+        assert first.read()[0] == 200
+
+
 def test_a_background_response_that_waits_for_a_limit_is_queued(tmp_path: Path) -> None:
     body = {"model": "chat/m", "input": "Hi", "background": True}
     with run_limited(tmp_path, "[limits.key]\nusd_per_month = 0.06\n", upstreams=("chat",)) as rig:

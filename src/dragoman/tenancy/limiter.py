@@ -186,6 +186,12 @@ class Lease:
         """Whether others may have to write its usage row."""
         return self._limiter.meter.keeps_charges
 
+    def renew(self) -> None:
+        """Count in what is set now for its key: it has waited, and something was changed meanwhile."""
+        limiter = self._limiter
+        policy = limiter.policies.renew(self._demand.key, self._demand.policy)
+        self._own, self._is_strict = limiter.list_own_parts(policy), limiter.is_strict
+
     def is_of_provider(self, part: LimitPart) -> bool:
         return not any(part is own for own in self._own)
 
@@ -341,11 +347,10 @@ class Limiter:
 
     def begin(self, demand: Demand) -> Lease | None:
         """Return the lease that a request needs; None if no limit counts it."""
-        own = [part for scope in demand.policy.scopes for part in self.list_parts(scope)]
+        own = self.list_own_parts(demand.policy)
         if not own and not any(self.list_provider_parts(target.provider) for target in demand.targets):
             return None
-        own.sort(key=lambda part: part.rank)
-        return Lease(self, demand, tuple(own), self.is_strict)
+        return Lease(self, demand, own, self.is_strict)
 
     async def admit(self, lease: Lease, make_charge: MakeCharge) -> bool:
         """Take all that a request needs, in line if others have reserved it.
@@ -381,32 +386,33 @@ class Limiter:
             raise RequestError(self._describe(refused))
 
     async def _admit_in_line(self, lease: Lease, make_charge: MakeCharge) -> bool:
-        refused = None
         counter = None
         if self._lines.count:
             counter = self._lines.find(part.counter for part in lease.list_counted())
-        if counter is None:
-            refused = await self._ask(lease, make_charge)
-            if refused is None:
-                return True
-            if not refused.result.waits:
-                raise RequestError(self._describe(refused))
-            counter = refused.part.counter
+        refused = await self._ask(lease, make_charge) if counter is None else self._find_blocked(lease, counter)
+        if refused is None:
+            return True
+        if not refused.result.waits:
+            raise RequestError(self._describe(refused))
+        counter = refused.part.counter
         try:
             async with asyncio.timeout(self.policies.wait_s):
                 return await self._wait_in_line(lease, make_charge, counter)
         except (TimeoutError, LinesFull):
-            refused = refused or self._find_blocked(lease, counter)
             raise RequestError(self._describe(refused)) from None
 
     async def _wait_in_line(self, lease: Lease, make_charge: MakeCharge, counter: str) -> bool:
         place: Place | None = self._lines.join(counter)
+        version = self.policies.version
         if lease.on_wait is not None:
             lease.on_wait(True)
         try:
             while True:
                 assert place is not None
                 await place.wait()
+                if version != self.policies.version:
+                    version = self.policies.version
+                    lease.renew()
                 refused = await self._ask(lease, make_charge)
                 if refused is None:
                     return True
@@ -476,6 +482,12 @@ class Limiter:
     def record_written(self, leases: Sequence[str]) -> None:
         """Note that the usage rows of these leases are stored."""
         self.meter.post(RowsWritten(tuple(leases)))
+
+    def list_own_parts(self, policy: KeyPolicy) -> tuple[LimitPart, ...]:
+        """Return the limits that all requests of a key count in, in the order of the checks."""
+        own = [part for scope in policy.scopes for part in self.list_parts(scope)]
+        own.sort(key=lambda part: part.rank)
+        return tuple(own)
 
     def list_provider_parts(self, provider: str) -> tuple[LimitPart, ...]:
         scopes = self.policies.find_provider_scopes(provider)

@@ -73,8 +73,8 @@ async def check_limits(gateway: Gateway, call: Call) -> None:
 
 
 async def _begin(limiter: Limiter, call: Call) -> Lease | None:
-    runtime, policy = call.runtime, call.policy
-    policies = limiter.policies
+    runtime, policies = call.runtime, limiter.policies
+    policy = policies.renew(call.caller.key, call.policy)  # it may have been queued for minutes
     if not policy.scopes and not any(policies.find_provider_scopes(route.provider) for route in call.routes):
         return None
     input_tokens, most = await run_off_loop(len(call.body), partial(_measure, call))
