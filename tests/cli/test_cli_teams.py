@@ -72,6 +72,15 @@ def test_the_commands_of_the_page_work_on_the_running_gateway(shell: Shell) -> N
         assert ask(served, "chat", "echo", key=made["key"]).status == 200
 
 
+def test_limits_are_shown_with_all_their_digits(shell: Shell) -> None:
+    shell.write("dragoman.toml", FILE.format(port=1))
+    limits = ("tokens_per_day=1000000", "usd_per_day=1234567.000000001")
+    done = shell.run("teams", "create", "wide", *(word for limit in limits for word in ("--limit", limit)))
+    assert "usd_per_day=1234567.000000001, tokens_per_day=1000000 " in done.out
+    done = shell.run("limits", "set", "user:dev", *limits)
+    assert done.out == "user:dev: usd_per_day=1234567.000000001, tokens_per_day=1000000\n"
+
+
 @pytest.mark.rest
 def test_a_value_that_is_no_number_removes_no_limit_of_a_running_gateway(shell: Shell) -> None:
     shell.write("dragoman.toml", FILE.format(port=0))

@@ -214,6 +214,31 @@ def test_slots_are_counted_while_requests_run(tmp_path: Path) -> None:
         assert rig.ask_limited("chat", stream=True).status == 200
 
 
+@pytest.mark.parametrize(
+    ("client", "upstream"), [("messages", "messages"), ("chat", "messages"), ("gemini", "gemini"), ("chat", "gemini")]
+)
+def test_what_is_reserved_rises_to_the_input_that_the_upstream_reports(
+    client: str, upstream: str, tmp_path: Path
+) -> None:
+    begun = {"content": {"role": "model", "parts": [{"text": "Hello"}]}, "index": 0}
+    chunk = {"candidates": [begun], "usageMetadata": {"promptTokenCount": 300_000}, "modelVersion": "m"}
+    ended = {**chunk, "candidates": [{**begun, "finishReason": "STOP"}]}
+    frames = b"".join(b"data: " + msgspec.json.encode(one) + b"\r\n\r\n" for one in (chunk, ended))
+    gate = Gate(threading.Event(), at=len(frames) // 2 if upstream == "gemini" else 1500)
+    answer = Answer(frames, gate=gate, cut=10)
+    if upstream != "gemini":
+        words = ScriptedReply((Text(WORDS),), tokens=Tokens(300_000, 100))
+        answer = write_reply(upstream, words, cut=300, gate=gate)
+    with run_limited(tmp_path, BUDGET, upstreams=(upstream,)) as rig:
+        rig.play(upstream, answer)
+        request = OpenRequest(rig, client, upstream)
+        request.read_some()
+        wait_until(lambda: rig.level("all:usd").reserved >= 300_000 * 1000)
+        gate.opened.set()
+        request.leave()
+        rig.wait_until_settled()
+
+
 # WebSockets, background responses, compaction
 
 
@@ -292,6 +317,41 @@ def test_a_background_response_ends_failed_when_its_limit_is_spent_meanwhile(tmp
         ended = wait_for_end(rig, id)
         assert (ended["status"], ended["error"]["code"]) == ("failed", "insufficient_quota")
         assert count_calls(rig.fakes["chat"]) == 1
+
+
+@pytest.mark.parametrize(("edited", "status"), [("usd_per_month = 6\n", 200), ("", 200), ("usd_per_month = 0\n", 402)])
+def test_an_edited_limit_is_in_force_for_those_who_wait(edited: str, status: int, tmp_path: Path) -> None:
+    with run_limited(tmp_path, "[limits.key]\nusd_per_month = 0.06\n", upstreams=("chat",)) as rig:
+        with held_back(rig, "chat") as opened:
+            first = OpenRequest(rig, "chat")
+            wait_until(lambda: count_calls(rig.fakes["chat"]))
+            second = OpenRequest(rig, "chat")
+            wait_until(lambda: rig.limiter.waiting == 1)
+            file = tmp_path / "dragoman.toml"
+            file.write_text(file.read_text().replace("usd_per_month = 0.06\n", edited))
+            rig.gateway.loop.call_soon_threadsafe(rig.gateway.app.reload)
+            assert second.read()[0] == status
+            assert not opened.is_set()
+        assert first.read()[0] == 200
+
+
+def test_a_background_response_that_waits_for_a_limit_is_queued(tmp_path: Path) -> None:
+    body = {"model": "chat/m", "input": "Hi", "background": True}
+    with run_limited(tmp_path, "[limits.key]\nusd_per_month = 0.06\n", upstreams=("chat",)) as rig:
+        with held_back(rig, "chat"):
+            first = OpenRequest(rig, "chat")
+            wait_until(lambda: count_calls(rig.fakes["chat"]))
+            id = send(rig, "POST", "/v1/responses", body, key=rig.key).json["id"]
+            wait_until(lambda: rig.limiter.waiting == 1)
+
+            def read_status() -> str:
+                return str(send(rig, "GET", f"/v1/responses/{id}", key=rig.key).json["status"])
+
+            wait_until(lambda: read_status() == "queued")
+            assert rig.limiter.waiting == 1
+        assert first.read()[0] == 200
+        wait_until(lambda: count_calls(rig.fakes["chat"]) == 2)
+        assert wait_for_end(rig, id)["status"] == "completed"
 
 
 def test_a_response_that_its_upstream_would_run_in_the_background_is_run_here(tmp_path: Path) -> None:
@@ -413,6 +473,7 @@ def test_a_successful_reply_without_any_usage_is_charged_what_it_has_reserved(tm
         [row] = rig.rows(1)
         assert rig.level("key:").spent == row.cost_nano_usd
         assert (row.cost_nano_usd or 0) > 0
+        assert row.usage_source == "estimated"
 
 
 def test_a_request_that_timed_out_at_one_target_is_charged_its_input_there(tmp_path: Path) -> None:

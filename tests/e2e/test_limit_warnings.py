@@ -41,3 +41,17 @@ def test_most_of_a_limit_is_spent(
             wait_until(lambda: rig.level("key").spent > 80_001)
             wait_until(lambda: "dragoman_limits_waiting 0" in rig.send("GET", "/metrics").body.decode())
             assert len(hook.calls) == tries
+
+
+def test_a_request_that_passes_both_thresholds_is_warned_of_at_both(tmp_path: Path) -> None:
+    with FakeUpstream() as hook:
+        hook.answers = [json_answer({})]
+        limits = f'[limits]\nwebhook = "{hook.url}/budget"\n[limits.key]\ntokens_per_day = 1000\n'
+        with run_limited(tmp_path, limits, upstreams=("chat",)) as rig:
+            reply = ScriptedReply((Text("Hello"),), tokens=Tokens(1_000, 1))
+            rig.play("chat", write_reply("chat", reply, stream=False))
+            assert rig.ask_limited("chat").status == 200
+            wait_until(lambda: len(hook.calls) == 2)
+            assert [call.json["percent"] for call in hook.calls] == [75, 95]
+            metrics = rig.send("GET", "/metrics").body.decode()
+            assert 'dragoman_limit_warnings_total{percent="75"} 1' in metrics

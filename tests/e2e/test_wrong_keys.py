@@ -1,5 +1,6 @@
 """Wrong keys over real sockets: each costs time, a right one from the same address does not."""
 
+import asyncio
 import logging
 import select
 import time
@@ -10,6 +11,8 @@ import pytest
 
 from asking import send
 from dragoman.server.rejections import FREE_FAILURES, INTERVAL_S, MAX_DELAY_S
+from dragoman.store import open_store
+from dragoman.tenancy.keys import Keyring
 from gateway import running
 from raw_http import dial, request_bytes
 from waiting import wait_until
@@ -38,6 +41,15 @@ def test_a_right_key_from_the_same_address_is_served_while_wrong_ones_wait(tmp_p
         wait_until(lambda: len(select.select(crowd, [], [], 0)[0]) >= FREE_FAILURES)
         assert send(gateway, "GET", "/v1/models").status == 200
         assert len(select.select(crowd, [], [], 0)[0]) < len(crowd)
+
+
+def test_a_key_that_another_process_has_just_made_is_right(tmp_path: Path) -> None:
+    async def create() -> str:
+        async with await open_store(f"sqlite:///{tmp_path}/store.db") as store:
+            return (await Keyring(store).create("phone")).secret.reveal()
+
+    with running("", tmp_path, stored=("laptop",)) as gateway:
+        assert send(gateway, "GET", "/v1/models", key=asyncio.run(create())).status == 200
 
 
 @pytest.mark.alone

@@ -7,8 +7,8 @@ import pytest
 from dragoman.net.headers import Headers
 from dragoman.net.sink import CollectorSink
 from dragoman.proxy.request_record import RequestRecord
-from dragoman.proxy.running_requests import ENDED_BY_OPERATOR, RunningRequests, find_cause
-from dragoman.translate.hub.failure import RequestError
+from dragoman.proxy.running_requests import KEY_REVOKED, RunningRequests, find_cause
+from dragoman.translate.hub.failure import Kind, RequestError
 
 
 async def test_the_requests_of_a_key_end_and_no_others() -> None:
@@ -32,7 +32,8 @@ async def test_the_requests_of_a_key_end_and_no_others() -> None:
         running.cancel_of_keys({"out", "nobody"})
         with pytest.raises(RequestError) as ended:
             await out
-        assert ended.value.failure is ENDED_BY_OPERATOR
+        assert ended.value.failure is KEY_REVOKED
+        assert ended.value.failure.kind is Kind.AUTH
         assert not stays.done()
         running.cancel_of_keys({"out"})
         await asyncio.sleep(0)

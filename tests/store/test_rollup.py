@@ -85,6 +85,13 @@ def test_what_caches_had_is_no_more_of_each_request_than_was_possible() -> None:
     assert values["cache_saved_nano_usd"] == -2
 
 
+def test_a_request_that_has_a_price_of_its_own_is_counted_without_tokens() -> None:
+    usual = row_at(START_MS, 1)
+    rows = [replace(usual, usage_source=source, cost_nano_usd=cost) for source, cost in ((None, 40), (None, None))]
+    values = dict(zip(SUMS, next(values for key, values in roll_up(rows).sums if key.dimension == "all"), strict=True))
+    assert (values["requests"], values["priced"], values["counted"]) == (2, 1, 1)
+
+
 def values_of(one: UsageRow) -> list[Json]:
     """What one row adds to the sums."""
     columns = astuple(one)

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.store import open_store
-from dragoman.tenancy.keys import CLIENT_GRANT, Keyring, NameTaken
+from dragoman.tenancy.keys import CLIENT_GRANT, LOOKUPS_PER_S, Keyring, NameTaken, digest_presented
 from dragoman.tenancy.policies import KeySettings, read_settings
 from postgres import Postgres
 from waiting import wait_until_async
@@ -36,6 +36,30 @@ def test_a_key_of_one_gateway_is_valid_at_the_other_until_revoked(store_url: str
             await wait_until_async(lambda: mine.check(plain) == created.row.id)
             await theirs.revoke("laptop")
             await wait_until_async(lambda: mine.check(plain) is None)
+
+    asyncio.run(scenario())
+
+
+def test_a_key_that_another_gateway_has_just_made_is_looked_up(store_url: str) -> None:
+    async def scenario() -> None:
+        now = 1000.0
+        async with await open_store(store_url) as store:
+            mine, theirs = Keyring(store, clock=lambda: now), Keyring(store)
+            laptop = await theirs.create("laptop")
+            [digest] = digest_presented([laptop.secret.reveal().encode()])
+            assert mine.find_valid(digest) is None
+            assert await mine.look_up(digest) == laptop.row.id
+            assert mine.find_valid(digest) == laptop.row.id
+            for number in range(LOOKUPS_PER_S - 1):
+                assert await mine.look_up(b"%d" % number) is None
+            phone = await theirs.create("phone")
+            [digest] = digest_presented([phone.secret.reveal().encode()])
+            assert await mine.look_up(digest) is None  # no more in this second
+            now += 1.0
+            assert await mine.look_up(digest) == phone.row.id
+            await theirs.revoke("phone")
+            await mine.refresh()
+            assert await mine.look_up(digest) is None
 
     asyncio.run(scenario())
 

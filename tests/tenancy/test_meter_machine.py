@@ -199,3 +199,21 @@ def test_a_restarted_meter_knows_what_was_announced() -> None:
     assert (window.spent, window.reserved, window.running) == (54, 10, 1)
     counters.apply(Settle("a", {WINDOWS[0]: 1}))
     assert (window.spent, window.reserved, window.running) == (55, 0, 0)
+
+
+def test_a_settled_lease_is_admitted_again_after_a_minute_at_the_earliest_and_two_at_the_latest() -> None:
+    now = [0]
+    counters = Counters(lambda: now[0], has_rows=False)
+
+    def admit() -> bool:
+        return isinstance(counters.apply(Admit("late", "p", ())), Admitted)
+
+    now[0] = BARRED_MS // 2
+    counters.apply(Settle("late", {}))
+    for moment in (BARRED_MS, BARRED_MS + BARRED_MS // 2, 2 * BARRED_MS - 1):
+        now[0] = moment
+        counters.tidy(lambda _: False)
+        assert not admit()
+    now[0] = 2 * BARRED_MS
+    counters.tidy(lambda _: False)
+    assert admit()

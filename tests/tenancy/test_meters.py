@@ -116,6 +116,15 @@ async def test_each_scope_has_its_own_clauses(rig: MeterRig) -> None:
 
 
 @with_every_meter
+async def test_an_edited_rate_keeps_what_was_taken(rig: MeterRig) -> None:
+    assert isinstance(await rig.admit("a", rate(1)), Admitted)
+    assert isinstance(await rig.admit("b", rate(1)), Refused)
+    assert await rig.admit("c", rate(4)) == Admitted((2,))  # at once
+    assert isinstance(await rig.admit("d", rate(1)), Refused)
+    assert isinstance(await rig.admit("e", rate(3)), Admitted)
+
+
+@with_every_meter
 async def test_a_strict_limit_is_never_exceeded(rig: MeterRig) -> None:
     assert await rig.admit("a", usd(10, 11, is_strict=True)) == Refused(0, 0, 0, is_spent=True)
     assert isinstance(await rig.admit("a", usd(10, 6, is_strict=True)), Admitted)

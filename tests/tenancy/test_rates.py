@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.tenancy.rates import UNITS, count_left, fill, find_wait_ms, make_bucket, take
+from dragoman.tenancy.rates import UNITS, change_limit, count_left, fill, find_wait_ms, make_bucket, take
 
 LIMITS = st.integers(1, 10**15)
 STEPS = st.lists(st.tuples(st.integers(-5_000, 120_000), st.integers(1, 200)), max_size=40)
@@ -44,6 +44,22 @@ def test_a_level_beyond_a_full_bucket_is_cut_when_the_clock_or_the_limit_steps()
     assert count_left(bucket) == 10
     fill(bucket, 60, 1000)
     assert count_left(bucket) == 11
+
+
+def test_an_edited_limit_changes_nothing_of_what_was_taken() -> None:
+    bucket = make_bucket(60, 0)
+    take(bucket, 50)
+    change_limit(bucket, 60, 100)
+    assert count_left(bucket) == 50
+    change_limit(bucket, 100, 55)
+    assert count_left(bucket) == 5
+    change_limit(bucket, 55, 10)
+    assert find_wait_ms(bucket, 10, 10) == 60_000  # no longer than a full one takes
+    take(bucket, 40)
+    change_limit(bucket, 10, 5)
+    assert count_left(bucket) == -40  # a debt stays
+    change_limit(bucket, 5, 25)
+    assert count_left(bucket) == -20
 
 
 @given(LIMITS, STEPS)

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import TypeVar
 
 import click
@@ -159,6 +160,11 @@ def split_words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
+def format_limits(limits: Mapping[str, int | float]) -> str:
+    """Return limits as the commands take them."""
+    return ", ".join(f"{name}={_format_exactly(value)}" for name, value in limits.items())
+
+
 def show_limits(found: Sequence[ListedLimit]) -> None:
     show_table(HEADINGS, [_format_row(one) for one in found], HEADINGS[2:5])
 
@@ -204,11 +210,10 @@ def _show_stored(stored: StoredLimits, as_json: bool) -> None:
     if as_json:
         show_json(stored)
         return
-    values = ", ".join(f"{name}={value:g}" for name, value in stored.limits.items())
+    values = format_limits(stored.limits)
     click.echo(f"{_format_scope(stored.scope, stored.name)}: {values or 'no limits of its own'}")
     if stored.in_file:
-        listed = ", ".join(f"{name}={value:g}" for name, value in stored.in_file.items())
-        print_note(f"dragoman.toml sets besides: {listed}")
+        print_note(f"dragoman.toml sets besides: {format_limits(stored.in_file)}")
 
 
 def show_forgiven(forgiven: Forgiven, as_json: bool) -> None:
@@ -217,7 +222,7 @@ def show_forgiven(forgiven: Forgiven, as_json: bool) -> None:
         return
     end = "" if forgiven.until is None else f", until {_format_time(forgiven.until)}"
     where = _format_scope(forgiven.scope, forgiven.name)
-    click.echo(f"{where}: {forgiven.amount:g} {forgiven.unit} forgiven{end}.")
+    click.echo(f"{where}: {_format_exactly(forgiven.amount)} {forgiven.unit} forgiven{end}.")
 
 
 def _format_row(one: ListedLimit) -> tuple[str, ...]:
@@ -232,7 +237,12 @@ def _format_scope(scope: str, name: str) -> str:
 
 
 def _format_number(value: float | None) -> str:
-    return NONE if value is None else f"{value:,.10g}"
+    return NONE if value is None else _format_exactly(value, ",")
+
+
+def _format_exactly(value: float, grouping: str = "") -> str:
+    """Return a number with all its digits: large ones are no powers of ten."""
+    return format(Decimal(str(value)).normalize(), f"{grouping}f")
 
 
 def _format_time(seconds: int | None) -> str:

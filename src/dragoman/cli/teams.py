@@ -7,7 +7,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from dragoman.cli.limits import read_changes, split_words
+from dragoman.cli.limits import format_limits, read_changes, split_words
 from dragoman.cli.screen import print_note, remove_control, show_json, show_table
 from dragoman.cli.settings import admin_options, combine_options, read_settings
 from dragoman.config.limits import LimitValues
@@ -147,9 +147,5 @@ def _show(team: TeamDescription, as_json: bool) -> None:
 
 def _format_row(team: TeamDescription) -> tuple[str, ...]:
     members = ", ".join(map(remove_control, team.members)) or "–"
-    limits, each = _format_limits(team.limits), _format_limits(team.each_user)
+    limits, each = format_limits(team.limits) or "–", format_limits(team.each_user) or "–"
     return remove_control(team.name), members, str(team.keys), limits, each, team.origin
-
-
-def _format_limits(limits: Mapping[str, int | float]) -> str:
-    return ", ".join(f"{name}={value:g}" for name, value in limits.items()) or "–"

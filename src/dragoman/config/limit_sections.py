@@ -8,6 +8,7 @@ from dragoman.config.limits import InvalidLimit, LimitValues, to_limits
 from dragoman.config.problems import Key, suggest
 from dragoman.config.settings import LimitSettings, ProviderLimits, TeamSettings
 from dragoman.config.tree import Tree, build_struct, read_fields, table_at
+from dragoman.config.urls import split_url
 
 MAX_NAME = 100
 LIMITS_OF_TEAM = ("limits", "each_user")
@@ -25,8 +26,8 @@ def read_limits(tree: Tree, providers: Collection[str]) -> LimitSettings:
         settings = LimitSettings()
     _check_zone(tree, settings.time_zone)
     webhook = settings.webhook
-    if webhook is not None and not webhook.startswith(("http://", "https://")):
-        tree.problem(("limits", "webhook"), f'expected a URL that starts with http:// or https://, got "{webhook}"')
+    if webhook is not None and not _is_web_address(webhook):  # it may be a secret, and is not shown
+        tree.problem(("limits", "webhook"), 'expected a URL such as "https://hooks.example.com/budget"')
     each = {name: _read_values(tree, ("limits", name), LimitValues) for name in LIMITS_OF_EACH if name in table}
     groups = tuple(_read_provider_limits(tree, providers)) if "providers" in table else ()
     return build_struct(
@@ -74,6 +75,14 @@ def is_zone(name: str) -> bool:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return False
     return True
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        parts = split_url(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _check_zone(tree: Tree, name: str) -> None:

@@ -42,7 +42,7 @@ class LimitName(StrEnum):
 
     @property
     def is_usd(self) -> bool:
-        return self.value.startswith("usd_")
+        return self.startswith("usd_")
 
     @property
     def scale(self) -> int:

@@ -1,7 +1,7 @@
 // The words and signs of states, outcomes and routes: the same ones on every page.
 
 import { h } from "./dom.js";
-import { duration, money, number, percent, tokens } from "./format.js";
+import { money, number, percent, tokens } from "./format.js";
 import { plain, quote } from "./text.js";
 
 /** @type {Record<string, [string, string]>} state -> sign, colour */

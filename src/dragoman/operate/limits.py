@@ -53,11 +53,11 @@ class LimitTarget(Struct, frozen=True):
                 return f'the {self.scope} "{self.name}"'
 
 
-class ListedLimit(Struct, frozen=True, kw_only=True):
+class ListedLimit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A limit, in its own unit: dollars, credits, tokens, requests.
 
     What is spent and reserved is null for a default, which each counts for itself, and while it is not known.
-    `set_for` is the scope and name of the default that this limit comes from; empty if it is the scope's own.
+    `set_for` is the scope and name of the default that this limit comes from; left out if it is the scope's own.
     """
 
     scope: str

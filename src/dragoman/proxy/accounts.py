@@ -68,9 +68,11 @@ def settle(prices: PriceList | None, charges: Charges | None, record: RequestRec
     record.end()
     outcome = record.outcome()
     cost = None if prices is None else prices.cost_nano(outcome)
-    if cost is None and outcome.usage is None and outcome.outcome == OK and outcome.is_answered:
+    if cost is None and outcome.usage is None and outcome.outcome == OK and outcome.is_answered and lease.reserved_nano:
         cost = lease.reserved_nano  # nothing says what a successful request has used
-    outcome = record.charge(None if cost is None else min(max(cost, 0), MAX_COST_NANO))
+        outcome.usage = Usage(source=UsageSource.ESTIMATED)
+    outcome.charged_nano = None if cost is None else min(max(cost, 0), MAX_COST_NANO)
+    record.keep_outcome(outcome)
     usage = outcome.usage or NO_USAGE
     used = Used(outcome.charged_nano or 0, _count_tokens(usage), _count_credits(usage))
     charge = charges.encode(outcome) if charges is not None and lease.keeps_charge else b""

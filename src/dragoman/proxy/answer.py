@@ -164,8 +164,7 @@ class ActiveCall:
         ledger = prepared.ledger
         call.record.record_reply(prepared.route, prepared.protocol.name, ledger, reply)
         if call.lease is not None:
-            used = reply.used_alone or reply.watch.usage
-            correct(call.runtime.prices, call.record, call.lease, prepared.route, used)
+            correct(call.runtime.prices, call.record, call.lease, prepared.route, reply.reported)
 
     async def _give_up(self, step: GiveUp) -> None:
         stream = self._writer.open_stream

@@ -246,10 +246,9 @@ class RequestRecord:
         """What the upstream requests before the one that answers now have used."""
         return tuple(self._turns)
 
-    def charge(self, cost_nano: int | None) -> Outcome:
-        """Note what an ended request is charged, and return its outcome, which stays so."""
-        self._outcome = outcome = replace(self.outcome(), charged_nano=cost_nano)
-        return outcome
+    def keep_outcome(self, outcome: Outcome) -> None:
+        """Note the outcome of an ended request, with what it was charged: it stays so."""
+        self._outcome = outcome
 
     @property
     def reply(self) -> ReplyProgress | None:

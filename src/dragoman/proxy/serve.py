@@ -112,7 +112,7 @@ async def run_in_background(services: Services, call: Call, sink: ReplySink, sta
         call.state = state
         await choose_routes(call, gateway.runtime)
         sink.allow_leaving()
-        await admit(gateway, call, queued_s=QUEUED_S)
+        await admit(gateway, call, queued_s=QUEUED_S, on_wait=state.on_wait)
         await gateway.answer(call, sink)
 
 

@@ -203,8 +203,16 @@ class RequestHandler:
         return found.route.handler(routed)
 
     async def _dispatch_without_key(self, arrived: ArrivedRequest) -> None:
-        """Handle a request of a browser that is signed in to the console; raises RequestError for any other."""
+        """Handle a request of a browser that is signed in to the console, or with a key that another process has made.
+
+        Raises RequestError for any other.
+        """
         request = arrived.http
+        for digest in request.key_digests:
+            known = await self._keyring.look_up(digest)
+            if known is not None:
+                request.mark_authenticated()
+                return await self._dispatch_with_key(arrived, known)
         key = None if self.console is None else await self.console.find_key(request)
         if key is not None:
             await self._dispatch_with_key(arrived, key, via_console=True)

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -86,6 +87,9 @@ class ActiveRun:
         self.sink: RunSink | None = None  # of the attempt to run it that is under way
         self.task: asyncio.Task[None] | None = None
         self.is_waiting = True  # until it is executed, and counts as a request
+        self.is_queued = False  # it waits for a limit
+        self.is_stored_queued = False  # as the store has it
+        self.storing: asyncio.Task[None] | None = None
         self.is_finishing = False
         self.is_ended_elsewhere = False  # cancelled, deleted or counted as interrupted
         self.changed = asyncio.Event()  # set when there are new events or it has ended, then replaced
@@ -285,16 +289,35 @@ class BackgroundRuns:
     async def _execute_in_memory(self, active: ActiveRun, fields: dict[str, Json]) -> bool:
         """Read the context of a response and run it; return False, and forget it, if there is no memory for it now."""
         assert self._execute is not None
-        active.state = await self.service.ask(self.service.restore_call(active.row, fields))
+        active.state = state = await self.service.ask(self.service.restore_call(active.row, fields))
+        state.on_wait = partial(self._note_wait, active)
         while self._find_room() < 1:  # noqa: ASYNC110 (requests of clients end without an event)
             await asyncio.sleep(ROOM_CHECK_S)
         active.is_waiting = False
         try:
-            await self._execute(active, active.state)
+            await self._execute(active, state)
         except BufferBudgetExceeded:
             active.state, active.sink, active.is_waiting = None, None, True
             return False
+        finally:
+            state.on_wait = None  # which refers to it
         return True
+
+    def _note_wait(self, active: ActiveRun, is_queued: bool) -> None:
+        """A response that waits for a limit is queued still, and in progress only when it is admitted."""
+        active.is_queued = is_queued
+        if active.is_stored_queued != is_queued and (active.storing is None or active.storing.done()):
+            active.storing = spawn(self._store_wait(active), name="background response")
+
+    async def _store_wait(self, active: ActiveRun) -> None:
+        while active.is_stored_queued != active.is_queued:
+            is_queued = active.is_queued
+            try:
+                await self._runs.mark_run(active.row.owned_id, active.token, "queued" if is_queued else "in_progress")
+            except StoreError as error:
+                log.debug("the status of a background response cannot be stored now: %s", error)
+                return
+            active.is_stored_queued = is_queued
 
     async def _finish(self, active: ActiveRun, failure: Failure) -> None:
         """Store how a response has ended, with its last events; `failure` if it has no reply."""

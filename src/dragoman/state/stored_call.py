@@ -137,6 +137,7 @@ class StoredCall:
         self.route = ""
         self.memory: Remember | None = None  # of its connection, so that its items must be seen
         self.in_background = False  # its response was queued, and whoever runs it stores its end
+        self.on_wait: Callable[[bool], None] | None = None  # of such a response: called when it waits for a limit
         self.size = body.size + context.earlier_bytes
         self.created = int(time.time())
         self._store = store

@@ -41,7 +41,7 @@ class Hold(Struct, frozen=True, array_like=True, gc=False):
     is_strict: bool = False  # not even the only request in flight may exceed the limit
 
 
-class Admit(Struct, frozen=True, array_like=True, tag="a"):
+class Admit(Struct, frozen=True, array_like=True, tag="a", gc=False):
     """Take all holds for a lease, or none. They are checked in their order: rate, concurrency, tokens, spend."""
 
     lease: str
@@ -52,7 +52,7 @@ class Admit(Struct, frozen=True, array_like=True, tag="a"):
     charge: bytes = b""  # the usage row if the process dies (`encode_charge`); empty: nothing is charged then
 
 
-class Change(Struct, frozen=True, array_like=True, tag="h"):
+class Change(Struct, frozen=True, array_like=True, tag="h", gc=False):
     """Give back what a running lease has of some counters, and take more holds; all of it, or nothing.
 
     For another target (`drops` are the counters of its provider before), and for a further turn under `strict`: amounts
@@ -64,14 +64,14 @@ class Change(Struct, frozen=True, array_like=True, tag="h"):
     holds: tuple[Hold, ...]
 
 
-class Correct(Struct, frozen=True, array_like=True, tag="c"):
+class Correct(Struct, frozen=True, array_like=True, tag="c", gc=False):
     """Raise what a running lease reserves of some counters to these amounts; never refused, and never lowers any."""
 
     lease: str
     amounts: Mapping[str, int]
 
 
-class Settle(Struct, frozen=True, array_like=True, tag="s"):
+class Settle(Struct, frozen=True, array_like=True, tag="s", gc=False):
     """End a lease: free its slots, forget what it reserved, and count what was spent.
 
     `amounts` names what was spent per counter, of limits that the lease does not hold too, and what was taken of rates.
@@ -84,7 +84,7 @@ class Settle(Struct, frozen=True, array_like=True, tag="s"):
     charge: bytes = b""  # the usage row (`encode_charge`); empty: that of the admission
 
 
-class RowsWritten(Struct, frozen=True, array_like=True, tag="w"):
+class RowsWritten(Struct, frozen=True, array_like=True, tag="w", gc=False):
     """The usage rows of these leases are in the store."""
 
     leases: tuple[str, ...]

@@ -36,10 +36,11 @@ METER_SCHEMA = """
 
     CREATE FUNCTION dragoman.meter_fill(held dragoman.meter_counters, capacity bigint, now_ms bigint)
     RETURNS numeric LANGUAGE sql IMMUTABLE AS $$
-        SELECT least(
-            coalesce(held.level + greatest(0, now_ms - held.at_ms)::numeric * capacity, capacity::numeric * 60000),
-            capacity::numeric * 60000
-        )
+        SELECT CASE WHEN held.level IS NULL THEN capacity::numeric * 60000
+            ELSE greatest(filled + (capacity::numeric - held.capacity) * 60000, least(filled, 0)) END
+        FROM least(
+            held.level + greatest(0, now_ms - held.at_ms)::numeric * held.capacity, held.capacity::numeric * 60000
+        ) AS filled
     $$;
 
     CREATE FUNCTION dragoman.meter_refusal(holds jsonb, own text[], now_ms bigint)

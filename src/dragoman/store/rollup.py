@@ -311,6 +311,9 @@ def _add_up(rows: list[UsageRow]) -> list[float]:
     outcomes, sources = columns["outcome"], columns["usage_source"]
     outputs, durations, costs = columns["output_tokens"], columns["duration_ms"], columns["cost_nano_usd"]
     gone, estimated = outcomes.count("client_gone"), sources.count("estimated")
+    unknown = sources.count(None)
+    if unknown:
+        unknown = sum(source is None and cost is None for source, cost in zip(sources, costs, strict=True))
     generated = generating = had = 0
     for output, duration, ttft in zip(outputs, durations, columns["ttft_ms"], strict=True):
         if ttft is not None and output is not None and duration > ttft:
@@ -327,7 +330,7 @@ def _add_up(rows: list[UsageRow]) -> list[float]:
         sum(filter(None, columns["credits"])),
         sum(filter(None, costs)),
         len(rows) - costs.count(None),
-        len(rows) - sources.count(None),
+        len(rows) - unknown,
         sources.count("derived"),
         estimated,
         sum(_count_tokens(row) for row in rows if row.usage_source == "estimated") if estimated else 0,

@@ -46,6 +46,11 @@ CLAIM = """
         SELECT count(*) FROM dragoman.background_runs AS running WHERE running.owner = $1 AND running.token <> ''
     ) < $5 RETURNING request
 """
+MARK = """
+    UPDATE dragoman.responses SET status = $4 WHERE owner = $1 AND id = $2 AND EXISTS (
+        SELECT 1 FROM dragoman.background_runs AS run WHERE run.owner = $1 AND run.id = $2 AND run.token = $3
+    )
+"""
 REMOVE_RUN = """
     DELETE FROM dragoman.background_runs WHERE owner = $1 AND id = $2
     AND ($3::bigint IS NULL OR (token <> '' AND lease_until <= $3)) RETURNING last_event, length(request)
@@ -118,6 +123,12 @@ class Runs(StorePart):
         )
         [row] = await session.fetch(ResponseRow, beginning, run.owner, run.id)
         return RunRow(row, lock.token, request)
+
+    @writes
+    async def mark_run(self, session: Session, run: OwnedId, token: str, status: str) -> None:
+        """Store whether a claimed response waits, or is in progress; nothing if others have ended it."""
+        await session.lock(run.owner)
+        await session.execute(MARK, run.owner, run.id, token, status)
 
     @writes
     async def extend_claims(self, session: Session, tokens: Sequence[str], until: int) -> frozenset[str]:

@@ -126,7 +126,7 @@ SUM_ROWS = f"""
         coalesce(sum(cache_read_tokens), 0)::bigint, coalesce(sum(cache_write_tokens), 0)::bigint,
         coalesce(sum(output_tokens), 0)::bigint, coalesce(sum(reasoning_tokens), 0)::bigint,
         coalesce(sum(credits), 0)::double precision, coalesce(sum(cost_nano_usd), 0)::bigint,
-        count(cost_nano_usd), count(usage_source),
+        count(cost_nano_usd), count(*) FILTER (WHERE usage_source IS NOT NULL OR cost_nano_usd IS NOT NULL),
         count(*) FILTER (WHERE usage_source = 'derived'),
         count(*) FILTER (WHERE usage_source = 'estimated'),
         coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0)::bigint,

@@ -131,7 +131,7 @@ class UsageSum(Struct):
     credits: float = 0.0
     cost_nano_usd: int = 0
     priced: int = 0  # requests that have a cost
-    counted: int = 0  # requests that have counts
+    counted: int = 0  # requests that have counts, or a price of their own
     derived: int = 0
     estimated: int = 0
     estimated_tokens: int = 0

@@ -70,9 +70,10 @@ local function read_rate(counter)
 end
 
 local function fill(counter, limit)
-    local level, at = read_rate(counter)
+    local level, at, before = read_rate(counter)
     if not level then return limit * UNITS end
-    return math.min(level + math.max(0, now - at) * limit, limit * UNITS)
+    level = math.min(level + math.max(0, now - at) * before, before * UNITS)
+    return math.max(level + (limit - before) * UNITS, math.min(level, 0))
 end
 
 local function keep_rate(counter, limit, level)

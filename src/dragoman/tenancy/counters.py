@@ -30,11 +30,11 @@ from dragoman.store.meter import (
     make_lost_row,
 )
 from dragoman.store.usage_rows import UsageRow
-from dragoman.tenancy.rates import UNITS, Bucket, count_left, fill, find_wait_ms, make_bucket, take
+from dragoman.tenancy.rates import UNITS, Bucket, change_limit, count_left, fill, find_wait_ms, make_bucket, take
 
 SLOT_WAIT_MS = 1000
 BARRED_MS = 60_000  # how late an admission may arrive after its lease was settled
-MAX_BARRED = 50_000
+MAX_BARRED = 50_000  # ids of a generation; with more, it ends earlier
 MAX_COLLECTED = 1_000  # processes whose end is remembered
 UNNAMED_MS = 10_000  # how long a lease may be held that its process does not name
 
@@ -55,7 +55,7 @@ class WindowCount(Struct, gc=False):
     is_disturbed: bool = False  # another one was settled meanwhile
 
 
-class HeldLease(Struct):
+class HeldLease(Struct, gc=False):
     """A lease: running, or settled and not written."""
 
     admit: Admit
@@ -91,7 +91,10 @@ class Counters:
         self.leases: dict[str, HeldLease] = {}
         self._slots: dict[str, _Slots] = {}
         self._rates: dict[str, _Rate] = {}
-        self._barred: dict[str, int] = {}  # ids, and when they were barred, in that order
+        # Two generations: taking the oldest id out of one set would search it from its start each time.
+        self._barred: set[str] = set()
+        self._barred_before: set[str] = set()
+        self._barring_since = now_ms()
         self._collected: dict[str, None] = {}
 
     def apply(self, operation: Operation) -> Result | Missing:
@@ -100,11 +103,11 @@ class Counters:
             return self._admit(operation)
         if isinstance(operation, Settle):
             return self._settle(operation)
+        if isinstance(operation, RowsWritten):
+            for lease in operation.leases:
+                self._forget(lease)
+            return ACKNOWLEDGED
         match operation:
-            case RowsWritten(leases):
-                for lease in leases:
-                    self._forget(lease)
-                return ACKNOWLEDGED
             case Correct():
                 return self._correct(operation)
             case Change():
@@ -130,7 +133,7 @@ class Counters:
     def _admit(self, admit: Admit) -> Result | Missing:
         if (known := self.leases.get(admit.lease)) is not None:
             return GONE if known.settled else Admitted(self._count_remaining(admit.holds))
-        if admit.lease in self._barred or admit.process in self._collected:
+        if self._is_barred(admit.lease) or admit.process in self._collected:
             return GONE
         refusal = self._find_refusal(admit.holds, ())
         if refusal is not None:
@@ -172,7 +175,7 @@ class Counters:
         lease = self.leases.get(change.lease)
         if lease is None or lease.settled is not None:
             return GONE
-        dropped = [hold for hold in lease.holds if hold.counter in change.drops and hold.kind != RATE]
+        dropped = [hold for hold in lease.holds if hold.counter in change.drops and hold.kind is not RATE]
         for hold in dropped:
             self._give_back(hold, {})
         kept = tuple(hold for hold in lease.holds if hold not in dropped)
@@ -196,10 +199,10 @@ class Counters:
         if announce.process in self._collected:
             return GONE
         for admit in announce.running:
-            if admit.lease not in self.leases and admit.lease not in self._barred:
+            if admit.lease not in self.leases and not self._is_barred(admit.lease):
                 self._hold_again(admit)
         for admit, settle in announce.settled:
-            if admit.lease not in self.leases and admit.lease not in self._barred:
+            if admit.lease not in self.leases and not self._is_barred(admit.lease):
                 self._hold_again(admit).settled = settle
                 for hold in admit.holds:
                     self._give_back(hold, {})
@@ -281,10 +284,8 @@ class Counters:
             fill(rate.bucket, rate.limit, now)
             if rate.bucket.level >= rate.limit * UNITS:
                 del self._rates[counter]
-        for id, since in [*self._barred.items()]:
-            if now - since < BARRED_MS:
-                break
-            del self._barred[id]
+        if now - self._barring_since >= BARRED_MS:
+            self._begin_barring()
 
     # The parts of an operation.
 
@@ -303,7 +304,7 @@ class Counters:
                 spent = window.spent
                 if spent >= limit:
                     return Refused(index, spent, window.reserved, is_spent=True)
-                if kind == CHECK or spent + window.reserved + hold.amount <= limit:
+                if kind is CHECK or spent + window.reserved + hold.amount <= limit:
                     continue
                 if hold.is_strict and spent + hold.amount > limit:
                     return Refused(index, spent, window.reserved, is_spent=True)
@@ -311,7 +312,7 @@ class Counters:
                     return Refused(index, spent, window.reserved, waits=True)
             elif not limit:
                 return Refused(index, is_spent=True)
-            elif kind == SLOT:
+            elif kind is SLOT:
                 slots = self._slots.get(hold.counter)
                 if slots is not None and slots.running >= limit and hold.counter not in own:
                     return Refused(index, slots.running, wait_ms=SLOT_WAIT_MS)
@@ -327,8 +328,10 @@ class Counters:
         now = self._now_ms()
         if rate is None:
             rate = self._rates[hold.counter] = _Rate(make_bucket(hold.limit, now), hold.limit)
-        rate.limit = hold.limit
-        fill(rate.bucket, hold.limit, now)
+        fill(rate.bucket, rate.limit, now)
+        if rate.limit != hold.limit:
+            change_limit(rate.bucket, rate.limit, hold.limit)
+            rate.limit = hold.limit
         return rate.bucket
 
     def _take(self, holds: Iterable[Hold]) -> tuple[int, ...]:
@@ -336,24 +339,24 @@ class Counters:
         remaining = []
         for hold in holds:
             kind = hold.kind
-            if kind == WINDOW:
+            if kind is WINDOW:
                 window = self.windows.get(hold.counter)
                 if window is None:
                     window = self.windows[hold.counter] = WindowCount()
                 window.reserved += hold.amount
                 window.running += 1
                 remaining.append(hold.limit - window.spent - window.reserved)
-            elif kind == CHECK:
+            elif kind is CHECK:
                 window = self.windows.get(hold.counter)
                 remaining.append(hold.limit - (0 if window is None else window.spent))
-            elif kind == SLOT:
+            elif kind is SLOT:
                 slots = self._slots.get(hold.counter)
                 if slots is None:
                     slots = self._slots[hold.counter] = _Slots()
                 slots.running += 1
                 remaining.append(hold.limit - slots.running)
             else:
-                bucket = self._fill(hold)
+                bucket = self._rates[hold.counter].bucket  # filled when it was checked
                 take(bucket, hold.amount)
                 remaining.append(count_left(bucket))
         return tuple(remaining)
@@ -361,35 +364,35 @@ class Counters:
     def _give_back(self, hold: Hold, amounts: Mapping[str, int]) -> None:
         """End a hold. Of a rate, `amounts` may say what was really taken."""
         kind = hold.kind
-        if kind == WINDOW:
+        if kind is WINDOW:
             window = self.windows[hold.counter]
             window.reserved -= hold.amount
             window.running -= 1
-        elif kind == SLOT:
+        elif kind is SLOT:
             self._slots[hold.counter].running -= 1
-        elif kind == RATE:
+        elif kind is RATE:
             amount = amounts.get(hold.counter)
             if amount is not None and amount != hold.amount and hold.counter in self._rates:
                 take(self._fill(replace(hold, limit=self._rates[hold.counter].limit)), amount - hold.amount)
 
     def _add(self, hold: Hold, amount: int) -> None:
         """Raise what a lease has of a hold."""
-        if hold.kind == WINDOW:
+        if hold.kind is WINDOW:
             self.windows[hold.counter].reserved += amount
-        elif hold.kind == RATE and hold.counter in self._rates:
+        elif hold.kind is RATE and hold.counter in self._rates:
             take(self._rates[hold.counter].bucket, amount)
 
     def _count_remaining(self, holds: Iterable[Hold]) -> tuple[int, ...]:
         remaining = []
         for hold in holds:
             level = self.read(hold.counter)
-            used = 0 if level is None else level.running if hold.kind == SLOT else level.spent + level.reserved
+            used = 0 if level is None else level.running if hold.kind is SLOT else level.spent + level.reserved
             remaining.append(hold.limit - used)
         return tuple(remaining)
 
     def _hold_again(self, admit: Admit) -> HeldLease:
         """Take a lease that another meter has admitted; rates begin anew."""
-        self._take(hold for hold in admit.holds if hold.kind != RATE)
+        self._take(hold for hold in admit.holds if hold.kind is not RATE)
         lease = self.leases[admit.lease] = HeldLease(admit, admit.holds, self._now_ms())
         return lease
 
@@ -409,10 +412,18 @@ class Counters:
             del self.leases[lease]
             self._bar(lease)
 
+    def _is_barred(self, lease: str) -> bool:
+        return lease in self._barred or lease in self._barred_before
+
     def _bar(self, lease: str) -> None:
-        self._barred[lease] = self._now_ms()
-        if len(self._barred) > MAX_BARRED:
-            del self._barred[next(iter(self._barred))]
+        self._barred.add(lease)
+        if len(self._barred) >= MAX_BARRED:
+            self._begin_barring()
+
+    def _begin_barring(self) -> None:
+        """Begin a generation of barred ids, and forget the last but one."""
+        self._barred_before, self._barred = self._barred, set()
+        self._barring_since = self._now_ms()
 
 
 class Disturbed(Exception):

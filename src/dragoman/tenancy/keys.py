@@ -105,6 +105,8 @@ FIRST_NAME = "first"
 MAX_NAME = 100
 TENANT_SALT = b"tenant of the client key "  # so that a tenant's id differs from the digest of its key
 POLL_S = 2.0
+LOOKUPS_PER_S = 20  # of unknown keys, in the store
+LOOKUP_S = 2.0  # for which a request with an unknown key waits for the store
 TOUCH_S = 60.0
 ENDED_S = 3600  # since a revocation, for which it is looked at: other machines' clocks differ
 
@@ -139,7 +141,7 @@ class UnknownKey(Exception):
 
 
 class Keyring:
-    """The valid keys, in memory. The store is read in the background, never during a request."""
+    """The valid keys, in memory. The store is read in the background; during a request, for an unknown key only."""
 
     def __init__(
         self,
@@ -162,6 +164,8 @@ class Keyring:
         self._live: dict[bytes, tuple[bytes, KeyId, int | None]] = {}  # digest, id, time of expiry
         self._access: dict[KeyId, Access] = {}  # of keys that are not plain client keys without settings
         self._used: set[KeyId] = set()
+        self._lookups = 0
+        self._lookups_since = 0.0
         self.on_ended: Callable[[Collection[KeyId]], None] | None = None  # whose requests are to be ended
         self._publish(())
 
@@ -189,6 +193,26 @@ class Keyring:
             return None
         self._used.add(found[1])
         return found[1]
+
+    async def look_up(self, digest: bytes) -> KeyId | None:
+        """Return the id of a valid key that this process does not know yet, since another one has just made it.
+
+        The store is asked so many times a second at most. What it is not asked about, or cannot say, is None.
+        """
+        now = self._clock()
+        if not 0 <= now - self._lookups_since < 1.0:
+            self._lookups, self._lookups_since = 0, now
+        if self._store is None or self._lookups >= LOOKUPS_PER_S:
+            return None
+        self._lookups += 1
+        try:
+            async with asyncio.timeout(LOOKUP_S):
+                row = await self._store.find_key(digest)
+                if row is not None and row.revoked_at is None:
+                    await self.refresh()
+        except (StoreError, TimeoutError) as error:
+            log.debug("an unknown client key cannot be looked up now: %s", error)
+        return self.find_valid(digest)
 
     def access(self, key: KeyId) -> Access:
         """Return what a valid key may do."""

@@ -29,11 +29,11 @@ def describe_wait(name: LimitName, title: str, hold: Hold, refused: Refused) -> 
 def describe_reserved(name: LimitName, title: str, hold: Hold, refused: Refused, spread: Spread) -> Failure:
     """Return the refusal of a request that waited in vain for what others have reserved."""
     wait_s = spread(MIN_BUDGET_WAIT_S, MAX_BUDGET_WAIT_S)
-    spent, reserved = _format(name, refused.spent), _format(name, refused.reserved)
-    message = (
-        f"The limit {_format_limit(name, hold.limit)} of {title} is almost spent: {spent} are spent, and requests "
-        f"under way have reserved {reserved}. Try again in {_round(wait_s)} s."
-    )
+    limit, why = _format_limit(name, hold.limit), "requests under way have reserved what is left"
+    if refused.reserved:  # else it stood behind others in line, and never asked
+        spent, reserved = _format(name, refused.spent), _format(name, refused.reserved)
+        why = f"{spent} are spent, and requests under way have reserved {reserved}"
+    message = f"The limit {limit} of {title} is almost spent: {why}. Try again in {_round(wait_s)} s."
     return Failure(Kind.LIMITED, message, retry_after=wait_s)
 
 

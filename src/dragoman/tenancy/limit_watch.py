@@ -14,7 +14,7 @@ from dragoman.store import Store, StoreError
 from dragoman.store.meter import HoldKind, Meter
 from dragoman.tenancy.limiter import LimitPart
 
-THRESHOLDS = (95, 75)  # per cent
+THRESHOLDS = (75, 95)  # per cent
 GATHER_S = 1.0  # between two looks at what was spent
 MAX_GATHERED = 1000  # counters that are looked at together
 MAX_WARNED = 10_000  # that this process remembers; the store knows all
@@ -53,7 +53,7 @@ class LimitWatch:
         """Look at these limits soon."""
         if len(self._gathered) < MAX_GATHERED:
             for part in parts:
-                if part.window is not None and part.limit > 0 and (part.counter, THRESHOLDS[0]) not in self._warned:
+                if part.window is not None and part.limit > 0 and (part.counter, THRESHOLDS[-1]) not in self._warned:
                     self._gathered[part.counter] = part
         if self._gathered and (self._task is None or self._task.done()):
             self._task = Context().run(spawn, self._look(), name="limit warnings")  # it belongs to no request
@@ -70,9 +70,9 @@ class LimitWatch:
             for level in await self._meter.read(list(parts)):
                 part = parts[level.counter]
                 assert part.kind in (HoldKind.WINDOW, HoldKind.CHECK)
-                reached = [percent for percent in THRESHOLDS if level.spent * 100 >= part.limit * percent]
-                for percent in reached[:1]:
-                    await self._warn(part, percent, level.spent)
+                for percent in THRESHOLDS:
+                    if level.spent * 100 >= part.limit * percent:
+                        await self._warn(part, percent, level.spent)
 
     async def _warn(self, part: LimitPart, percent: int, spent: int) -> None:
         if (part.counter, percent) in self._warned or not await self._claim(part, percent):

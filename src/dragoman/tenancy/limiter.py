@@ -101,6 +101,8 @@ class LimitPart(Struct, frozen=True):
     counter: str
     window: Window | None  # None: of a rate or slots
     kind: HoldKind
+    unit: str  # requests, concurrent, tokens, usd, credits
+    rank: int  # in the order of the checks
 
 
 class RateLevel(Struct, frozen=True):
@@ -118,6 +120,7 @@ class RefusedBy(Struct, frozen=True):
 
 
 MakeCharge = Callable[["Lease"], bytes]
+OnWait = Callable[[bool], None]  # called with whether a request waits for room in its limits
 
 
 class SettledWatch(Protocol):
@@ -131,13 +134,14 @@ class Lease:
 
     __slots__ = (
         *("_changed", "_demand", "_is_over", "_is_strict", "_limiter", "_of_providers", "_own", "_provider"),
-        *("id", "rates", "reserved_nano", "targets"),
+        *("id", "on_wait", "rates", "reserved_nano", "targets"),
     )
 
     def __init__(self, limiter: "Limiter", demand: Demand, own: tuple[LimitPart, ...], is_strict: bool) -> None:
         self.id = f"{random.getrandbits(96):024x}"  # has to be unique only
         self.targets = list(demand.targets)  # that are left
         self.reserved_nano = 0  # of the dearest target
+        self.on_wait: OnWait | None = None
         self.rates: dict[str, RateLevel] = {}  # "requests", "tokens": of the tightest scope
         self._limiter = limiter
         self._demand = demand
@@ -159,13 +163,14 @@ class Lease:
 
     def list_holds(self, target: AdmissionTarget) -> list[tuple[LimitPart, Hold]]:
         """Return what it takes if it goes to this target first, in the order of the checks."""
-        limiter = self._limiter
-        self.reserved_nano = max(self._estimate(one) for one in self.targets)
-        of_provider = limiter.list_provider_parts(target.provider)
-        amount = self._estimate(target)
+        amount = self.reserved_nano = self._estimate(target)
+        if len(self.targets) > 1:
+            self.reserved_nano = max(self._estimate(one) for one in self.targets)
         holds = [(part, self._hold(part, self.reserved_nano)) for part in self._own]
-        holds += [(part, self._hold(part, amount)) for part in of_provider]
-        holds.sort(key=lambda pair: RANKS[pair[0].name])
+        of_provider = self._limiter.list_provider_parts(target.provider)
+        if of_provider:
+            holds += [(part, self._hold(part, amount)) for part in of_provider]
+            holds.sort(key=_rank_of)
         return holds
 
     def accept(
@@ -181,13 +186,19 @@ class Lease:
         """Whether others may have to write its usage row."""
         return self._limiter.meter.keeps_charges
 
+    def renew(self) -> None:
+        """Count in what is set now for its key: it has waited, and something was changed meanwhile."""
+        limiter = self._limiter
+        policy = limiter.policies.renew(self._demand.key, self._demand.policy)
+        self._own, self._is_strict = limiter.list_own_parts(policy), limiter.is_strict
+
     def is_of_provider(self, part: LimitPart) -> bool:
         return not any(part is own for own in self._own)
 
     def correct(self, used: Used) -> None:
         """Raise what is reserved to what is known to be used already; never refused."""
         parts = (*self._own, *self._of_providers.get(self._provider, ()))
-        amounts = {part.counter: _amount_of(part.name, used) for part in parts if part.kind is HoldKind.WINDOW}
+        amounts = {part.counter: _amount_of(part, used) for part in parts if part.kind is HoldKind.WINDOW}
         if amounts and not self._is_over:
             self._limiter.meter.post(Correct(self.id, amounts))
 
@@ -203,7 +214,7 @@ class Lease:
         target = next((one for one in self.targets if one.route == f"{provider}/{model}"), None)
         amount = 0 if target is None else self._estimate(target)
         holds = [(part, self._hold(part, amount)) for part in after if part.counter not in kept]
-        holds.sort(key=lambda pair: RANKS[pair[0].name])
+        holds.sort(key=_rank_of)
         if drops or holds:
             await limiter.change(self, drops, holds)
         self._of_providers[provider] = after
@@ -221,8 +232,8 @@ class Lease:
         more = Used(find_worst_case(size), tokens)
         parts = (*self._own, *self._of_providers.get(self._provider, ()))
         holds = [
-            (part, Hold(part.counter, part.kind, part.limit, _amount_of(part.name, more), is_strict=True))
-            for part in sorted(parts, key=lambda part: RANKS[part.name])
+            (part, Hold(part.counter, part.kind, part.limit, _amount_of(part, more), is_strict=True))
+            for part in sorted(parts, key=lambda part: part.rank)
             if part.kind is HoldKind.WINDOW
         ]
         try:
@@ -263,13 +274,13 @@ class Lease:
         return self._limiter.history.estimate(self._demand.key, target.route, target.size)
 
     def _hold(self, part: LimitPart, cost_nano: int) -> Hold:
-        demand, name, kind = self._demand, part.name, part.kind
+        demand, unit, kind = self._demand, part.unit, part.kind
         is_strict = self._is_strict and kind is HoldKind.WINDOW
-        if name.is_usd:
+        if unit == "usd":
             amount = cost_nano
-        elif name is LimitName.CREDITS_PER_MONTH:
+        elif unit == "credits":
             amount = 0
-        elif name in (LimitName.REQUESTS_PER_MIN, LimitName.CONCURRENT):
+        elif unit != "tokens":
             amount = 1
         else:
             most = demand.max_tokens
@@ -288,17 +299,20 @@ def _most_output(target: AdmissionTarget) -> int:
     return MAX_OUTPUT if most is None else most
 
 
-def _amount_of(name: LimitName, used: Used) -> int:
-    if name.is_usd:
+def _rank_of(pair: tuple[LimitPart, Hold]) -> int:
+    return pair[0].rank
+
+
+def _amount_of(part: LimitPart, used: Used) -> int:
+    if part.unit == "usd":
         return used.cost_nano
-    return used.credits_nano if name is LimitName.CREDITS_PER_MONTH else used.tokens
+    return used.credits_nano if part.unit == "credits" else used.tokens
 
 
 def _add(amounts: dict[str, int], part: LimitPart, used: Used) -> None:
     """Add what a limit counts at the end; requests and slots count at the beginning only."""
-    if part.name in (LimitName.REQUESTS_PER_MIN, LimitName.CONCURRENT):
-        return
-    amounts[part.counter] = amounts.get(part.counter, 0) + _amount_of(part.name, used)
+    if part.unit not in ("requests", "concurrent"):
+        amounts[part.counter] = amounts.get(part.counter, 0) + _amount_of(part, used)
 
 
 class Limiter:
@@ -333,7 +347,7 @@ class Limiter:
 
     def begin(self, demand: Demand) -> Lease | None:
         """Return the lease that a request needs; None if no limit counts it."""
-        own = tuple(part for scope in demand.policy.scopes for part in self.list_parts(scope))
+        own = self.list_own_parts(demand.policy)
         if not own and not any(self.list_provider_parts(target.provider) for target in demand.targets):
             return None
         return Lease(self, demand, own, self.is_strict)
@@ -372,28 +386,33 @@ class Limiter:
             raise RequestError(self._describe(refused))
 
     async def _admit_in_line(self, lease: Lease, make_charge: MakeCharge) -> bool:
-        refused = None
-        counter = self._lines.find(part.counter for part in lease.list_counted())
-        if counter is None:
-            refused = await self._ask(lease, make_charge)
-            if refused is None:
-                return True
-            if not refused.result.waits:
-                raise RequestError(self._describe(refused))
-            counter = refused.part.counter
+        counter = None
+        if self._lines.count:
+            counter = self._lines.find(part.counter for part in lease.list_counted())
+        refused = await self._ask(lease, make_charge) if counter is None else self._find_blocked(lease, counter)
+        if refused is None:
+            return True
+        if not refused.result.waits:
+            raise RequestError(self._describe(refused))
+        counter = refused.part.counter
         try:
             async with asyncio.timeout(self.policies.wait_s):
                 return await self._wait_in_line(lease, make_charge, counter)
         except (TimeoutError, LinesFull):
-            refused = refused or self._find_blocked(lease, counter)
             raise RequestError(self._describe(refused)) from None
 
     async def _wait_in_line(self, lease: Lease, make_charge: MakeCharge, counter: str) -> bool:
         place: Place | None = self._lines.join(counter)
+        version = self.policies.version
+        if lease.on_wait is not None:
+            lease.on_wait(True)
         try:
             while True:
                 assert place is not None
                 await place.wait()
+                if version != self.policies.version:
+                    version = self.policies.version
+                    lease.renew()
                 refused = await self._ask(lease, make_charge)
                 if refused is None:
                     return True
@@ -464,6 +483,12 @@ class Limiter:
         """Note that the usage rows of these leases are stored."""
         self.meter.post(RowsWritten(tuple(leases)))
 
+    def list_own_parts(self, policy: KeyPolicy) -> tuple[LimitPart, ...]:
+        """Return the limits that all requests of a key count in, in the order of the checks."""
+        own = [part for scope in policy.scopes for part in self.list_parts(scope)]
+        own.sort(key=lambda part: part.rank)
+        return tuple(own)
+
     def list_provider_parts(self, provider: str) -> tuple[LimitPart, ...]:
         scopes = self.policies.find_provider_scopes(provider)
         return tuple(part for scope in scopes for part in self.list_parts(scope)) if scopes else ()
@@ -482,12 +507,12 @@ class Limiter:
         return parts
 
     def _make_part(self, scope: LimitedScope, name: LimitName, limit: int) -> LimitPart:
-        kind = KINDS.get(name, HoldKind.WINDOW)
-        if kind in (HoldKind.RATE, HoldKind.SLOT):
-            return LimitPart(scope, name, limit, f"{scope.name}:{name.value}", None, kind)
+        kind, rank = KINDS.get(name, HoldKind.WINDOW), RANKS[name]
         unit, _, per = name.value.partition("_per_")
+        if kind in (HoldKind.RATE, HoldKind.SLOT):
+            return LimitPart(scope, name, limit, f"{scope.name}:{name.value}", None, kind, unit, rank)
         window = find_window(WindowKind(per), self._now(), self.policies.time_zone)
-        return LimitPart(scope, name, limit, name_counter(scope.name, unit, window), window, kind)
+        return LimitPart(scope, name, limit, name_counter(scope.name, unit, window), window, kind, unit, rank)
 
     def _find_blocked(self, lease: Lease, counter: str) -> RefusedBy:
         """Return what a request waited for that never asked: others stood before it."""
@@ -522,7 +547,7 @@ def find_levels(holds: Sequence[tuple[LimitPart, Hold]], remaining: Sequence[int
     """Return what is left of requests and of tokens, of the scope that has least of it."""
     levels: dict[str, RateLevel] = {}
     for (part, hold), left in zip(holds, remaining, strict=False):
-        unit = part.name.value.partition("_")[0]
+        unit = part.unit
         if unit not in ("requests", "tokens"):
             continue
         known = levels.get(unit)

@@ -128,6 +128,7 @@ class Policies:
     """The policies of all keys. Changes of the file and the store are in force within a second."""
 
     def __init__(self) -> None:
+        self.version = 0  # another one after each change
         self._settings = LimitSettings()
         self._file_teams: tuple[TeamSettings, ...] = ()
         self._stored = StoredPolicies()
@@ -146,6 +147,10 @@ class Policies:
     def find(self, key: KeyId) -> KeyPolicy:
         """Return what is set for a key; of one that is not known, what is set for all."""
         return self._policies.get(key, self._of_all)
+
+    def renew(self, key: str, policy: KeyPolicy) -> KeyPolicy:
+        """Return what is set for a key now; `policy`, as it was before, if the key is not known any more."""
+        return self._policies.get(KeyId(key), policy)
 
     def find_provider_scopes(self, provider: str) -> tuple[LimitedScope, ...]:
         """Return the limits that requests to a provider count in; several sections may name it."""
@@ -226,6 +231,7 @@ class Policies:
         return self.find_limits(KEY, key).fill(self.find_limits(KEY, EACH))
 
     def _build(self) -> None:
+        self.version += 1
         settings, stored = self._settings, self._stored
         self._zone = ZoneInfo(settings.time_zone)
         in_file = {scope: limits for scope, limits in _list_file_limits(settings, self._file_teams) if limits}

@@ -28,6 +28,11 @@ def fill(bucket: Bucket, limit: int, now_ms: int) -> None:
     bucket.at_ms = now_ms
 
 
+def change_limit(bucket: Bucket, before: int, limit: int) -> None:
+    """Give a filled bucket another limit: what was taken stays so, at most all of the new limit and older debts."""
+    bucket.level = max(bucket.level + (limit - before) * UNITS, min(bucket.level, 0))
+
+
 def find_wait_ms(bucket: Bucket, limit: int, amount: int) -> int:
     """Return how long until `amount` may be taken, 0: now. A request larger than the bucket needs a full one.
 

@@ -72,7 +72,7 @@ def test_the_streams_of_a_key_that_is_revoked_now_end_on_both_workers(tmp_path: 
         wait_until(lambda: [worker.app.gateway.observers.under_way for worker in workers] == [1, 2])
         asking.send(first, "DELETE", "/api/v1/keys/out?now=1")
         for reply in replies[:2]:
-            assert b"The operator of the gateway ended this request." in reply.result(60).body
+            assert b"The API key of this request was revoked." in reply.result(60).body
         wait_until(lambda: [worker.app.gateway.observers.under_way for worker in workers] == [0, 1])
         assert not replies[2].done()
         assert asking.send(first, "DELETE", "/api/v1/keys/stays?now=1").status == 200

@@ -168,6 +168,7 @@ def test_effective_limits_are_those_that_users_and_keys_get(gateway: Running) ->
 
 def test_a_window_says_when_it_ends(gateway: Running) -> None:
     [month] = asking.send(gateway, "GET", f"{PATH}?scope=all").json["limits"]
+    assert [*month] == ["scope", "name", "limit", "value", "spent", "reserved", "resets_at", "origin"]
     assert 0 < month["resets_at"] - time.time() <= 31 * 86_400
     assert (month["spent"], month["reserved"]) == (0, 0)
     put(gateway, "user/zoe", {"usd_per_total": 1, "concurrent": 2})

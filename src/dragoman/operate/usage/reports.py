@@ -274,7 +274,7 @@ class Total(UsageSum):
 
     @property
     def unpriced(self) -> int:
-        """Requests with token counts and without a known price."""
+        """Requests with counts and without a known price."""
         return self.counted - self.priced
 
     @property

@@ -69,6 +69,10 @@ class PassedStream:
         return self.watch.final_usage
 
     @property
+    def reported(self) -> Usage | None:
+        return self.watch.usage
+
+    @property
     def used_alone(self) -> Usage | None:
         return self.watch.final_usage
 
@@ -160,6 +164,10 @@ class PassedDocument(Struct, eq=False):
     watch: ReplyMonitor
     body: bytes
     usage: Usage | None = None
+
+    @property
+    def reported(self) -> Usage | None:
+        return self.usage
 
     @property
     def used_alone(self) -> Usage | None:

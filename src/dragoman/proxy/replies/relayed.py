@@ -89,6 +89,10 @@ class RelayedReply:
         return self.watch.final_usage
 
     @property
+    def reported(self) -> Usage | None:
+        return self.watch.usage
+
+    @property
     def used_alone(self) -> Usage | None:
         return self.watch.final_usage
 

@@ -59,6 +59,8 @@ class TurnReply(Protocol):
     @property
     def usage(self) -> Usage | None: ...  # as the client gets it
     @property
+    def reported(self) -> Usage | None: ...  # by the upstream of its own turn, so far
+    @property
     def used_alone(self) -> Usage | None: ...  # of its own turn
     async def commit(self) -> None: ...  # the first token has come: no other turn replaces this one
     def interrupt(self, failure: Failure) -> None: ...  # the upstream's body will not end, or the call is cancelled

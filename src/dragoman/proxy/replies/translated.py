@@ -101,6 +101,10 @@ class TranslatedReply(Translation, ABC):
         return known if before is None else before + (known or self.used_so_far())
 
     @property
+    def reported(self) -> Usage | None:
+        return None if self._estimate is None else self._estimate.reported
+
+    @property
     def used_alone(self) -> Usage:
         return self.used_so_far()
 

@@ -8,7 +8,7 @@ from dragoman.proxy.accounts import charge_interrupted
 from dragoman.proxy.call import Call
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.ports import PricedTarget
-from dragoman.tenancy.limiter import AdmissionTarget, Demand, Lease, Limiter
+from dragoman.tenancy.limiter import AdmissionTarget, Demand, Lease, Limiter, OnWait
 from dragoman.translate.framing.output_limits import find_output_limit
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.profiles.model_table import find_profile
@@ -19,10 +19,11 @@ QUEUED_S = 600.0  # how long a background response waits for a limit that will h
 MIN_WAIT_S = 0.1
 
 
-async def admit(gateway: Gateway, call: Call, *, queued_s: float = 0.0) -> None:
+async def admit(gateway: Gateway, call: Call, *, queued_s: float = 0.0, on_wait: OnWait | None = None) -> None:
     """Take what the call needs of its limits, or wait in line for it. Raises RequestError if a limit refuses it.
 
     `queued_s`: seconds for which it waits even where a client would get a refusal with `retry-after`.
+    `on_wait`: called with True when it begins to wait, and with False when it is admitted.
     """
     limiter = gateway.limiter
     if limiter is None or not limiter.policies.has_limits:
@@ -30,11 +31,17 @@ async def admit(gateway: Gateway, call: Call, *, queued_s: float = 0.0) -> None:
     until = asyncio.get_running_loop().time() + queued_s
     while True:
         try:
-            return await _admit(gateway, limiter, call)
+            await _admit(gateway, limiter, call, on_wait)
         except RequestError as refused:
             failure = refused.failure
             if not queued_s or failure.kind is not Kind.LIMITED:
                 raise
+        else:
+            if on_wait is not None:
+                on_wait(False)
+            return
+        if on_wait is not None:
+            on_wait(True)
         wait_s = max(MIN_WAIT_S, failure.retry_after or 0.0)
         if asyncio.get_running_loop().time() + wait_s > until:
             message = f"The response was queued for {queued_s / 60:g} minutes. {failure.message}"
@@ -42,8 +49,10 @@ async def admit(gateway: Gateway, call: Call, *, queued_s: float = 0.0) -> None:
         await asyncio.sleep(wait_s)
 
 
-async def _admit(gateway: Gateway, limiter: Limiter, call: Call) -> None:
+async def _admit(gateway: Gateway, limiter: Limiter, call: Call, on_wait: OnWait | None) -> None:
     lease = await _begin(limiter, call)
+    if lease is not None:
+        lease.on_wait = on_wait
     if lease is None or not await limiter.admit(lease, partial(charge_interrupted, gateway.charges, call.record)):
         return
     call.take_lease(lease)
@@ -63,7 +72,8 @@ async def check_limits(gateway: Gateway, call: Call) -> None:
 
 
 async def _begin(limiter: Limiter, call: Call) -> Lease | None:
-    policy, policies = call.policy, limiter.policies
+    policies = limiter.policies
+    policy = policies.renew(call.caller.key, call.policy)  # it may have been queued for minutes
     if not policy.scopes and not any(policies.find_provider_scopes(route.provider) for route in call.routes):
         return None
     input_tokens, most = await run_off_loop(len(call.body), partial(_measure, call))

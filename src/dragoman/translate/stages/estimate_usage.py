@@ -113,6 +113,11 @@ class EstimateUsage(RunStage):
                 sample.compact()
         return run
 
+    @property
+    def reported(self) -> Usage | None:
+        """What the upstream has reported so far: at the start of many replies, its input."""
+        return self.usage if self._reported else self._known
+
     def usage_so_far(self) -> Usage:
         """Return the usage of a reply that may have ended early, before it was reported."""
         return self.usage or self._estimate()

@@ -132,7 +132,7 @@ class Decoder:
         if not chunk.candidates and not (chunk.prompt_feedback and chunk.prompt_feedback.block_reason):
             return  # only usage so far
         self._started = True
-        events.append(Started(chunk.response_id or "", chunk.model_version or self._issuer.model))
+        events.append(Started(chunk.response_id or "", chunk.model_version or self._issuer.model, self._input_usage()))
         # Ids of calls are made from it, and must differ between replies.
         self._blocks.reply_id = (chunk.response_id or _digest(self._data)) + (f"_{self._index}" if self._index else "")
 
@@ -185,6 +185,12 @@ class Decoder:
         if self._usage is None or not self._started:
             return []
         return [UsageReported(clamp_usage(self._to_usage(self._usage), self._ledger))]
+
+    def _input_usage(self) -> Usage | None:
+        """Return the counts of the input, which most upstreams send with each chunk."""
+        if self._usage is None or not self._usage.prompt_token_count:
+            return None
+        return clamp_usage(replace(self._usage.to_usage(), output=0, reasoning=0), Ledger())
 
     def _to_usage(self, counts: Tokens) -> Usage:
         usage = counts.to_usage()
