@@ -197,7 +197,7 @@ class Keyring:
     async def look_up(self, digest: bytes) -> KeyId | None:
         """Return the id of a valid key that this process does not know yet, since another one has just made it.
 
-        The store is asked so many times a second at most. What it is not asked about, or cannot say, is None.
+        None beyond LOOKUPS_PER_S keys a second, and while the store does not answer.
         """
         now = self._clock()
         if not 0 <= now - self._lookups_since < 1.0:
