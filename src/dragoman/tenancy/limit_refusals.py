@@ -75,9 +75,9 @@ def describe_backlog() -> Failure:
 
 def _describe_reset(resets_at: float | None, zone: tzinfo) -> str:
     if resets_at is None:
-        return "It does not start anew. Ask whoever set it to raise it."
+        return "It never resets. Ask whoever set it to raise it."
     moment = datetime.fromtimestamp(resets_at, zone)
-    return f"It starts anew on {moment:%Y-%m-%d} at {moment:%H:%M} ({zone})."
+    return f"It resets on {moment:%Y-%m-%d} at {moment:%H:%M} ({zone})."
 
 
 def _format_limit(name: LimitName, amount: int) -> str:
