@@ -22,9 +22,9 @@ MAX_DETAIL = 60
 @click.option(
     "--since", metavar="TIME", callback=parse_duration, help="How far back, such as 24h or 7d. [default: all]"
 )
-@click.option("--actor", default="", metavar="ID", help="Only what this key did; local: commands on the store itself.")
+@click.option("--actor", default="", metavar="ID", help="Only changes by this key; local: by commands on the store itself.")
 @click.option("--action", default="", metavar="ACTION", help="Only keys, keys.create, limits, teams, config and so on.")
-@click.option("--subject", default="", metavar="TEXT", help="Only what was done to this.")
+@click.option("--subject", default="", metavar="TEXT", help="Only changes of this subject.")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many, the newest first."
 )
@@ -52,7 +52,7 @@ def command(
     elif found:
         show_table(HEADINGS, [_format_row(entry) for entry in found])
     else:
-        print_note("Nothing was changed in this time.")
+        print_note("No changes in this period.")
 
 
 @command.command("verify")

@@ -24,7 +24,7 @@ def command() -> None:
     """Look into the prompt caches of upstreams."""
 
 
-@command.command("why", short_help="Say why a request was not read from the cache.")
+@command.command("why", short_help="Explain why a request was not read from the cache.")
 @click.argument("which", metavar="REQUEST", shell_complete=complete_captures)
 @click.option("--against", metavar="OTHER", help="Compare with this request. [default: the session's one before]")
 @url_option
@@ -33,7 +33,7 @@ def command() -> None:
 def why(
     which: str, against: str | None, url: str | None, key: str | None, config_file: str | None, as_json: bool
 ) -> None:
-    """Say why an upstream read less of REQUEST from its prompt cache than it could.
+    """Explain why an upstream read less of REQUEST from its prompt cache than it could.
 
     REQUEST and OTHER are request ids, their beginnings or ends, or `last`. Where both were captured, they are compared;
     else the request's row answers. The exit code is 0 for a hit, 1 for a miss that is explained, and 3 for one that is

@@ -73,10 +73,10 @@ LIST = "a list with commas"
 key_options = combine_options(
     click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Such as usd_per_day=5. Repeatable."),
     click.option("--metadata", metavar="PAIRS", help="Your own notes: name=value,name=value."),
-    click.option("--max-output-tokens", type=click.IntRange(min=0), metavar="N", help="More is lowered. 0: no limit."),
-    click.option("--capture", type=click.Choice(get_args(CaptureSetting)), help="At most this much is captured."),
-    click.option("--strict/--no-strict", default=None, help="Refuse requests that would lose something."),
-    click.option("--default-model", metavar="MODEL", help="Used where a request names none."),
+    click.option("--max-output-tokens", type=click.IntRange(min=0), metavar="N", help="Higher limits are lowered to this. 0: no limit."),
+    click.option("--capture", type=click.Choice(get_args(CaptureSetting)), help="The most that is captured of a request."),
+    click.option("--strict/--no-strict", default=None, help="Reject requests that cannot be translated without loss."),
+    click.option("--default-model", metavar="MODEL", help="The model of requests that name none."),
     click.option("--providers", metavar="GLOBS", help=f"The providers that it may use, {LIST}."),
     click.option("--models", metavar="GLOBS", help=f"The models that it may use, {LIST}."),
     click.option("--team", metavar="TEAM", help="Its team, if it is not its user's. Of an admin token: the only one."),
@@ -108,7 +108,7 @@ def command() -> None:
     "--default-thinking",
     metavar="EFFORT",
     callback=parse_default_thinking,
-    help="low, medium, high or a number of tokens: requested of models that can think if a request asks for nothing.",
+    help="low, medium, high or a number of tokens: the thinking of requests that do not set it.",
 )
 @key_options
 @admin_options
@@ -153,7 +153,7 @@ def change(
     as_json: bool,
     **given: object,
 ) -> None:
-    """Change what is set for a key, by its name or id. An empty value sets an option back."""
+    """Change the settings of a key, by its name or id. An empty value resets an option."""
     limits = read_changes(given.pop("limits"))
     fields = _read_fields(given)
     if default_thinking is not None:
@@ -161,7 +161,7 @@ def change(
     if expires is not None:
         fields = replace(fields, expires_at=int(time.time()) + expires if expires else None)
     if fields == KeyFields() and not limits:
-        raise click.UsageError("Nothing to change: name an option.")
+        raise click.UsageError("Nothing to change: give at least one option.")
     config = read_settings(config_file)
     if limits:
         asyncio.run(change_limits(config, url, ("key", name_or_id), limits))
@@ -176,7 +176,7 @@ def change(
 @click.argument("name_or_id", shell_complete=complete_keys)
 @admin_options
 def show(name_or_id: str, url: str | None, config_file: str | None, as_json: bool) -> None:
-    """Show what is set for a key, and its limits."""
+    """Show the settings and the limits of a key."""
     row, limits = asyncio.run(_read(read_settings(config_file), url, name_or_id))
     if as_json:
         show_json(_fields(row) | {"limits": limits})

@@ -29,7 +29,7 @@ Scope = tuple[str, str]  # kind and name
 
 # The options of what is forgiven.
 forgive_options = combine_options(
-    click.option("--reason", default="", metavar="TEXT", help="Why; kept with it."),
+    click.option("--reason", default="", metavar="TEXT", help="The reason, stored with it."),
     click.option("--until", metavar="TIME", callback=parse_duration, help="Only for this long, such as 2h or 7d."),
     click.option("--credits", type=int, metavar="N", help="Forgive credits."),
     click.option("--tokens", type=int, metavar="N", help="Forgive tokens."),
@@ -213,7 +213,7 @@ def _show_stored(stored: StoredLimits, as_json: bool) -> None:
     values = format_limits(stored.limits)
     click.echo(f"{_format_scope(stored.scope, stored.name)}: {values or 'no limits of its own'}")
     if stored.in_file:
-        print_note(f"dragoman.toml sets besides: {format_limits(stored.in_file)}")
+        print_note(f"dragoman.toml also sets: {format_limits(stored.in_file)}")
 
 
 def show_forgiven(forgiven: Forgiven, as_json: bool) -> None:

@@ -19,11 +19,11 @@ HEADINGS = ("TEAM", "MEMBERS", "KEYS", "LIMITS", "EACH USER", "SET IN")
 T = TypeVar("T")
 
 
-EACH_USER_HELP = "A limit of each user that has none of its own. Repeatable."
+EACH_USER_HELP = "A limit for each user without one of its own. Repeatable."
 # The options of what is set for a team; each says nothing if it is absent.
 team_options = combine_options(
     click.option("--each-user", multiple=True, metavar="NAME=VALUE", help=EACH_USER_HELP),
-    click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit of all together. Repeatable."),
+    click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit for all members together. Repeatable."),
     click.option("--providers", metavar="GLOBS", help="The providers that its keys may use, a list with commas."),
     click.option("--models", metavar="GLOBS", help="The models that its keys may use, a list with commas."),
     click.option("--members", metavar="USERS", help="Its members, a list with commas."),
@@ -40,7 +40,7 @@ def command() -> None:
 @team_options
 @admin_options
 def create(name: str, url: str | None, config_file: str | None, as_json: bool, **given: object) -> None:
-    """Create a team. Keys get into it by their users, or with `dragoman keys set KEY --team TEAM`."""
+    """Create a team. Keys join it through their users, or with `dragoman keys set KEY --team TEAM`."""
     new = msgspec.convert({"name": name} | _read_fields(given, None), NewTeam)
     _show(asyncio.run(TEAMS.use(read_settings(config_file), url, lambda teams: teams.create(new))), as_json)
 
@@ -60,7 +60,7 @@ def change(
     as_json: bool,
     **given: object,
 ) -> None:
-    """Change what is set for a team. An empty value sets an option back; a limit of `none` is removed."""
+    """Change the settings of a team. An empty value resets an option; `none` removes a limit."""
 
     async def change_in(teams: TeamAccess) -> TeamDescription:
         old = await _find(teams, name)
@@ -70,7 +70,7 @@ def change(
             kept = [one for one in (*_words(members), *add_member) if one not in remove_member]
             fields["members"] = list(dict.fromkeys(kept))
         if not fields:
-            raise click.UsageError("Nothing to change: name an option.")
+            raise click.UsageError("Nothing to change: give at least one option.")
         return await teams.change(name, msgspec.convert(fields, TeamFields))
 
     _show(asyncio.run(TEAMS.use(read_settings(config_file), url, change_in)), as_json)
@@ -93,7 +93,7 @@ def list_teams(url: str | None, config_file: str | None, as_json: bool) -> None:
 @click.argument("name")
 @admin_options
 def show(name: str, url: str | None, config_file: str | None, as_json: bool) -> None:
-    """Show what is set for a team."""
+    """Show the settings of a team."""
     _show(asyncio.run(TEAMS.use(read_settings(config_file), url, lambda teams: _find(teams, name))), as_json)
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class KeyFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be set for a key. null sets a field back; a field that is not there stays as it is."""
+    """What can be set for a key. null resets a field; an absent field stays as it is."""
 
     expires_at: int | UnsetType | None = UNSET  # Unix seconds
     default_thinking: str | int | UnsetType | None = UNSET  # low, medium, high, or a budget in tokens

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class TeamFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be set for a team. null sets a field back; a field that is not there stays as it is."""
+    """What can be set for a team. null resets a field; an absent field stays as it is."""
 
     members: Members | UnsetType | None = UNSET
     models: Globs | UnsetType | None = UNSET  # over the requested name and provider/model

@@ -29,10 +29,10 @@ def describe_wait(name: LimitName, title: str, hold: Hold, refused: Refused) -> 
 def describe_reserved(name: LimitName, title: str, hold: Hold, refused: Refused, spread: Spread) -> Failure:
     """Return the refusal of a request that waited in vain for what others have reserved."""
     wait_s = spread(MIN_BUDGET_WAIT_S, MAX_BUDGET_WAIT_S)
-    limit, why = _format_limit(name, hold.limit), "requests under way have reserved what is left"
+    limit, why = _format_limit(name, hold.limit), "running requests have reserved the rest"
     if refused.reserved:  # else it stood behind others in line, and never asked
         spent, reserved = _format(name, refused.spent), _format(name, refused.reserved)
-        why = f"{spent} are spent, and requests under way have reserved {reserved}"
+        why = f"{spent} is spent, and running requests have reserved {reserved}"
     message = f"The limit {limit} of {title} is almost spent: {why}. Try again in {_round(wait_s)} s."
     return Failure(Kind.LIMITED, message, retry_after=wait_s)
 
@@ -58,7 +58,7 @@ def describe_spent(
 def describe_unreachable() -> Failure:
     """Return the refusal while it is not known how much of the limits is left."""
     message = (
-        "The counters of this gateway's limits cannot be reached, so that the request is not admitted. "
+        "The gateway cannot reach the counters of its limits, so it does not admit this request. "
         f"Try again in {UNREACHABLE_WAIT_S:g} s."
     )
     return Failure(Kind.LIMITED, message, code=UNKNOWN_USE, retry_after=UNREACHABLE_WAIT_S)
@@ -67,7 +67,7 @@ def describe_unreachable() -> Failure:
 def describe_backlog() -> Failure:
     """Return the refusal while the usage of too many requests is not stored yet."""
     message = (
-        "The usage of too many requests waits to be stored, so that no more are admitted under limits. "
+        "Too many usage rows wait to be stored, so no more requests are admitted under limits. "
         f"Try again in {UNREACHABLE_WAIT_S:g} s."
     )
     return Failure(Kind.LIMITED, message, code=UNKNOWN_USE, retry_after=UNREACHABLE_WAIT_S)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class LimitWarning(Struct, frozen=True, kw_only=True):
-    """So much of a limit is spent; amounts are in the limit's own unit."""
+    """A part of a limit that is spent; amounts are in the limit's own unit."""
 
     scope: str
     title: str  # of the scope, for people

@@ -73,7 +73,7 @@ MAKE_FIXTURE = Write(
 
 
 EXPLAIN_CACHE = Operation(
-    "Say why an upstream read less of a request from its prompt cache than it could, by its request id or `last`.",
+    "Explain why an upstream read less of a request from its prompt cache than it could, by its id or `last`.",
     (CacheExplanation,),
     (text_parameter(AGAINST, "The request to compare it with; the session's one before if it is absent."),),
 )
