@@ -140,7 +140,8 @@ class MemoryMeter:
             self._silent[process] += 1
             if self._silent[process] > MAX_SILENT:
                 log.warning(
-                    "a process of the gateway sent no heartbeat for %.0f s: its leases are charged", MAX_SILENT * WATCH_S
+                    "a process of the gateway sent no heartbeat for %.0f s: its leases are charged",
+                    MAX_SILENT * WATCH_S,
                 )
                 await self.end_process(process)
         await self.write_lost_rows()
