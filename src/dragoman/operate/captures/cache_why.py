@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config.settings import Debug
 from dragoman.operate import AdminError, NotFound
@@ -228,16 +229,9 @@ def _explain(request: _Known, other: _Known | None, found: CacheComparison) -> C
     cause, detail = found.cause, found.detail
     if cause == "unknown" and row is not None and row.cache_miss not in (None, Miss.UNKNOWN.value):
         cause, detail = row.cache_miss, _WORDS.get(str(row.cache_miss), "")
-    return CacheExplanation(
-        verdict=HIT if cause is None else UNKNOWN if cause == "unknown" else MISSED,
-        request_id=request.id,
-        against=None if other is None else other.id,
-        source="captures",
-        route=request.route,
-        session=request.session,
-        cause=cause,
+    return replace(
+        _begin(request, other, "captures", cause),
         detail=detail,
-        remedy="" if cause is None else REMEDIES.get(cause, ""),
         first_byte=None if difference is None else difference.byte,
         upstream_path=None if difference is None else difference.upstream_path,
         client_path=None if difference is None else difference.client_path,
@@ -259,20 +253,28 @@ def _explain_row(request: _Known, other: _Known | None) -> CacheExplanation:
         cause = row.cache_miss
     detail = "the upstream read what it could from its cache" if cause is None else _WORDS.get(cause, "")
     possible, whole = (None, None) if row is None else (row.cache_possible_tokens, row.input_tokens)
-    return CacheExplanation(
-        verdict=HIT if cause is None else UNKNOWN if cause == Miss.UNKNOWN.value else MISSED,
-        request_id=request.id,
-        against=None if other is None else other.id,
-        source="row",
-        route=request.route,
-        session=request.session,
-        cause=cause,
+    return replace(
+        _begin(request, other, "row", cause),
         detail=detail,
-        remedy="" if cause is None else REMEDIES.get(cause, ""),
         upstream_path=None if row is None else row.cache_miss_path,
         tokens_before=possible,
         tokens_after=None if whole is None or possible is None else whole - possible,
         input_tokens=whole,
         read_tokens=None if row is None else row.cache_read_tokens,
         possible_tokens=possible,
+    )
+
+
+def _begin(request: _Known, other: _Known | None, source: str, cause: str | None) -> CacheExplanation:
+    """Return what is known without looking at the prompts."""
+    return CacheExplanation(
+        verdict=HIT if cause is None else UNKNOWN if cause == Miss.UNKNOWN.value else MISSED,
+        request_id=request.id,
+        against=None if other is None else other.id,
+        source=source,
+        route=request.route,
+        session=request.session,
+        cause=cause,
+        detail="",
+        remedy="" if cause is None else REMEDIES.get(cause, ""),
     )
