@@ -33,6 +33,7 @@ from dragoman.operate.request_log import RequestLog
 from dragoman.operate.usage.cache_watch import CacheWatch
 from dragoman.operate.usage.usage_writer import UsageWriter, remove_old_usage_forever
 from dragoman.proxy.gateway import Gateway
+from dragoman.proxy.memories import make_memories
 from dragoman.proxy.outcome import Outcome, OutcomeObserver
 from dragoman.proxy.runtime import Runtime
 from dragoman.server.api.operations import AdminAudit, EveryWorker
@@ -49,7 +50,6 @@ from dragoman.server.worker_group import GroupMember, WorkerGroup
 from dragoman.server_tools.backends import CurrentBackends, Network, ToolPlan, UpstreamTools, plan_tools
 from dragoman.server_tools.guarded_fetch import GuardedFetcher, LinkedMediaFetcher
 from dragoman.state.background import BackgroundRuns
-from dragoman.state.lost_calls import LostCalls
 from dragoman.state.run_index import MAX_BYTES, MAX_OWNER_BYTES, MAX_RUN_BYTES
 from dragoman.state.service import ResponseService, remove_old_responses_forever
 from dragoman.store import Store, StoreError
@@ -162,7 +162,7 @@ class App:
             observers.append(request_log.observe)
         if self.usage is not None:
             observers.append(self.usage.observe)
-        self.gateway = Gateway(self._build_runtime(config, None), LostCalls(store), observers)
+        self.gateway = Gateway(self._build_runtime(config, None), make_memories(store), observers)
         self.windows = self._make_window_meter(member)
         self.meter = self._pair_with_shared(self.windows)
         self._limit_watch = LimitWatch(self.meter, store)
