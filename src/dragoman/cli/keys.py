@@ -107,7 +107,7 @@ def command() -> None:
     "--expires",
     metavar="TIME",
     callback=parse_duration,
-    help="How long it is valid, for example 30d or 12h. [default: for ever]",
+    help="How long it is valid, for example 30d or 12h. [default: forever]",
 )
 @click.option(
     "--default-thinking",
@@ -229,7 +229,7 @@ def list_keys(options: CommonOptions) -> None:
 
 @command.command("revoke")
 @click.argument("name_or_id", shell_complete=complete_keys)
-@click.option("--now", "ends_requests", is_flag=True, help="End its requests under way, too.")
+@click.option("--now", "ends_requests", is_flag=True, help="Also end its running requests.")
 @common_options
 def revoke(name_or_id: str, ends_requests: bool, options: CommonOptions) -> None:
     """Revoke a key, by its name or id."""

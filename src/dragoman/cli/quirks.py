@@ -1,4 +1,4 @@
-"""`dragoman quirks`: show and forget what was learnt from the rejections of upstreams."""
+"""`dragoman quirks`: show and forget what was learned from the rejections of upstreams."""
 
 import asyncio
 

@@ -119,7 +119,7 @@ ROTATE_KEY = Write(
 REVOKE_KEY = Operation(
     "Revoke a key.",
     (KeyDescription,),
-    (QueryParameter(NOW, "1: end its requests under way, too, in all gateways of the store.", {"enum": ["0", "1"]}),),
+    (QueryParameter(NOW, "1: also end its running requests, in all gateways of the store.", {"enum": ["0", "1"]}),),
     versioning="checked",
 )
 
