@@ -96,7 +96,7 @@ class Accounts {
     button.disabled = true;
     try {
       await send("DELETE", `/api/v1/quirks/${encodeURIComponent(provider)}`);
-      announce(`What was learned of ${provider} is forgotten.`);
+      announce(`The rules learned about ${provider} are forgotten.`);
     } catch (error) {
       show(this.quotas, failed(error));
     }
