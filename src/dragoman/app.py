@@ -137,11 +137,10 @@ class App:
         self._client = HttpClient()
         self._metrics = make_registry(environ, process.shared_counters)
         self._rules = KeptRules(store)
-        self._cooldowns = CooldownBoard()
-        self._exchange = make_exchange(self._cooldowns, self.shared, store)
+        cooldowns = CooldownBoard()
+        self._exchange = make_exchange(cooldowns, self.shared, store)
         self._stored = None if store is None else make_stored_credentials(store, config.store.url, environ)
-        board = None if self._exchange is None else self._cooldowns
-        around = Surroundings(self._client.send, environ, self._stored, board)
+        around = Surroundings(self._client.send, environ, self._stored, None if self._exchange is None else cooldowns)
         self._runtimes = RuntimeBuilder(around, self._rules, keyring.policies)
         self._is_replaced = False
         self._console: Console | None = None
