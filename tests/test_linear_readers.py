@@ -448,6 +448,7 @@ CAPTURE = "a capture, which this gateway wrote"
 CREDENTIALS = "a file of the operator's own credentials, read up to a bound"
 SEALED = "a credential that the operator has put into the store, of a bounded size"
 COVERED = {
+    "translate.caching.breakpoints:read_breakpoint": REQUEST,
     "translate.framing.fields:read_body": REQUEST,
     "translate.profiles.shipped_data:read_shipped": SHIPPED,
     **{f"upstreams.credentials.credential:{name}": CREDENTIALS for name in ("read_bytes", "read_table", "read_text")},
