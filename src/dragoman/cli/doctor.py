@@ -105,16 +105,15 @@ def _probe(config: Config, name: str, model: str | None, *, as_json: bool) -> Pr
 
 
 def _show_report(report: ProbeReport) -> None:
-    rows = [(trait.what, trait.found, trait.quirk or "", _shorten(trait.message)) for trait in report.profile.traits]
+    rows = [
+        (trait.what, trait.found, trait.quirk or "", fit(remove_control(trait.message), MAX_MESSAGE_CHARACTERS))
+        for trait in report.profile.traits
+    ]
     show_table(("CHECK", "RESULT", "QUIRK", "SERVER'S MESSAGE"), rows)
     click.echo(f"\n[providers.{report.provider.name}]")
     for key, value in report.settings.items():
         click.echo(f"{key} = {msgspec.json.encode(value).decode()}")
     print_note(f"\n# {count(report.profile.requests, 'request')} sent. Another model of this server may differ.")
-
-
-def _shorten(text: str) -> str:
-    return fit(remove_control(text), MAX_MESSAGE_CHARACTERS)
 
 
 def _write(config: Config, report: ProbeReport) -> None:
