@@ -1,4 +1,4 @@
-"""Which limits have been warned of, so that one process of all does it, once for each window."""
+"""Which limits have been warned of: only one of all processes warns, once per window."""
 
 from dragoman.store.database import Session, StorePart, find, writes
 

@@ -95,7 +95,7 @@ class LimitWatch:
             await self.notify(warning)
 
     async def _claim(self, part: LimitPart, percent: int) -> bool:
-        """Return whether this is the first warning of this; while the store fails, other processes may warn, too."""
+        """Return True for the first such warning; while the store fails, other processes may also warn."""
         if len(self._warned) >= MAX_WARNED:
             self._warned.clear()
         self._warned.add((part.counter, percent))

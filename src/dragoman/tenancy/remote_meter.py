@@ -1,8 +1,8 @@
 """The meter of a process that asks another one on this machine.
 
-What has come up in a turn of the event loop is sent in one frame. Admissions are answered within two seconds, or not at
-all; what must not get lost is repeated until it is acknowledged, and after each new connection this process announces
-its leases, since the other one may be new.
+Everything that comes up in one turn of the event loop is sent in one frame. Admissions are answered within two seconds,
+or not at all; what must not get lost is repeated until it is acknowledged, and after each new connection this process
+announces its leases, since the other one may be new.
 """
 
 import asyncio
