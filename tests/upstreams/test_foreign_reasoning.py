@@ -8,7 +8,7 @@ from dragoman.translate.protocols import PROTOCOLS
 from dragoman.upstreams.rejections.foreign_reasoning import leave_out_foreign
 from dragoman.upstreams.rejections.sent import Sent
 from narrowing import present
-from wire_json import JsonObject
+from wire_json import Json, JsonObject
 
 FOREIGN = Opaque("elsewhere", OpaqueForm.SIGNATURE, "x", "m")
 TOKEN = encode_envelope(FOREIGN).encode()
@@ -85,19 +85,24 @@ RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "seen"}
 
 
 @pytest.mark.parametrize(
-    ("thinking", "last", "passes"),
+    ("thinking", "last", "is_dropped"),
     [
+        ({"type": "enabled", "budget_tokens": 2000}, RESULT, True),
+        ({"type": "enabled", "budget_tokens": 2000}, {"type": "text", "text": "Go on."}, False),
         ({"type": "adaptive"}, RESULT, False),
-        ({"type": "enabled", "budget_tokens": 2000}, RESULT, False),
-        ({"type": "disabled"}, RESULT, True),
-        (None, RESULT, True),
-        ({"type": "adaptive"}, {"type": "text", "text": "Go on."}, True),
+        ({"type": "disabled"}, RESULT, False),
+        (None, RESULT, False),
     ],
 )
-def test_thinking_is_switched_off_by_a_translation_where_it_would_have_to_precede_calls(
-    thinking: JsonObject | None, last: JsonObject, passes: bool
+def test_a_thinking_budget_is_left_out_where_thinking_would_have_to_precede_calls(
+    thinking: JsonObject | None, last: JsonObject, is_dropped: bool
 ) -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "signature": TOKEN.decode()}
-    turns = [{"role": "assistant", "content": [thought, CALL]}, {"role": "user", "content": [last]}]
-    body: JsonObject = {"messages": turns} | ({} if thinking is None else {"thinking": thinking})
-    assert (cut("messages", msgspec.json.encode(body)) is not None) is passes
+    more: JsonObject = {} if thinking is None else {"thinking": thinking}
+
+    def write(*reply: JsonObject, **fields: Json) -> bytes:
+        turns = [{"role": "assistant", "content": [*reply, CALL]}, {"role": "user", "content": [last]}]
+        return msgspec.json.encode({"messages": turns, **fields})
+
+    losses = [*(["/thinking"] if is_dropped else []), "/messages/0/content/0"]
+    assert cut("messages", write(thought, **more)) == (write(**({} if is_dropped else more)), losses)

@@ -75,6 +75,11 @@ def test_a_client_may_ask_for_explicit_breakpoints_only(rig: Rig) -> None:
     assert list_marked(body) == []
 
 
+def test_of_many_marks_of_a_client_the_latest_four_are_sent_without_a_loss(rig: Rig) -> None:
+    parts = [{"type": "text", "text": f"{number}", POINT: {"mode": "explicit"}} for number in range(6)]
+    assert list_marked(ask(rig, {"role": "user", "content": parts})) == ["2", "3", "4", "5"]
+
+
 @pytest.mark.parametrize(("setting", "marked"), [('cache = "client"\n', True), ('cache = "off"\n', False)])
 def test_the_setting_decides(tmp_path: Path, setting: str, marked: bool) -> None:
     part = {"type": "text", "text": prose(2000, "read"), "prompt_cache_breakpoint": {"mode": "explicit"}}

@@ -20,22 +20,25 @@ from dragoman.upstreams.rejections.sent import MESSAGES, Sent, expand, find_key,
 
 _CHAT_REASONING = ("reasoning_details", "reasoning_content", "reasoning")
 OTHER_ISSUER = "reasoning that another vendor issued"
+NO_BUDGET = "a thinking budget needs the thinking before the last calls, which another vendor issued"
 
 
 def leave_out_foreign(sent: Sent, issuer: str, envelope_start: bytes) -> tuple[Sent, Ledger] | None:
     """Return bytes that pass without the reasoning of others than this issuer; None if they must be translated.
 
-    That is so if something else is wrapped, or to be opened, or if thinking has to be switched off: Anthropic wants it
-    before the calls whose results are sent. `envelope_start`: how a JSON string begins that is wrapped.
+    That is so if something else is wrapped, or to be opened. `envelope_start`: how a wrapped JSON string begins.
     """
     edits, signatures = cut_reasoning(sent, partial(_is_foreign, issuer)), _find_call_signatures(sent, issuer)
-    changed = {path[1] for path, _ in edits.values}
-    if not (edits or signatures) or _wants_thinking(sent, changed):
+    if not (edits or signatures):
         return None
+    changed = {path[1] for path, _ in edits.values}
     beside = [value for number in changed if isinstance(number, int) for value in _cut_beside(sent, number)]
     beside += [(path, None) for path in signatures]
     losses = (*edits.losses, *((format_path(path), LossKind.DROPPED) for path in signatures))
     ledger = Ledger()
+    if _lacks_thinking(sent, changed):
+        beside.append((("thinking",), None))
+        ledger.record_dropped("/thinking", NO_BUDGET)
     cut = apply(sent, Edits((*edits.values, *beside), losses=losses), OTHER_ISSUER, ledger)
     return None if envelope_start in cut.body else (cut, ledger)
 
@@ -64,10 +67,13 @@ def _is_for_others(opaque: Opaque | None, issuer: str) -> bool:
     return opaque is None or (opaque.issuer != issuer and not is_sealed_use(opaque.payload))
 
 
-def _wants_thinking(sent: Sent, changed: Collection[object]) -> bool:
-    """Whether a Messages upstream that is to think gets results of calls whose thinking is left out."""
+def _lacks_thinking(sent: Sent, changed: Collection[object]) -> bool:
+    """Whether results are sent of calls whose thinking is left out, with a thinking budget, which demands it.
+
+    Adaptive thinking does not.
+    """
     thinking, turns = sent.tree.get("thinking"), sent.turns
-    if sent.protocol != "messages" or not isinstance(thinking, dict) or thinking.get("type") == "disabled":
+    if sent.protocol != "messages" or not isinstance(thinking, dict) or thinking.get("type") != "enabled":
         return False
     content = turns[-1].get("content") if turns else None
     has_results = isinstance(content, list) and any(

@@ -89,7 +89,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     }
     wire |= {key: value for key, value in optional.items() if value is not None}
     if not content.same_protocol:
-        return encode_with_marks(wire, content.marked, target, ledger)
+        return encode_with_marks(wire, content.marked, target)
     content.mark(wire, request.cache)
     content.limit_breakpoints()
     restore(wire, request.ext)

@@ -1,6 +1,6 @@
 """Encode a translated Messages request with its prompt-cache marks."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, repeat
 
@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from dragoman.translate.caching.branches import digest_blocks
 from dragoman.translate.caching.lookback import find_window
-from dragoman.translate.caching.placing import MAX_MARKS, RenderedPrompt, place_marks
+from dragoman.translate.caching.placing import RenderedPrompt, place_marks
 from dragoman.translate.hub.caching import (
     FIVE_MINUTES,
     LIFE_S,
@@ -19,7 +19,6 @@ from dragoman.translate.hub.caching import (
     MarkedBlocks,
     SentPrompt,
 )
-from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import Cache
 from dragoman.translate.protocols.messages.wire import MARKED_PLACES, MARKED_TYPES, NO_MARK_ON, Wire
@@ -32,16 +31,14 @@ _encode = msgspec.json.Encoder().encode
 Marked = Iterable[tuple[Wire, Cache]]
 
 
-def encode_with_marks(wire: Wire, marked: Marked, target: Target, ledger: Ledger) -> bytes:
+def encode_with_marks(wire: Wire, marked: Marked, target: Target) -> bytes:
     """Encode a request; `marked` are the blocks and tools that the client marked."""
     plan = target.cache
-    client = {id(block): cache for block, cache in marked}
+    client = {id(block) for block, _ in marked}
     if plan.mode is not CacheMode.AUTO and not client and plan.memory is None:
         return _encode(wire)
     blocks = _Blocks(wire, frozenset(place for place in MARKED_PLACES if NO_MARK_ON + place in target.quirks))
-    own = blocks.find_marked(client) if client else {}
-    for index in list(own)[:-MAX_MARKS]:
-        ledger.record_dropped(own[index].at, f"a request has at most {MAX_MARKS} cache breakpoints")
+    own = blocks.find_marked(client) if client else ()
     prompt, minimum = blocks.make_prompt(), target.profile.cache_minimum
     marks = place_marks(prompt, dict.fromkeys(own, plan.ttl), plan, minimum)
     plan.take(blocks.describe(prompt, marks, minimum))
@@ -101,9 +98,9 @@ class _Blocks:
         kind = self._blocks[index].get("type")
         return kind if isinstance(kind, str) and kind in _RUNS else None
 
-    def find_marked(self, client: Mapping[int, Cache]) -> dict[int, Cache]:
-        """Return the marks of the client by the index of their block."""
-        return {index: client[id(block)] for index, block in enumerate(self._blocks) if id(block) in client}
+    def find_marked(self, client: Collection[int]) -> list[int]:
+        """Return the indexes of the blocks that the client marked, given their identities."""
+        return [index for index, block in enumerate(self._blocks) if id(block) in client]
 
     def write(self, wire: Wire, marks: Mapping[int, str]) -> Wire:
         """Return the request with these marks."""
