@@ -70,6 +70,24 @@ async def test_a_frozen_server_costs_three_deadlines_and_is_found_again(valkey: 
         await shared.stop()
 
 
+async def test_what_waits_behind_a_frozen_call_fails_with_it(valkey: ValkeyServer) -> None:
+    shared = Valkey(parse_address(valkey.url))
+    try:
+        await shared.execute("SET", "a", "1")
+        valkey.freeze()
+        first = asyncio.ensure_future(shared.execute("GET", "a"))
+        await asyncio.sleep(0.01)  # it was sent
+        second = asyncio.ensure_future(shared.execute("GET", "a"))
+        await asyncio.wait([first])
+        assert first.exception()
+        assert (await asyncio.wait([second], timeout=0))[0]
+        assert isinstance(second.exception(), SharedStateError)
+        assert shared.misses == 1
+    finally:
+        valkey.thaw()
+        await shared.stop()
+
+
 async def test_a_channel_is_read_again_after_the_server_was_away(valkey: ValkeyServer) -> None:
     listening, speaking = Valkey(parse_address(valkey.url)), Valkey(parse_address(valkey.url))
     messages: list[bytes] = []

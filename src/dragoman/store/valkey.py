@@ -220,6 +220,8 @@ class Valkey:
         except FAULTS as fault:
             await self._disconnect()
             self._record_miss(fault, batch)
+            if isinstance(fault, TimeoutError):  # what has waited for this answer does not wait as long again
+                self._fail(SharedStateError(f"{self.address.name} does not answer"))
             return
         except BaseException:
             await self._disconnect()
