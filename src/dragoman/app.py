@@ -60,7 +60,7 @@ from dragoman.tenancy.keys import Keyring
 from dragoman.tenancy.limit_watch import LimitWatch
 from dragoman.tenancy.limiter import Limiter
 from dragoman.tenancy.memory_meter import MemoryMeter
-from dragoman.tenancy.opened_meter import RunningMeter, make_meter, pair_with_shared
+from dragoman.tenancy.opened_meter import RunningMeter, count_by_share, make_meter, pair_with_shared
 from dragoman.tenancy.shared_meter import ALONE, MeterPlace
 from dragoman.translate.protocols import PROTOCOLS
 from dragoman.upstreams import Surroundings
@@ -164,7 +164,7 @@ class App:
             observers.append(self.usage.observe)
         self.gateway = Gateway(self._build_runtime(config, None), LostCalls(store), observers)
         self.windows = self._make_window_meter(member)
-        self.meter = self._pair_with_shared(self.windows)
+        self.meter = self._add_shared_limits(self.windows)
         self._limit_watch = LimitWatch(self.meter, store)
         limiter = self.gateway.limiter = self._make_limiter(self.meter)
         server = config.server
@@ -206,13 +206,17 @@ class App:
         """Return whether each part of what gateways share answers now."""
         parts = {} if self.shared is None else {"shared": not self.shared.is_out}
         if self._store is not None and self._store.is_server:
-            parts["store"] = not self.meter.is_out
+            is_out = self.meter.is_out if self.keyring.policies.has_limits else self.keyring.is_store_out
+            parts["store"] = not is_out
         return parts
 
-    def _pair_with_shared(self, windows: RunningMeter) -> RunningMeter:
-        if self.shared is None or self._store is None:
+    def _add_shared_limits(self, windows: RunningMeter) -> RunningMeter:
+        """Return a meter of all limits, whose rates and slots do not depend on whether a server answers."""
+        if self._store is None:
             return windows
-        return pair_with_shared(self.shared, windows)
+        if self.shared is not None:
+            return pair_with_shared(self.shared, windows)
+        return count_by_share(windows) if self._store.is_server else windows
 
     def _make_window_meter(self, member: GroupMember | None) -> RunningMeter:
         policies, store = self.keyring.policies, self._store

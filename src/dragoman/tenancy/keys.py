@@ -166,6 +166,7 @@ class Keyring:
         self._used: set[KeyId] = set()
         self._lookups = 0
         self._lookups_since = 0.0
+        self.is_store_out = False  # its changes could not be read the last time
         self.on_ended: Callable[[Collection[KeyId]], None] | None = None  # whose requests are to be ended
         self._publish(())
 
@@ -319,7 +320,6 @@ class Keyring:
         if self._store is None:
             return
         seen = -1
-        is_failing = False
         next_touch = self._clock() + TOUCH_S
         while True:
             try:
@@ -330,13 +330,13 @@ class Keyring:
                 if self._clock() >= next_touch:
                     next_touch = self._clock() + TOUCH_S
                     await self.touch()
-                if is_failing:
+                if self.is_store_out:
                     log.info("the client keys can be read again")
-                is_failing = False
+                self.is_store_out = False
             except StoreError as error:
-                if not is_failing:
+                if not self.is_store_out:
                     log.warning("the client keys could not be read; those known stay valid: %s", error)
-                is_failing = True
+                self.is_store_out = True
             await asyncio.sleep(poll_s)
 
     async def touch(self) -> None:
