@@ -70,6 +70,22 @@ async def test_a_frozen_server_costs_three_deadlines_and_is_found_again(valkey: 
         await shared.stop()
 
 
+async def test_a_cause_that_comes_late_is_logged_once(valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
+    shared = Valkey(parse_address(valkey.url))
+    try:
+        await shared.execute("SET", "a", "1")
+        valkey.freeze()
+        await wait_until_async(lambda: shared.is_out)
+        valkey.kill()
+        misses = shared.misses
+        await wait_until_async(lambda: shared.misses > misses + 1)
+        first, second = caplog.messages
+        assert ("no answer within 50 ms" in first, "Connect call failed" in second) == (True, True)
+    finally:
+        valkey.start()
+        await shared.stop()
+
+
 async def test_what_waits_behind_a_frozen_call_fails_with_it(valkey: ValkeyServer) -> None:
     shared = Valkey(parse_address(valkey.url))
     try:

@@ -121,6 +121,7 @@ class Valkey:
         self.address = address
         self._outage_level = outage_level
         self._is_stopped = False
+        self._is_unexplained = False  # why the server is out, as far as it was logged: it was too slow to say
         self.misses = 0
         self.on_return: list[Callable[[], None]] = []  # called when the server answers after it did not
         self.deadline_s = deadline_s
@@ -253,15 +254,17 @@ class Valkey:
     def _record_miss(self, fault: BaseException, batch: Sequence[_PendingCall]) -> None:
         self.misses += 1
         why = str(fault) or f"no answer within {self.deadline_s * 1000:g} ms"
-        if self.misses == MAX_MISSES:
+        is_unexplained = isinstance(fault, TimeoutError)
+        if self.misses == MAX_MISSES or (self._is_unexplained and not is_unexplained):
             name = self.address.name
             log.log(self._outage_level, "%s does not answer, so this gateway goes on by itself: %s", name, why)
+            self._is_unexplained = is_unexplained
         for pending in batch:
             if not pending.future.done():
                 pending.future.set_exception(SharedStateError(f"{self.address.name}: {why}"))
 
     def _record_answer(self) -> None:
-        was_out, self.misses = self.is_out, 0
+        was_out, self.misses, self._is_unexplained = self.is_out, 0, False
         if was_out:
             log.log(min(self._outage_level, logging.INFO), "%s answers again", self.address.name)
             for call in self.on_return:
