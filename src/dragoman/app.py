@@ -187,6 +187,7 @@ class App:
 
     def _make_responses(self, store: Store) -> ResponsesApi:
         service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
+        service.is_out = lambda: self.keyring.is_store_out
         runs = BackgroundRuns(service, store.runs, lambda: self.gateway.runtime.config.responses)
         background = BackgroundApi(self.gateway, runs, self.keyring, self._budget)
         return ResponsesApi(self.gateway, service, background, self.keyring)
