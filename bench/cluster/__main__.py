@@ -7,7 +7,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -129,16 +129,16 @@ def add_finding(report: Report, has_valkey: bool, finding: Finding) -> None:
     )
 
 
-async def cause_all_faults(report: Report, plan: Plan, only: str) -> None:
+async def cause_all_faults(report: Report, plan: Plan, only: Sequence[str]) -> None:
     """Let everything happen to two clusters side by side: most of the time is that of waiting."""
     plans = [replace(plan, has_valkey=has, first_site=site) for has, site in ((True, 1), (False, 1 + REPLICAS))]
     await asyncio.gather(*(cause_faults(report, plan, only) for plan in plans))
 
 
-async def cause_faults(report: Report, plan: Plan, only: str) -> None:
+async def cause_faults(report: Report, plan: Plan, only: Sequence[str]) -> None:
     async with run_cluster(plan) as cluster:
         for fault in list_faults(report, plan.has_valkey, plan.has_links):
-            if only not in fault.name:
+            if not any(text in fault.name for text in only):
                 continue
             report.note(f"{fault.name}, {WITH[plan.has_valkey]}")
             add_finding(report, plan.has_valkey, await run_fault(cluster, fault, plan.agents))
@@ -212,7 +212,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="budgets of each protocol (5)")
     parser.add_argument("--agents", type=int, default=AGENTS, help=f"of each replica, under faults ({AGENTS})")
     parser.add_argument("--part", choices=PARTS, action="append", help="only this; repeatable")
-    parser.add_argument("--fault", default="", metavar="TEXT", help="only faults whose name has this text")
+    parser.add_argument("--fault", action="append", metavar="TEXT", help="only faults with this in their names")
     options = parser.parse_args()
     parts = options.part or PARTS
     report = Report()
@@ -235,7 +235,7 @@ def main() -> int:
     if "faults" in parts:
         report.begin(HEAD)
         plan = Plan(REPLICAS, options.agents, has_links=not problem)
-        asyncio.run(cause_all_faults(report, plan, options.fault))
+        asyncio.run(cause_all_faults(report, plan, options.fault or [""]))
     if "restart" in parts:
         report.begin(RESTART)
         restart_replicas(report, options.agents)
