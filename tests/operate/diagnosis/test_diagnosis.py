@@ -64,7 +64,7 @@ def test_findings_come_one_by_one_and_the_rest_can_be_left_out(tmp_path: Path) -
     assert asyncio.run(first()).what == "configuration"
 
 
-def test_the_server_that_gateways_share_is_asked(tmp_path: Path, valkey: ValkeyServer) -> None:
+def test_doctor_pings_the_server_of_store_shared(tmp_path: Path, valkey: ValkeyServer) -> None:
     def find_shared(url: str, what: str = "store.shared") -> Finding:
         toml = f'[providers.echo]\nkind = "echo"\n[store]\nurl = "sqlite:///{tmp_path}/store.db"\nshared = "{url}"\n'
         file = tmp_path / "shared.toml"
