@@ -207,8 +207,7 @@ class App:
         """Return whether each part of what gateways share answers now."""
         parts = {} if self.shared is None else {"shared": not self.shared.is_out}
         if self._store is not None and self._store.is_server:
-            is_out = self.meter.is_out if self.keyring.policies.has_limits else self.keyring.is_store_out
-            parts["store"] = not is_out
+            parts["store"] = not (self.meter.is_out or self.keyring.is_store_out)
         return parts
 
     def _add_shared_limits(self, windows: RunningMeter) -> RunningMeter:

@@ -21,7 +21,14 @@ from dragoman.store.database import DriverMissing
 
 try:
     from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
-    from redis.exceptions import NoScriptError, RedisError, ResponseError
+    from redis.exceptions import (
+        NoPermissionError,
+        NoScriptError,
+        OutOfMemoryError,
+        ReadOnlyError,
+        RedisError,
+        ResponseError,
+    )
 except ModuleNotFoundError as missing:
     if str(missing.name).partition(".")[0] not in ("redis", "hiredis"):
         raise
@@ -43,6 +50,10 @@ BATCH = 200  # commands that are sent together
 SCHEMES = {"valkey": False, "redis": False, "valkeys": True, "rediss": True}  # and whether with TLS
 DEFAULT_PORT = 6379
 FAULTS = (OSError, TimeoutError, RedisError)
+TAKES_NO_WRITES = (NoPermissionError, OutOfMemoryError, ReadOnlyError)  # errors, also those that begin with:
+TAKES_NO_WRITES_CODES = ("MISCONF", "NOREPLICAS")
+
+PROBE = ("SET", f"{PREFIX}probe", "1", "EX", "60")  # a server that can only be read is of no use
 
 Word = str | bytes | int
 Answer = bytes | int | None | Sequence["Answer"]
@@ -198,11 +209,11 @@ class Valkey:
         while True:
             if not self._pending and not self.is_out:
                 with suppress(SharedStateError):
-                    await self._call(["PING"], None)
+                    await self._call(PROBE, None)
             await asyncio.sleep(ASK_AGAIN_S if self.misses else PROBE_S)
 
     async def _probe(self) -> None:
-        pending = _PendingCall(["PING"], None, asyncio.get_running_loop().create_future())
+        pending = _PendingCall(PROBE, None, asyncio.get_running_loop().create_future())
         await self._send([pending])
         pending.future.exception()  # it is logged where it is counted
 
@@ -227,7 +238,12 @@ class Valkey:
         except BaseException:
             await self._disconnect()
             raise
-        self._record_answer()
+        refusal = next((answer for answer in answers if _takes_no_writes(answer)), None)
+        if refusal is None:
+            self._record_answer()
+        else:  # there is no need to try it three times
+            self.misses = max(self.misses, MAX_MISSES - 1)
+            self._record_miss(cast(ResponseError, refusal), ())
         for pending, answer in zip(batch, answers, strict=True):
             if pending.future.done():
                 continue
@@ -332,6 +348,13 @@ def _is_cancelled() -> bool:
     """Return whether this task was cancelled: redis-py swallows that where `wait_for` of Python 3.11 does."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _takes_no_writes(answer: "Answer | ResponseError") -> bool:
+    """Return whether a server says that it is full, is a replica, or lets its user write nothing."""
+    return isinstance(answer, TAKES_NO_WRITES) or (
+        isinstance(answer, ResponseError) and str(answer).startswith(TAKES_NO_WRITES_CODES)
+    )
 
 
 def _with_text(pending: _PendingCall) -> Sequence[Word]:
