@@ -288,7 +288,9 @@ class PostgresMeter:
                 self._own.add(lease)
             case Settle(lease, amounts), _ if isinstance(result, Gone) or not has_row(operation):
                 self._own.discard(lease)
-                if has_row(operation) and len(self._uncounted) < MAX_UNCOUNTED:
+                if has_row(operation):  # it is counted with its row
+                    if len(self._uncounted) >= MAX_UNCOUNTED:
+                        del self._uncounted[next(iter(self._uncounted))]
                     self._uncounted[lease] = tuple(filter(self._is_window, amounts))
             case RowsWritten(leases), _:
                 self._own.difference_update(leases)
