@@ -56,7 +56,7 @@ class Child:
 
     def rss_mb(self) -> float:
         """What the whole tree holds; memory shared between its processes counts once in each."""
-        return sum(map(_rss_bytes, _find_tree(self._child.pid))) / 1e6
+        return sum(map(_rss_bytes, find_tree(self._child.pid))) / 1e6
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
@@ -65,10 +65,11 @@ class Child:
 
 def tree_cpu_s(root: int) -> float:
     """What a process and its descendants have worked."""
-    return sum(map(_cpu_s, _find_tree(root)))
+    return sum(map(_cpu_s, find_tree(root)))
 
 
-def _find_tree(root: int) -> list[int]:
+def find_tree(root: int) -> list[int]:
+    """Return the ids of a process and its descendants."""
     parents = dict(_parents())
     tree = [root]
     for pid in tree:

@@ -11,6 +11,7 @@ from bench.cluster.ledger import Left
 from bench.cluster.limits import measure_rate, measure_slots
 from bench.cluster.restart import Restarted, restart_all
 from bench.cluster.scene import Plan, run_cluster
+from bench.cluster.waits import Waits
 from msgspec.structs import replace
 
 from postgres import Postgres
@@ -77,4 +78,8 @@ def test_what_is_wrong_is_named() -> None:
         find_fault("replica killed"), refused=1, broken=2, held_s=37, recovered_s=11, lost_rows=3, left=left
     )
     assert len([*finding.list_problems()]) == 9
+    waits = Waits(usual_ms=5, longest_ms=120, longest_open_ms=20, requests=9, is_valkey=True)
+    assert waits.is_allowed
+    assert not replace(waits, longest_ms=130).is_allowed
+    assert not replace(waits, longest_open_ms=60).is_allowed
     assert [*replace(left, leases=0, reserved=0, running=0, spent=5, second_rows=0).list_problems()] == []

@@ -7,22 +7,27 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from bench.budget.scene import ALLOWED, Setting, measure
 from bench.cluster.balancer import start_balancer
 from bench.cluster.costs import measure_cost
+from bench.cluster.credential import EXPIRIES, PROCESSES, renew_on_two_machines
 from bench.cluster.faults import FAULTS, Fault, Finding, run_fault
 from bench.cluster.limits import Taken, measure_rate, measure_slots
 from bench.cluster.network import enter_own_network
 from bench.cluster.restart import Restarted, restart_all
 from bench.cluster.scene import Plan, find_faketime, run_cluster
+from bench.cluster.waits import ALLOWED_MS, measure_waits
 from bench.tools import has_program, say
 from postgres import Postgres
 from valkey_server import ValkeyServer
 
+PARTS = ("limits", "costs", "waits", "credential", "faults", "restart")
 REPLICAS, AGENTS, COST_AGENTS = 3, 50, 8
 RATE, SLOTS, SECONDS = 60, 20, 10.0
 WITH = {True: "PostgreSQL and Valkey", False: "PostgreSQL alone"}
@@ -35,6 +40,8 @@ COSTS = (
     "| limits with | requests | gateway, µs CPU | PostgreSQL | Valkey | p50, ms | p99 | p50 added | p99 added "
     "| connections to PostgreSQL |"
 )
+WAITS = "| hangs | requests | usual, ms | longest, ms | allowed | longest once the breaker is open | |"
+CREDENTIAL = "| store:NAME | expiries | |"
 RESTART = "| restart | with | requests | failed | rows missing | leases left | seconds | |"
 
 
@@ -122,9 +129,17 @@ def add_finding(report: Report, has_valkey: bool, finding: Finding) -> None:
     )
 
 
-async def cause_faults(report: Report, plan: Plan) -> None:
+async def cause_all_faults(report: Report, plan: Plan, only: Sequence[str]) -> None:
+    """Let everything happen to two clusters side by side: most of the time is that of waiting."""
+    plans = [replace(plan, has_valkey=has, first_site=site) for has, site in ((True, 1), (False, 1 + REPLICAS))]
+    await asyncio.gather(*(cause_faults(report, plan, only) for plan in plans))
+
+
+async def cause_faults(report: Report, plan: Plan, only: Sequence[str]) -> None:
     async with run_cluster(plan) as cluster:
         for fault in list_faults(report, plan.has_valkey, plan.has_links):
+            if not any(text in fault.name for text in only):
+                continue
             report.note(f"{fault.name}, {WITH[plan.has_valkey]}")
             add_finding(report, plan.has_valkey, await run_fault(cluster, fault, plan.agents))
 
@@ -164,31 +179,66 @@ def measure_costs(report: Report) -> None:
         )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="budgets of each protocol (5)")
-    parser.add_argument("--agents", type=int, default=AGENTS, help=f"of each replica, under faults ({AGENTS})")
-    options = parser.parse_args()
-    report = Report()
-    problem = enter_own_network()
-    if problem:
-        report.note(f"no links are cut: {problem}")
-    report.begin(LIMITS)
+def measure_dead_servers(report: Report) -> None:
+    """Print how long requests wait for a server that hangs."""
+    for is_valkey, name in ((True, "Valkey"), (False, "PostgreSQL")):
+        report.note(f"{name} hangs, waits of requests")
+        waits = asyncio.run(measure_waits(is_valkey=is_valkey))
+        problem = "" if waits.is_allowed else "no"
+        report.add(
+            *(name, waits.requests, f"{waits.usual_ms:.0f}", f"{waits.longest_ms:.0f}", f"{ALLOWED_MS[is_valkey]:.0f}"),
+            *(f"{waits.longest_open_ms:.0f}", problem or "ok"),
+            problem=problem,
+        )
+
+
+def renew_credential(report: Report, no_links: str) -> None:
+    report.note("a credential that expires")
+    problem = f"NOT RUN: {no_links}" if no_links else renew_on_two_machines()
+    report.add(f"{PROCESSES} processes in 2 namespaces", EXPIRIES, problem or "1 renewal each", problem=problem)
+
+
+def restart_replicas(report: Report, agents: int) -> None:
     for has_valkey in (True, False):
-        measure_limits(report, has_valkey, options.runs)
-    report.begin(COSTS)
-    measure_costs(report)
-    report.begin(HEAD)
-    for has_valkey in (True, False):
-        plan = Plan(REPLICAS, options.agents, has_valkey, has_links=not problem)
-        asyncio.run(cause_faults(report, plan))
-    report.begin(RESTART)
-    for has_valkey in (True, False):
-        plan = Plan(REPLICAS, options.agents, has_valkey)
+        plan = Plan(REPLICAS, agents, has_valkey)
         if has_program("haproxy"):
             asyncio.run(restart(report, plan))
         else:
             report.add("NOT RUN: haproxy is not installed", *[""] * 7, problem="haproxy is not there")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5, help="budgets of each protocol (5)")
+    parser.add_argument("--agents", type=int, default=AGENTS, help=f"of each replica, under faults ({AGENTS})")
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this; repeatable")
+    parser.add_argument("--fault", action="append", metavar="TEXT", help="only faults with this in their names")
+    options = parser.parse_args()
+    parts = options.part or PARTS
+    report = Report()
+    problem = enter_own_network()
+    if problem:
+        report.note(f"no links are cut: {problem}")
+    if "limits" in parts:
+        report.begin(LIMITS)
+        for has_valkey in (True, False):
+            measure_limits(report, has_valkey, options.runs)
+    if "costs" in parts:
+        report.begin(COSTS)
+        measure_costs(report)
+    if "waits" in parts:
+        report.begin(WAITS)
+        measure_dead_servers(report)
+    if "credential" in parts:
+        report.begin(CREDENTIAL)
+        renew_credential(report, problem)
+    if "faults" in parts:
+        report.begin(HEAD)
+        plan = Plan(REPLICAS, options.agents, has_links=not problem)
+        asyncio.run(cause_all_faults(report, plan, options.fault or [""]))
+    if "restart" in parts:
+        report.begin(RESTART)
+        restart_replicas(report, options.agents)
     report.note("done")
     return int(report.problems > 0)
 

@@ -57,6 +57,7 @@ class Plan(Struct, frozen=True):
     has_valkey: bool = False
     has_limits: bool = True
     has_links: bool = False  # each replica is in a network namespace
+    first_site: int = 1  # the number of the first of these
 
 
 class Health(Struct, frozen=True):
@@ -120,7 +121,7 @@ async def run_cluster(plan: Plan, lengths_s: tuple[float, float] = LENGTHS_S) ->
             provider=provider_section("messages", f"http://{host}:{upstream.port}/v1"),
         )
         for number in range(plan.replicas):
-            site = stack.enter_context(make_site(number + 1)) if plan.has_links else Site()
+            site = stack.enter_context(make_site(plan.first_site + number)) if plan.has_links else Site()
             cluster.replicas.append(stack.enter_context(Replica(directory / str(number), settings, site)))
             await cluster.wait_until_ready([number])  # the first one makes the tables
         yield cluster

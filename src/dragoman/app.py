@@ -55,7 +55,7 @@ from dragoman.tenancy.keys import Keyring
 from dragoman.tenancy.limit_watch import LimitWatch
 from dragoman.tenancy.limiter import Limiter
 from dragoman.tenancy.memory_meter import MemoryMeter
-from dragoman.tenancy.opened_meter import RunningMeter, make_meter, pair_with_shared
+from dragoman.tenancy.opened_meter import RunningMeter, count_by_share, make_meter, pair_with_shared
 from dragoman.tenancy.shared_meter import ALONE, MeterPlace
 from dragoman.upstreams import Surroundings
 from dragoman.upstreams.credentials.cooldown_exchange import make_exchange
@@ -156,7 +156,7 @@ class App:
             observers.append(self.usage.observe)
         self.gateway = Gateway(self._runtimes.build(config, self._pricing), make_memories(store), observers)
         self.windows = self._make_window_meter(member)
-        self.meter = self._pair_with_shared(self.windows)
+        self.meter = self._add_shared_limits(self.windows)
         self._limit_watch = LimitWatch(self.meter, store)
         limiter = self.gateway.limiter = self._make_limiter(self.meter)
         server = config.server
@@ -179,6 +179,7 @@ class App:
 
     def _make_responses(self, store: Store) -> ResponsesApi:
         service = ResponseService(store, lambda: self.gateway.runtime.config.responses)
+        service.is_out = lambda: self.keyring.is_store_out
         runs = BackgroundRuns(service, store.runs, lambda: self.gateway.runtime.config.responses)
         background = BackgroundApi(self.gateway, runs, self.keyring, self._budget)
         return ResponsesApi(self.gateway, service, background, self.keyring)
@@ -198,13 +199,16 @@ class App:
         """Return whether each part of what gateways share answers now."""
         parts = {} if self.shared is None else {"shared": not self.shared.is_out}
         if self._store is not None and self._store.is_server:
-            parts["store"] = not self.meter.is_out
+            parts["store"] = not (self.meter.is_out or self.keyring.is_store_out)
         return parts
 
-    def _pair_with_shared(self, windows: RunningMeter) -> RunningMeter:
-        if self.shared is None or self._store is None:
+    def _add_shared_limits(self, windows: RunningMeter) -> RunningMeter:
+        """Return a meter of all limits, whose rates and slots do not depend on whether a server answers."""
+        if self._store is None:
             return windows
-        return pair_with_shared(self.shared, windows)
+        if self.shared is not None:
+            return pair_with_shared(self.shared, windows)
+        return count_by_share(windows) if self._store.is_server else windows
 
     def _make_window_meter(self, member: GroupMember | None) -> RunningMeter:
         policies, store = self.keyring.policies, self._store

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from dragoman.store.meter import Level
 from fakes.upstream import Answer, FakeUpstream, Gate
 from gateway import Running, provider_section
 from narrowing import present
@@ -35,6 +36,7 @@ REPLY = {
     "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
 }
 GATEWAYS = 3
+COST = 11_000  # nanodollars of such a request
 NO_WAIT_S = 1.5  # less than PostgreSQL may take to answer, on a busy machine
 
 
@@ -115,10 +117,48 @@ def test_while_postgresql_is_out_requests_are_refused_soon_and_leave_no_slot(
         wait_until(lambda: count_slots(first) == 0)
 
 
+@pytest.mark.rest
+def test_while_postgresql_is_out_rates_hold_though_dollars_may_pass_and_these_count_later(
+    tmp_path: Path, valkey: ValkeyServer, postgres: "Postgres"
+) -> None:
+    limits = '[limits]\nrequests_per_min = 30\nusd_per_total = 1000\non_outage = "open"\n'
+    url = postgres.empty_database()
+    with FakeUpstream() as upstream, run_gateways(tmp_path, limits + play(upstream), valkey, url) as gateways:
+        assert [ask(gateway) for gateway in gateways] == [200] * GATEWAYS
+        wait_until(lambda: read_level(gateways[0], "all:usd:total").spent == GATEWAYS * COST)
+        began = time.monotonic()
+        postgres.stop()
+        try:
+            statuses = [ask(gateway) for gateway in gateways * 12]
+            assert set(statuses) == {200, 429}
+            assert 27 <= statuses.count(200) <= 28 + (time.monotonic() - began) / 2
+        finally:
+            postgres.start()
+        spent = (GATEWAYS + statuses.count(200)) * COST
+        wait_until(lambda: read_level(gateways[0], "all:usd:total").spent == spent)
+
+
+@pytest.mark.rest
+def test_ready_says_that_postgresql_is_out_though_nothing_is_limited(tmp_path: Path, postgres: "Postgres") -> None:
+    toml = '[providers.echo]\nkind = "echo"\n'
+    with Running(toml, tmp_path, stored=("laptop",), store_url=postgres.empty_database()) as gateway:
+        assert read_ready(gateway) == {"status": "ready"}
+        postgres.stop()
+        try:
+            wait_until(lambda: read_ready(gateway) == {"status": "degraded", "degraded": ["store"]})
+        finally:
+            postgres.start()
+        wait_until(lambda: read_ready(gateway) == {"status": "ready"})
+
+
 def read_ready(gateway: Running) -> Json:
     return msgspec.json.decode(get(gateway.port, "/ready").body)
 
 
 def count_slots(gateway: Running) -> int:
-    levels = asyncio.run_coroutine_threadsafe(gateway.app.meter.read(["all:concurrent"]), gateway.loop).result(60)
-    return levels[0].running
+    return read_level(gateway, "all:concurrent").running
+
+
+def read_level(gateway: Running, counter: str) -> Level:
+    levels = asyncio.run_coroutine_threadsafe(gateway.app.meter.read([counter]), gateway.loop).result(60)
+    return levels[0] if levels else Level(counter)

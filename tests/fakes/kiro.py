@@ -157,7 +157,7 @@ class FakeKiro(FakeUpstream):
 
     @property
     def root(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def chats(self) -> list[ReceivedRequest]:

@@ -9,6 +9,7 @@ from typing import Self
 class ThreadedServer(ABC):
     """Subclasses serve a connection in `_serve`; `port` is known once the context is open."""
 
+    host = "127.0.0.1"
     port: int
 
     def __enter__(self) -> Self:
@@ -17,7 +18,7 @@ class ThreadedServer(ABC):
 
         def run() -> None:
             asyncio.set_event_loop(self._loop)
-            self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+            self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, self.host, 0))
             self.port = self._server.sockets[0].getsockname()[1]
             started.set()
             self._loop.run_forever()

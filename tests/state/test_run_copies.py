@@ -136,6 +136,23 @@ async def test_a_run_that_is_not_kept_here_is_not_kept_there(valkey: ValkeyServe
             await asyncio.sleep(0.005)
 
 
+async def test_a_run_that_grows_too_large_while_a_part_of_it_is_on_its_way_is_given_up(valkey: ValkeyServer) -> None:
+    async with copying(valkey) as rig:
+        run, other = await rig.open(b"large"), await rig.open(b"small")
+        for one in (run, other):
+            one.begin(200, STREAM)
+            rig.add(one, b"data: 1\n\n")
+        valkey.freeze()
+        rig.add(run, b"data: 2\n\n")
+        await asyncio.sleep(0.05)  # it was sent
+        run.forget()
+        valkey.thaw()
+        rig.end(other)
+        await rig.wait_for(other, [b"data: 1\n\n"])
+        while await rig.read(run) is not None:  # noqa: ASYNC110 - another process does it
+            await asyncio.sleep(0.005)
+
+
 async def test_what_is_missing_is_copied_before_the_process_ends(valkey: ValkeyServer) -> None:
     async with copying(valkey) as rig:
         run = await rig.open()

@@ -14,7 +14,7 @@ from dragoman.store.usage_rows import RequestSearch
 from gateway import Running
 from narrowing import present
 from raw_http import get, post
-from waiting import wait_until
+from waiting import wait_until, wait_until_async
 
 if TYPE_CHECKING:
     from postgres import Postgres
@@ -40,6 +40,18 @@ async def test_the_time_is_that_of_the_server(
     assert [message for message in caplog.messages if "the clock of this machine" in message] == (
         [f"the clock of this machine is 5.0 s {word} that of {store.name}"] if word else []
     )
+
+
+@pytest.mark.rest
+async def test_a_clock_that_is_right_again_is_noticed_within_seconds(url: str) -> None:
+    ahead_s = [70.0]
+    async with await open_store(url) as store:
+        clock = StoreClock(store.database, lambda: time.time() + ahead_s[0])
+        watching = asyncio.ensure_future(clock.watch())
+        await wait_until_async(lambda: clock.problem)
+        ahead_s[0] = 0.0
+        await wait_until_async(lambda: not clock.problem, 30.0)  # half of what passes between two looks otherwise
+        watching.cancel()
 
 
 def test_a_clock_that_is_far_off_makes_a_gateway_unready(tmp_path: Path, url: str) -> None:

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from dragoman.store.valkey import Script, SharedStateError, Valkey, parse_address
+from tenancy.meters import PATIENT_S
 from valkey_server import ValkeyServer
 from waiting import wait_until_async
 
@@ -65,6 +66,65 @@ async def test_a_frozen_server_costs_three_deadlines_and_is_found_again(valkey: 
         await wait_until_async(lambda: not shared.is_out)
         assert returned
         assert await shared.execute("GET", "a") == b"1"
+    finally:
+        valkey.thaw()
+        await shared.stop()
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    ],
+)
+async def test_a_server_that_takes_no_writes_is_out_and_logged_once(
+    valkey: ValkeyServer, caplog: pytest.LogCaptureFixture, begin: tuple[str, ...], end: tuple[str, ...]
+) -> None:
+    shared = Valkey(parse_address(valkey.url), PATIENT_S)
+    try:
+        await shared.execute("SET", "a", "1")
+        assert valkey.execute(*begin) == b"+OK"
+        await wait_until_async(lambda: shared.is_out)  # nothing but its probes has asked
+        with pytest.raises(SharedStateError, match="does not answer"):
+            await shared.execute("GET", "a")
+        assert valkey.execute(*end) == b"+OK"
+        await wait_until_async(lambda: not shared.is_out)
+        assert await shared.execute("SET", "a", "2") == b"OK"
+        assert len(caplog.messages) == 1
+    finally:
+        valkey.execute(*end)
+        await shared.stop()
+
+
+async def test_a_cause_that_comes_late_is_logged_once(valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
+    shared = Valkey(parse_address(valkey.url), 0.3)
+    try:
+        await shared.execute("SET", "a", "1")
+        valkey.freeze()
+        await wait_until_async(lambda: shared.is_out)
+        valkey.kill()
+        misses = shared.misses
+        await wait_until_async(lambda: shared.misses > misses + 1)
+        first, second = caplog.messages
+        assert ("no answer within 300 ms" in first, "Connect call failed" in second) == (True, True)
+    finally:
+        await shared.stop()
+
+
+async def test_what_waits_behind_a_frozen_call_fails_with_it(valkey: ValkeyServer) -> None:
+    shared = Valkey(parse_address(valkey.url), 0.3)
+    try:
+        await shared.execute("SET", "a", "1")
+        valkey.freeze()
+        first = asyncio.ensure_future(shared.execute("GET", "a"))
+        await asyncio.sleep(0.01)  # it was sent
+        second = asyncio.ensure_future(shared.execute("GET", "a"))
+        await asyncio.wait([first])
+        assert first.exception()
+        assert (await asyncio.wait([second], timeout=0))[0]
+        assert isinstance(second.exception(), SharedStateError)
+        assert shared.misses == 1
     finally:
         valkey.thaw()
         await shared.stop()

@@ -188,7 +188,7 @@ async def test_runs_are_removed_when_their_time_is_over_and_nothing_is_left(valk
         await asyncio.sleep(0.06)
         assert await runs.read("ended", 0) is Absence.UNKNOWN
         await runs.remove("made")
-        keys = await shared.execute("KEYS", "*")
+        keys = await shared.execute("KEYS", "runs*")
         assert isinstance(keys, list)
         assert sorted(keys) == [b"{dragoman:1}:runs:" + name for name in (b"epoch", b"renewed", b"total")]
         assert await read_size(shared) == 0

@@ -14,7 +14,7 @@ from dragoman.store.meter import Admit, Hold, HoldKind, Level, Meter, Operation,
 from dragoman.store.usage_rows import UsageRow
 from dragoman.store.valkey import Valkey, parse_address
 from dragoman.tenancy.memory_meter import MemoryMeter
-from dragoman.tenancy.opened_meter import make_meter, make_postgres_meter, pair_with_shared
+from dragoman.tenancy.opened_meter import count_by_share, make_meter, make_postgres_meter, pair_with_shared
 from dragoman.tenancy.shared_meter import MeterPlace, SharedMeter
 from dragoman.tenancy.windows import WindowKind, find_window
 from store.rows import row_at
@@ -111,6 +111,18 @@ async def run_paired_meter(
         finally:
             await meter.stop()
             await shared.stop()
+
+
+@asynccontextmanager
+async def run_counted_meter(url: str, zone: Callable[[], tzinfo] = get_utc) -> AsyncIterator[MeterRig]:
+    """Run the meter in the database as gateways do."""
+    async with await open_store(url) as store:
+        meter = count_by_share(make_postgres_meter(store, zone))
+        meter.start()
+        try:
+            yield MeterRig(meter, store)
+        finally:
+            await meter.stop()
 
 
 @asynccontextmanager

@@ -35,9 +35,9 @@ from tenancy.meters import (
     MeterRig,
     make_row,
     rate,
+    run_counted_meter,
     run_memory_meter,
     run_paired_meter,
-    run_postgres_meter,
     run_remote_meter,
     slot,
     tokens,
@@ -46,7 +46,7 @@ from tenancy.meters import (
 from valkey_server import ValkeyServer
 
 RunMeter = Callable[[], AbstractAsyncContextManager[MeterRig]]
-KINDS = {"memory": run_memory_meter, "remote": run_remote_meter, "postgresql": run_postgres_meter}
+KINDS = {"memory": run_memory_meter, "remote": run_remote_meter, "postgresql": run_counted_meter}
 SQLITE_PAIR, POSTGRES_PAIR = "valkey and sqlite", "valkey and postgresql"
 PAIRED = {SQLITE_PAIR: "sqlite", POSTGRES_PAIR: "postgresql"}
 

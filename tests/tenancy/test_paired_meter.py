@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +15,10 @@ from dragoman.store.valkey import DEADLINE_S, SharedStateError, Valkey, parse_ad
 from dragoman.store.valkey_meter import MAX_SILENT, UNNAMED_S, ValkeyMeter
 from tenancy.meters import PATIENT_S, REQUESTS, SLOTS, USD, MeterRig, rate, run_paired_meter, slot, usd
 from valkey_server import ValkeyServer
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, wait_until_async
+
+if TYPE_CHECKING:
+    from postgres import Postgres
 
 OUTAGE_S = 1.0  # no request waits that long; 0.1 s on a machine that does nothing else
 
@@ -155,6 +159,30 @@ async def test_a_frozen_server_holds_up_no_request_and_keeps_no_slot(valkey: Val
         await wait_for_running(rig, 1)
         await asyncio.sleep(0.2)
         assert (await rig.level(SLOTS)).running == 1
+
+
+async def test_who_has_waited_for_two_answers_waits_for_no_third(valkey: ValkeyServer) -> None:
+    async with run_valkey_meter(valkey) as meter:
+        assert isinstance(await meter.admit("a", [slot(5)]), Admitted)
+        meter.shared.misses = 2
+        for ask in (meter.admit, meter.take):
+            with pytest.raises(SharedStateError, match="not answered twice"):
+                await ask("a", [slot(5)])
+
+
+@pytest.mark.rest
+async def test_a_share_is_of_all_that_postgresql_knows_though_valkey_has_never_answered(
+    valkey: ValkeyServer, postgres: "Postgres"
+) -> None:
+    url = await asyncio.to_thread(postgres.empty_database)
+    valkey.kill()
+    try:
+        async with run_paired_meter(valkey.url, url) as one, run_paired_meter(valkey.url, url) as two:
+            rigs = [one, two]
+            await wait_until_async(lambda: all(rig.meter.processes == 2 for rig in rigs))  # type: ignore[attr-defined]
+            assert await admit_often(rigs, 6, lambda: slot(6)) == 6
+    finally:
+        valkey.start()
 
 
 @pytest.mark.parametrize("fault", ["flush", pytest.param("restart", marks=pytest.mark.rest)])

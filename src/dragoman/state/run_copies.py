@@ -164,6 +164,9 @@ class RunCopies:
         if not copy.is_open and not await self._open_again(copy):
             return
         have = await self._shared.add(run.id, part)
+        if not run.is_resumable:  # meanwhile it grew too large, and nothing is kept of it
+            self.forget(run)
+            return
         if have is None:
             self._is_answered = False
         elif have is Absence.UNKNOWN:

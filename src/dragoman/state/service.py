@@ -35,7 +35,6 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-STORE_TIMEOUT_S = 5.0
 STORE_RETRY_S = 10.0  # how long a store that failed is not used for replies that can do without
 RETRY_S = 2.0  # when clients may try again
 DAY_S = 86_400
@@ -59,6 +58,7 @@ class ResponseService:
     def __init__(self, store: Store, settings: Callable[[], ResponsesSettings]) -> None:
         self.store: Responses = store.responses
         self._settings = settings
+        self.is_out: Callable[[], bool] = lambda: False  # it is known that the store does not answer
         self._left_alone_until = 0.0
         self._is_failing = False  # the store; logged once, until it answers again
         self.counts = {"kept": 0, "not_kept": 0}
@@ -113,7 +113,7 @@ class ResponseService:
     def _terms(self, owner: str, *, wants: bool) -> Terms:
         settings = self._settings()
         keeps, why_not = wants and settings.store, ""
-        if keeps and time.monotonic() < self._left_alone_until:
+        if keeps and (self.is_out() or time.monotonic() < self._left_alone_until):
             keeps, why_not = False, "the store cannot be reached, so this response is not kept"
         return Terms(owner, keeps, int(settings.retention_days * DAY_S), why_not)
 
@@ -180,14 +180,15 @@ class ResponseService:
 
     async def ask(self, operation: Awaitable[T]) -> T:
         """Wait for the store; raises RequestError (503) if it fails."""
+        patience_s = self.store.database.patience_s
         try:
-            async with asyncio.timeout(STORE_TIMEOUT_S):
+            async with asyncio.timeout(0.0 if self.is_out() else patience_s):  # some operations need no store
                 answer = await operation
         except (StoreError, TimeoutError) as error:
             self._left_alone_until = time.monotonic() + STORE_RETRY_S
             if not self._is_failing:
                 self._is_failing = True
-                cause = describe_cause(error, f"no answer within {STORE_TIMEOUT_S:g} s")
+                cause = describe_cause(error, f"no answer within {patience_s:g} s")
                 log.error("stored responses cannot be read: %s", cause)
             message = "The store of responses cannot be reached. Try again in a moment, or send the whole input."
             raise RequestError(Failure(Kind.OVERLOADED, message, retry_after=RETRY_S)) from error

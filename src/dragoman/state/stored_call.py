@@ -79,7 +79,6 @@ class ConversationLease:
         return await self._store.lock_conversation(self._conversation, lock, now)
 
 
-COMMIT_TIMEOUT_S = 5.0
 APPENDED = ("completed", "incomplete")  # statuses after which a conversation grows, and a connection remembers
 _STORED = b'"store":true}'
 _NOT_STORED = b'"store":false}'
@@ -275,7 +274,7 @@ class StoredCall:
         if self._store is None:
             return
         with suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(COMMIT_TIMEOUT_S):
+            async with asyncio.timeout(self._store.database.patience_s):
                 await self._store.add_output(self._terms.owner, id, rows)
 
     @property
@@ -341,11 +340,12 @@ class StoredCall:
     async def _save(self, row: ResponseRow, items: Sequence[ItemRow], appended: Sequence[bytes]) -> bool:
         if self._store is None:
             return True
+        patience_s = self._store.database.patience_s
         try:
-            async with asyncio.timeout(COMMIT_TIMEOUT_S):
+            async with asyncio.timeout(patience_s):
                 await self._store.save_response(row, items, appended)
         except (StoreError, TimeoutError) as error:
-            cause = describe_cause(error, f"no answer within {COMMIT_TIMEOUT_S:g} s")
+            cause = describe_cause(error, f"no answer within {patience_s:g} s")
             log.error("a response could not be stored: %s", cause)
             return False
         return True

@@ -73,6 +73,10 @@ class Database(Protocol):
     """Runs operations. Each may raise StoreError, and works again without a restart once the database does."""
 
     @property
+    def patience_s(self) -> float:
+        """How long a client's request waits for an answer."""
+
+    @property
     def name(self) -> str:
         """The location as shown to users, without a password."""
 

@@ -95,6 +95,8 @@ def rewrite(statement: str) -> str:
 class PostgresDatabase:
     """Runs each operation on a pooled connection, with a timeout; several gateways may share the database."""
 
+    patience_s = 2.0
+
     def __init__(self, url: str) -> None:
         self._url = url
         self._pool: asyncpg.Pool | None = None

@@ -50,6 +50,7 @@ NAME_EVERY = 6  # heartbeats: all leases are named
 MAX_SILENT = 6  # own heartbeats, without one of the other process
 COMPARE_S = 60.0
 MAX_COMPARED = 200
+MAX_UNCOUNTED = 10_000
 DRIFT = 0.01
 RATE_KEPT_MS = 3_600_000
 
@@ -145,6 +146,7 @@ class PostgresMeter:
         self._all_sent.set()
         self._misses = 0
         self._own: set[str] = set()  # leases of this process that are not written
+        self._uncounted: dict[str, tuple[str, ...]] = {}  # leases that were never admitted, and their counters
         self._comparing: dict[str, asyncio.Task[float]] = {}
         self._adjustments = AdjustmentWatch(store, windows.now_ms())
         self._zone: object = None
@@ -156,6 +158,11 @@ class PostgresMeter:
     def is_out(self) -> bool:
         """Whether the database has not answered for a while, so that admissions are refused at once."""
         return self._misses >= MAX_MISSES
+
+    @property
+    def processes(self) -> int:
+        """How many live, as far as this one knows."""
+        return 1 + len(self._seen)
 
     # What the path of a call uses.
 
@@ -271,7 +278,7 @@ class PostgresMeter:
 
     def _record_miss(self, error: Exception) -> None:
         self._misses += 1
-        if self._misses in (1, MAX_MISSES):
+        if self._misses == 1:
             log.warning("limits cannot be counted now (%s): %s", self._database.name, self._database.describe(error))
 
     def _record(self, operation: Operation, result: Result | Missing) -> None:
@@ -279,10 +286,17 @@ class PostgresMeter:
         match operation, result:
             case Admit(lease), Admitted():
                 self._own.add(lease)
-            case Settle(lease), _ if isinstance(result, Gone) or not has_row(operation):
+            case Settle(lease, amounts), _ if isinstance(result, Gone) or not has_row(operation):
                 self._own.discard(lease)
+                if has_row(operation):  # it is counted with its row
+                    if len(self._uncounted) >= MAX_UNCOUNTED:
+                        del self._uncounted[next(iter(self._uncounted))]
+                    self._uncounted[lease] = tuple(filter(self._is_window, amounts))
             case RowsWritten(leases), _:
                 self._own.difference_update(leases)
+                for counters in [self._uncounted.pop(lease) for lease in leases if lease in self._uncounted]:
+                    for counter in counters:
+                        self._begin_comparing(counter, is_known=True)
             case Beat(process), Gone() if process == self.process:
                 log.warning("this process sent no heartbeat for too long: its running requests were charged")
                 self.process = secrets.token_hex(8)

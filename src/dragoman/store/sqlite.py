@@ -108,6 +108,8 @@ class SqliteDatabase:
     Queries of the admin API have threads and connections of their own, made when the first one is run.
     """
 
+    patience_s = 5.0  # its disk may be slow
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._writer = _Worker(partial(connect_writer, path, self._record_commit), path, "store")

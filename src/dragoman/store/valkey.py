@@ -21,7 +21,14 @@ from dragoman.store.database import DriverMissing
 
 try:
     from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
-    from redis.exceptions import NoScriptError, RedisError, ResponseError
+    from redis.exceptions import (
+        NoPermissionError,
+        NoScriptError,
+        OutOfMemoryError,
+        ReadOnlyError,
+        RedisError,
+        ResponseError,
+    )
 except ModuleNotFoundError as missing:
     if str(missing.name).partition(".")[0] not in ("redis", "hiredis"):
         raise
@@ -43,6 +50,10 @@ BATCH = 200  # commands that are sent together
 SCHEMES = {"valkey": False, "redis": False, "valkeys": True, "rediss": True}  # and whether with TLS
 DEFAULT_PORT = 6379
 FAULTS = (OSError, TimeoutError, RedisError)
+TAKES_NO_WRITES = (NoPermissionError, OutOfMemoryError, ReadOnlyError)  # errors, also those that begin with:
+TAKES_NO_WRITES_CODES = ("MISCONF", "NOREPLICAS")
+
+PROBE = ("SET", f"{PREFIX}probe", "1", "EX", "60")  # a server that can only be read is of no use
 
 Word = str | bytes | int
 Answer = bytes | int | None | Sequence["Answer"]
@@ -121,6 +132,7 @@ class Valkey:
         self.address = address
         self._outage_level = outage_level
         self._is_stopped = False
+        self._is_unexplained = False  # why the server is out, as far as it was logged: it was too slow to say
         self.misses = 0
         self.on_return: list[Callable[[], None]] = []  # called when the server answers after it did not
         self.deadline_s = deadline_s
@@ -197,11 +209,11 @@ class Valkey:
         while True:
             if not self._pending and not self.is_out:
                 with suppress(SharedStateError):
-                    await self._call(["PING"], None)
+                    await self._call(PROBE, None)
             await asyncio.sleep(ASK_AGAIN_S if self.misses else PROBE_S)
 
     async def _probe(self) -> None:
-        pending = _PendingCall(["PING"], None, asyncio.get_running_loop().create_future())
+        pending = _PendingCall(PROBE, None, asyncio.get_running_loop().create_future())
         await self._send([pending])
         pending.future.exception()  # it is logged where it is counted
 
@@ -220,11 +232,18 @@ class Valkey:
         except FAULTS as fault:
             await self._disconnect()
             self._record_miss(fault, batch)
+            if isinstance(fault, TimeoutError):  # what has waited for this answer does not wait as long again
+                self._fail(SharedStateError(f"{self.address.name} does not answer"))
             return
         except BaseException:
             await self._disconnect()
             raise
-        self._record_answer()
+        refusal = next((answer for answer in answers if _takes_no_writes(answer)), None)
+        if refusal is None:
+            self._record_answer()
+        else:  # there is no need to try it three times
+            self.misses = max(self.misses, MAX_MISSES - 1)
+            self._record_miss(cast(ResponseError, refusal), ())
         for pending, answer in zip(batch, answers, strict=True):
             if pending.future.done():
                 continue
@@ -251,15 +270,17 @@ class Valkey:
     def _record_miss(self, fault: BaseException, batch: Sequence[_PendingCall]) -> None:
         self.misses += 1
         why = str(fault) or f"no answer within {self.deadline_s * 1000:g} ms"
-        if self.misses == MAX_MISSES:
+        is_unexplained = isinstance(fault, TimeoutError)
+        if self.misses == MAX_MISSES or (self._is_unexplained and not is_unexplained):
             name = self.address.name
             log.log(self._outage_level, "%s does not answer, so this gateway goes on by itself: %s", name, why)
+            self._is_unexplained = is_unexplained
         for pending in batch:
             if not pending.future.done():
                 pending.future.set_exception(SharedStateError(f"{self.address.name}: {why}"))
 
     def _record_answer(self) -> None:
-        was_out, self.misses = self.is_out, 0
+        was_out, self.misses, self._is_unexplained = self.is_out, 0, False
         if was_out:
             log.log(min(self._outage_level, logging.INFO), "%s answers again", self.address.name)
             for call in self.on_return:
@@ -327,6 +348,13 @@ def _is_cancelled() -> bool:
     """Return whether this task was cancelled: redis-py swallows that where `wait_for` of Python 3.11 does."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _takes_no_writes(answer: "Answer | ResponseError") -> bool:
+    """Return whether a server says that it is full, is a replica, or lets its user write nothing."""
+    return isinstance(answer, TAKES_NO_WRITES) or (
+        isinstance(answer, ResponseError) and str(answer).startswith(TAKES_NO_WRITES_CODES)
+    )
 
 
 def _with_text(pending: _PendingCall) -> Sequence[Word]:

@@ -296,7 +296,7 @@ class ValkeyMeter:
     def __init__(self, shared: Valkey) -> None:
         self.process = secrets.token_hex(8)
         self.processes = 1  # that are alive
-        self._shared = shared
+        self.shared = shared
         self._epoch = ""  # of what the server knows: another one once it has forgotten everything
         self._adopting = asyncio.Lock()
         self._pending: list[_PendingCall] = []
@@ -315,11 +315,18 @@ class ValkeyMeter:
 
     async def admit(self, lease: str, holds: Sequence[Hold]) -> Admitted | Refused | Gone:
         """Take rates and slots for a lease, all or nothing."""
+        self._check_answers()
         return self._record(lease, holds, await self._ask("admit", lease, self.process, *_list_words(holds)))
 
     async def take(self, lease: str, holds: Sequence[Hold]) -> Admitted | Refused | Gone:
         """Take more for a lease, all or nothing."""
+        self._check_answers()
         return self._record(lease, holds, await self._ask("take", lease, *_list_words(holds)))
+
+    def _check_answers(self) -> None:
+        """Raise SharedStateError after two misses: the request has waited for both if it asked for a run."""
+        if self.shared.misses > 1:
+            raise SharedStateError(f"{self.shared.address.name} has not answered twice")
 
     def hold(self, lease: str, holds: Iterable[Hold]) -> None:
         """Note that a lease has the slots among these holds, whether the server knows or not."""
@@ -422,7 +429,7 @@ class ValkeyMeter:
 
     async def _run(self, epoch: str, words: Sequence[Word]) -> Sequence[Answer] | None:
         """Return an answer to each operation; None if the server has forgotten what it knew in this epoch."""
-        answers = await self._shared.run(METER, [BASE], [epoch, *words])
+        answers = await self.shared.run(METER, [BASE], [epoch, *words])
         return None if isinstance(answers, int) else cast(Sequence[Answer], answers)
 
     async def _adopt_epoch(self, forgotten: str) -> None:
@@ -431,7 +438,7 @@ class ValkeyMeter:
             if self._epoch != forgotten:
                 return
             if forgotten:
-                log.warning("%s has lost its data: running requests are registered again", self._shared.address.name)
+                log.warning("%s has lost its data: running requests are registered again", self.shared.address.name)
             found = await self._run("", ("epoch", secrets.token_hex(8), "beat", self.process))
             assert found is not None
             await self._name(self._slots)

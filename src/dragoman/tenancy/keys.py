@@ -25,6 +25,7 @@ from dragoman.store.client_keys import KeyRow as KeyRow
 from dragoman.store.client_keys import NameTaken as NameTaken
 from dragoman.tenancy.policies import ENVIRONMENT_KEY as ENVIRONMENT_KEY
 from dragoman.tenancy.policies import KeySettings, Policies, add_end, encode_settings, has_end
+from dragoman.translate.hub.failure import describe_cause
 
 
 class Scope(StrEnum):
@@ -107,7 +108,6 @@ MAX_NAME = 100
 TENANT_SALT = b"tenant of the client key "  # so that a tenant's id differs from the digest of its key
 POLL_S = 2.0
 LOOKUPS_PER_S = 20  # of unknown keys, in the store
-LOOKUP_S = 2.0  # for which a request with an unknown key waits for the store
 TOUCH_S = 60.0
 ENDED_S = 3600  # since a revocation, for which it is looked at: other machines' clocks differ
 
@@ -168,6 +168,7 @@ class Keyring:
         self._used: set[KeyId] = set()
         self._lookups = 0
         self._lookups_since = 0.0
+        self.is_store_out = False  # its changes could not be read the last time
         self.on_ended: Callable[[Collection[KeyId]], None] | None = None  # whose requests are to be ended
         self._publish(())
 
@@ -204,11 +205,11 @@ class Keyring:
         now = self._clock()
         if not 0 <= now - self._lookups_since < 1.0:
             self._lookups, self._lookups_since = 0, now
-        if self._store is None or self._lookups >= LOOKUPS_PER_S:
+        if self._store is None or self.is_store_out or self._lookups >= LOOKUPS_PER_S:
             return None
         self._lookups += 1
         try:
-            async with asyncio.timeout(LOOKUP_S):
+            async with asyncio.timeout(self._store.database.patience_s):
                 row = await self._store.find_key(digest)
                 if row is not None and row.revoked_at is None:
                     await self.refresh()
@@ -320,24 +321,25 @@ class Keyring:
         if self._store is None:
             return
         seen = -1
-        is_failing = False
         next_touch = self._clock() + TOUCH_S
         while True:
             try:
-                version = await self._store.version()
+                async with asyncio.timeout(self._store.database.patience_s):
+                    version = await self._store.version()
                 if version != seen:
                     await self.refresh()
                 seen = version
                 if self._clock() >= next_touch:
                     next_touch = self._clock() + TOUCH_S
                     await self.touch()
-                if is_failing:
+                if self.is_store_out:
                     log.info("the client keys can be read again")
-                is_failing = False
-            except StoreError as error:
-                if not is_failing:
-                    log.warning("the client keys could not be read; those known stay valid: %s", error)
-                is_failing = True
+                self.is_store_out = False
+            except (StoreError, TimeoutError) as error:
+                if not self.is_store_out:
+                    cause = describe_cause(error, f"no answer within {self._store.database.patience_s:g} s")
+                    log.warning("the client keys could not be read; those known stay valid: %s", cause)
+                self.is_store_out = True
             await asyncio.sleep(poll_s)
 
     async def touch(self) -> None:

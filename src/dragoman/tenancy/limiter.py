@@ -309,20 +309,20 @@ class Limiter:
             return None
         return Lease(self, demand, own, self.is_strict)
 
-    async def admit(self, lease: Lease, make_charge: MakeCharge) -> bool:
-        """Take all that a request needs, in line if others have reserved it.
+    async def admit(self, lease: Lease, make_charge: MakeCharge) -> None:
+        """Take all that a request needs, in line if others have reserved it. Raises RequestError if a limit refuses it.
 
-        Raises RequestError if a limit refuses it. Returns False if the counters cannot be reached, and `on_outage` is
-        "open": then nothing is counted.
+        If the windows cannot be counted, and `on_outage` is "open", it has its rates and slots only.
         """
         if self.count_pending() > MAX_PENDING_ROWS:
             raise RequestError(describe_backlog())
         try:
-            return await self._admit_in_line(lease, make_charge)
+            await self._admit_in_line(lease, make_charge)
         except _NoAnswer:
-            lease.give_up()
             if self.policies.on_outage == "open":
-                return False
+                lease.accept(lease.targets[0], [], Admitted(), self._now())
+                return
+            lease.give_up()
             raise RequestError(describe_unreachable()) from None
         except RequestError:
             raise
@@ -342,23 +342,23 @@ class Limiter:
         if refused is not None and not refused.result.waits:
             raise RequestError(self._describe(refused))
 
-    async def _admit_in_line(self, lease: Lease, make_charge: MakeCharge) -> bool:
+    async def _admit_in_line(self, lease: Lease, make_charge: MakeCharge) -> None:
         counter = None
         if self._lines.count:
             counter = self._lines.find(part.counter for part in lease.list_counted())
         refused = await self._ask(lease, make_charge) if counter is None else self._find_blocked(lease, counter)
         if refused is None:
-            return True
+            return
         if not refused.result.waits:
             raise RequestError(self._describe(refused))
         counter = refused.part.counter
         try:
             async with asyncio.timeout(self.policies.wait_s):
-                return await self._wait_in_line(lease, make_charge, counter)
+                await self._wait_in_line(lease, make_charge, counter)
         except (TimeoutError, LinesFull):
             raise RequestError(self._describe(refused)) from None
 
-    async def _wait_in_line(self, lease: Lease, make_charge: MakeCharge, counter: str) -> bool:
+    async def _wait_in_line(self, lease: Lease, make_charge: MakeCharge, counter: str) -> None:
         place: Place | None = self._lines.join(counter)
         version = self.policies.version
         if lease.on_wait is not None:
@@ -372,7 +372,7 @@ class Limiter:
                     lease.renew()
                 refused = await self._ask(lease, make_charge)
                 if refused is None:
-                    return True
+                    return
                 if not refused.result.waits:
                     failure = self._describe(refused)
                     if failure.kind is Kind.SPENT and refused.result.spent >= refused.hold.limit:

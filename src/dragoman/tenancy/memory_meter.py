@@ -51,6 +51,7 @@ class MemoryMeter:
 
     keeps_charges = False
     is_out = False
+    processes = 1
 
     def __init__(
         self, store: Store | None, zone: Callable[[], tzinfo], clocks: MeterClocks = CLOCKS, process: str = ""

@@ -25,6 +25,10 @@ class RunningMeter(Meter, Protocol):
         """By which part sums of rows differed at the last comparison; None: another process compares."""
 
     @property
+    def processes(self) -> int:
+        """How many processes with such a meter live, as far as it knows: at least this one."""
+
+    @property
     def is_out(self) -> bool:
         """Whether it is in a database that does not answer, so that admissions are refused at once."""
 
@@ -48,6 +52,13 @@ def pair_with_shared(shared: "Valkey", windows: RunningMeter) -> RunningMeter:
     from dragoman.tenancy.paired_meter import PairedMeter
 
     return PairedMeter(ValkeyMeter(shared), windows)
+
+
+def count_by_share(counted: RunningMeter) -> RunningMeter:
+    """Return a meter that counts rates and slots in this process while the one in the database does not answer."""
+    from dragoman.tenancy.fallback_meter import FallbackMeter
+
+    return FallbackMeter(counted)
 
 
 def make_postgres_meter(store: Store, zone: GetZone) -> RunningMeter:

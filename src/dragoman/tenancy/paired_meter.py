@@ -4,13 +4,11 @@ What a request takes of rates and slots is taken first, and given back if its wi
 this process counts them by itself, within its share of each limit.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.config.limits import LimitName
 from dragoman.store.meter import (
     ACKNOWLEDGED,
     GONE,
@@ -24,7 +22,6 @@ from dragoman.store.meter import (
     HoldKind,
     Level,
     Operation,
-    Refused,
     Result,
     RowsWritten,
     Settle,
@@ -32,85 +29,8 @@ from dragoman.store.meter import (
 )
 from dragoman.store.valkey import SharedStateError
 from dragoman.store.valkey_meter import ValkeyMeter
-from dragoman.tenancy.counters import SLOT_WAIT_MS
 from dragoman.tenancy.opened_meter import RunningMeter
-from dragoman.tenancy.rates import UNITS, Bucket, count_left, fill, find_wait_ms, make_bucket, take
-
-SHARED_LIMITS = (LimitName.REQUESTS_PER_MIN, LimitName.TOKENS_PER_MIN, LimitName.CONCURRENT)
-SHARED_KINDS = (HoldKind.RATE, HoldKind.SLOT)
-MAX_BUCKETS = 10_000
-
-
-class ProcessShare:
-    """What one of several processes may use of rates and slots by itself: an equal part of each limit, rounded up."""
-
-    def __init__(self, shared: ValkeyMeter) -> None:
-        self._shared = shared
-        self._buckets: dict[str, Bucket] = {}
-
-    def take(self, holds: Sequence[Hold]) -> Admitted | Refused:
-        """Take all, or nothing."""
-        for place, hold in enumerate(holds):
-            refused = self._find_refusal(place, hold)
-            if refused is not None:
-                return refused
-        remaining = []
-        for hold in holds:
-            share = self._find_share(hold.limit)
-            if hold.kind == HoldKind.SLOT:
-                remaining.append(share - self._shared.running.get(hold.counter, 0) - 1)
-            else:
-                bucket = self._fill(hold)
-                take(bucket, hold.amount)
-                remaining.append(count_left(bucket))
-        return Admitted(tuple(remaining))
-
-    def limit_to(self, holds: Sequence[Hold], found: Result) -> None:
-        """Leave no more of rates than this process's part of what the server says is left of them all."""
-        match found:
-            case Admitted(remaining):
-                left = zip(holds, remaining, strict=True)
-            case Refused(place, spent) if holds[place].limit:
-                left = zip((holds[place],), (holds[place].limit - spent,), strict=True)
-            case _:
-                return
-        for hold, whole in left:
-            if hold.kind == HoldKind.RATE:
-                bucket = self._fill(hold)
-                bucket.level = min(bucket.level, whole * UNITS // self._shared.processes)
-
-    def correct(self, counter: str, amount: int) -> None:
-        """Take more of a rate, or give back."""
-        if counter in self._buckets:
-            take(self._buckets[counter], amount)
-
-    def read(self, counter: str) -> Level:
-        """Return how a counter stands in this process alone."""
-        return Level(counter, running=self._shared.running.get(counter, 0))
-
-    def _find_refusal(self, place: int, hold: Hold) -> Refused | None:
-        share = self._find_share(hold.limit)
-        if not share:
-            return Refused(place, is_spent=True)
-        if hold.kind == HoldKind.SLOT:
-            running = self._shared.running.get(hold.counter, 0)
-            return Refused(place, running, wait_ms=SLOT_WAIT_MS) if running >= share else None
-        bucket = self._fill(hold)
-        wait_ms = find_wait_ms(bucket, share, hold.amount)
-        return Refused(place, share - count_left(bucket), wait_ms=wait_ms) if wait_ms else None
-
-    def _find_share(self, limit: int) -> int:
-        return -(-limit // self._shared.processes)
-
-    def _fill(self, hold: Hold) -> Bucket:
-        share, now_ms = self._find_share(hold.limit), time.monotonic_ns() // 1_000_000
-        bucket = self._buckets.get(hold.counter)
-        if bucket is None:
-            if len(self._buckets) >= MAX_BUCKETS:
-                del self._buckets[next(iter(self._buckets))]
-            bucket = self._buckets[hold.counter] = make_bucket(share, now_ms)
-        fill(bucket, share, now_ms)
-        return bucket
+from dragoman.tenancy.process_share import SHARED_KINDS, ProcessShare, find_place, is_shared, split_holds
 
 
 class _OwnLease(Struct):
@@ -128,12 +48,16 @@ class PairedMeter:
     def __init__(self, shared: ValkeyMeter, windows: RunningMeter) -> None:
         self.windows = windows
         self.shared = shared
-        self._share = ProcessShare(shared)
+        self._share = ProcessShare(lambda: self.processes, shared.running)
         self._leases: dict[str, _OwnLease] = {}
 
     @property
     def process(self) -> str:
         return self.windows.process
+
+    @property
+    def processes(self) -> int:
+        return max(self.shared.processes, self.windows.processes)  # either may not have answered yet
 
     @property
     def keeps_charges(self) -> bool:
@@ -162,8 +86,8 @@ class PairedMeter:
             self.windows.post(_without_rates(operation))
 
     async def read(self, counters: Sequence[str]) -> Sequence[Level]:
-        shared = [counter for counter in counters if _is_shared(counter)]
-        windows = [counter for counter in counters if not _is_shared(counter)]
+        shared = [counter for counter in counters if is_shared(counter)]
+        windows = [counter for counter in counters if not is_shared(counter)]
         try:
             found = await self.shared.read(shared)
         except SharedStateError:
@@ -195,13 +119,13 @@ class PairedMeter:
                 return (await self.windows.apply([operation]))[0]
 
     async def _admit(self, admit: Admit) -> Result:
-        shared, windows = _split(admit.holds)
+        shared, windows = split_holds(admit.holds)
         own = self._leases.get(admit.lease) or _OwnLease(replace(admit, holds=windows), {})
         first: Result = Admitted()
         if shared:
             first = await self._take(admit.lease, shared, own, is_new=True)
         if not isinstance(first, Admitted):
-            return _find_place(first, admit.holds, shared)
+            return find_place(first, admit.holds, shared)
         self._leases[admit.lease] = own
         if not windows:
             return first
@@ -214,22 +138,22 @@ class PairedMeter:
         del self._leases[admit.lease]
         self._correct_share(own, dict.fromkeys(own.rates, 0))
         self.shared.undo(admit.lease)
-        return _find_place(second, admit.holds, windows)
+        return find_place(second, admit.holds, windows)
 
     async def _change(self, change: Change) -> Result:
         """Take first, in both; then give back what is dropped."""
         own = self._leases.get(change.lease)
         if own is None:
             return GONE
-        shared, windows = _split(change.holds)
+        shared, windows = split_holds(change.holds)
         first: Result = Admitted()
         if shared:
             first = await self._take(change.lease, shared, own, is_new=False)
         if not isinstance(first, Admitted):
-            return _find_place(first, change.holds, shared)
+            return find_place(first, change.holds, shared)
         second = await self._change_windows(own, replace(change, holds=windows))
         if isinstance(second, Admitted):
-            drops = [counter for counter in change.drops if _is_shared(counter)]
+            drops = [counter for counter in change.drops if is_shared(counter)]
             if drops:
                 self.shared.drop(change.lease, drops)
             return _merge(change.holds, first, second)
@@ -237,10 +161,10 @@ class PairedMeter:
             self.shared.drop(change.lease, [hold.counter for hold in shared], with_rates=True)
             for hold in shared:
                 own.rates.pop(hold.counter, None)
-        return _find_place(second, change.holds, windows)
+        return find_place(second, change.holds, windows)
 
     async def _change_windows(self, own: _OwnLease, change: Change) -> Result:
-        drops = tuple(counter for counter in change.drops if not _is_shared(counter))
+        drops = tuple(counter for counter in change.drops if not is_shared(counter))
         if not change.holds and not (drops and own.has_windows):
             return Admitted()
         operation = replace(change, drops=drops) if own.has_windows else replace(own.windows, holds=change.holds)
@@ -277,27 +201,12 @@ class PairedMeter:
                 self._share.correct(counter, amounts.get(counter, taken) - taken)
 
 
-def _is_shared(counter: str) -> bool:
-    return counter.rpartition(":")[2] in SHARED_LIMITS
-
-
-def _split(holds: Sequence[Hold]) -> tuple[tuple[Hold, ...], tuple[Hold, ...]]:
-    """Return rates and slots, and windows."""
-    shared = tuple(hold for hold in holds if hold.kind in SHARED_KINDS)
-    return shared, tuple(hold for hold in holds if hold.kind not in SHARED_KINDS)
-
-
 def _list_rates(settle: Settle) -> dict[str, int]:
-    return {name: amount for name, amount in settle.amounts.items() if _is_shared(name)}
+    return {name: amount for name, amount in settle.amounts.items() if is_shared(name)}
 
 
 def _without_rates(settle: Settle) -> Settle:
-    return replace(settle, amounts={name: amount for name, amount in settle.amounts.items() if not _is_shared(name)})
-
-
-def _find_place(result: Result, holds: Sequence[Hold], part: Sequence[Hold]) -> Result:
-    """Return a refusal with the place of its hold among all."""
-    return replace(result, hold=holds.index(part[result.hold])) if isinstance(result, Refused) else result
+    return replace(settle, amounts={name: amount for name, amount in settle.amounts.items() if not is_shared(name)})
 
 
 def _merge(holds: Sequence[Hold], shared: Admitted, windows: Admitted) -> Admitted:

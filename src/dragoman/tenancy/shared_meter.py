@@ -47,6 +47,7 @@ class SharedMeter:
     """Asks the process that has the meter, or is that process."""
 
     is_out = False  # another worker of this machine is there again soon, and is asked each time
+    processes = 1  # that count by themselves
 
     def __init__(self, store: Store, file: Path, zone: Callable[[], tzinfo], place: MeterPlace = ALONE) -> None:
         self.on_alive: Callable[[], None] = _ignore  # called each second while this process has the meter

@@ -28,6 +28,7 @@ from dragoman.upstreams.probing.probe import ProbeResult
 from fakes.compatible import Body, Server
 from fakes.upstream import FakeUpstream
 from gateway import running
+from valkey_server import ValkeyServer
 
 KEY = "sk-fake-0123456789"
 
@@ -61,6 +62,21 @@ def test_findings_come_one_by_one_and_the_rest_can_be_left_out(tmp_path: Path) -
         return finding
 
     assert asyncio.run(first()).what == "configuration"
+
+
+def test_doctor_pings_the_server_of_store_shared(tmp_path: Path, valkey: ValkeyServer) -> None:
+    def find_shared(url: str, what: str = "store.shared") -> Finding:
+        toml = f'[providers.echo]\nkind = "echo"\n[store]\nurl = "sqlite:///{tmp_path}/store.db"\nshared = "{url}"\n'
+        file = tmp_path / "shared.toml"
+        file.write_text(toml)
+        return collect(ConfigSource(str(file), {}, tmp_path, tmp_path).read({"server.port": find_free_port()}))[what]
+
+    name = f"valkey://127.0.0.1:{valkey.port}/0"
+    assert find_shared(valkey.url) == Finding("store.shared", OK, name)
+    wrong = find_shared(valkey.url.replace("fake", "other"))
+    assert (wrong.state, "user, password and address" in wrong.to_do, "other" in wrong.found) == (BROKEN, True, False)
+    assert find_shared(f"valkey://127.0.0.1:{find_free_port()}").state == BROKEN
+    assert "expected valkey://HOST:PORT/NUMBER" in find_shared("http://127.0.0.1", "configuration").found
 
 
 def test_another_program_at_the_address_is_a_problem(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Check configuration, address, store, keys, providers, tools and clock; find the settings that fit a server."""
+"""Check configuration, address, stores, keys, providers, tools and clock; find the settings that fit a server."""
 
 import asyncio
 import os
@@ -34,6 +34,8 @@ from dragoman.operate.diagnosis.checks import (
 from dragoman.operate.gateway.running_gateway import find_gateway, read_version
 from dragoman.operate.metrics.catalogue import COOLING_DOWN, FALLBACKS, POOL_CREDENTIALS
 from dragoman.store import StoreError, make_store, open_store
+from dragoman.store.database import DriverMissing
+from dragoman.store.shared import make_shared
 from dragoman.store.store import SQLITE
 from dragoman.tenancy.keys import Keyring, KeyRow
 from dragoman.translate.framing.known_secrets import Secrets, redact_known
@@ -51,6 +53,7 @@ from dragoman.upstreams.section import credential_labels
 
 MAX_SKEW_S = 300
 METRICS_TIMEOUT_S = 2.0
+SHARED_TIMEOUT_S = 2.0
 MAX_METRICS_BYTES = 16 * 1024 * 1024
 SAMPLE = re.compile(r'^(\w+)\{provider="((?:[^"\\]|\\.)*)",(?:why|state)="(\w+)"\} (\d+)', re.MULTILINE)
 ProviderSettings = dict[str, object]
@@ -95,6 +98,8 @@ async def _examine(
     ]
     try:
         for finding in [*await _check_address(config, environ, url, http), *await _check_store(config, environ)]:
+            yield finding
+        for finding in await _check_shared(config, environ):
             yield finding
         for check in checks:
             for finding in await check:
@@ -197,6 +202,29 @@ async def _check_store(config: Config, environ: Mapping[str, str]) -> list[Findi
     finally:
         await store.close()
     return [*findings, _check_keys(config, rows, environ)]
+
+
+async def _check_shared(config: Config, environ: Mapping[str, str]) -> list[Finding]:
+    try:
+        shared = make_shared(config.store, environ)
+    except ConfigError as error:
+        return report_config_errors(error)
+    except DriverMissing as missing:
+        found, _, to_do = str(missing).partition(". Run: ")
+        return [Finding("store.shared", BROKEN, found, to_do)]
+    if shared is None:
+        return []
+    from dragoman.store.valkey import SharedStateError  # its driver is installed
+
+    shared.deadline_s = SHARED_TIMEOUT_S
+    try:
+        await shared.execute("PING", "doctor")
+    except SharedStateError as error:
+        to_do = "start the server, or correct user, password and address in store.shared"
+        return [Finding("store.shared", BROKEN, str(error), to_do)]
+    finally:
+        await shared.stop()
+    return [Finding("store.shared", OK, shared.address.name)]
 
 
 async def _check_database(config: Config, environ: Mapping[str, str]) -> list[Finding]:

@@ -51,10 +51,10 @@ async def admit(gateway: Gateway, call: Call, *, queued_s: float = 0.0, on_wait:
 
 async def _admit(gateway: Gateway, limiter: Limiter, call: Call, on_wait: OnWait | None) -> None:
     lease = await _begin(limiter, call)
-    if lease is not None:
-        lease.on_wait = on_wait
-    if lease is None or not await limiter.admit(lease, partial(charge_interrupted, gateway.charges, call.record)):
+    if lease is None:
         return
+    lease.on_wait = on_wait
+    await limiter.admit(lease, partial(charge_interrupted, gateway.charges, call.record))
     call.take_lease(lease)
     if len(lease.targets) < len(call.routes):  # limits of their providers have refused the others
         left = {target.route for target in lease.targets}
