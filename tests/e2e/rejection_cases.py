@@ -1,15 +1,26 @@
 """Real rejections, in the words of the servers that wrote them, and what those servers reject."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import msgspec
 
-from fakes.upstream import ReceivedRequest
-from wire_json import Json, JsonObject
+from e2e.rejecting import (
+    Refuses,
+    any_of,
+    has,
+    has_betas,
+    later_instructions,
+    later_system,
+    neighbours,
+    role,
+    thinks,
+    user_after_tool,
+    with_reasoning,
+    without_reasoning,
+)
+from wire_json import JsonObject
 
-Refuses = Callable[[ReceivedRequest], bool]
 USER: JsonObject = {"role": "user", "content": "Hello"}
 MID_SYSTEM: list[JsonObject] = [USER, {"role": "system", "content": "You are in /tmp."}]
 TOOL: JsonObject = {
@@ -57,64 +68,6 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.number} {self.client} to {self.upstream}"
-
-
-def has(*steps: str | int) -> Refuses:
-    """Whether the body has a value there."""
-
-    def look(request: ReceivedRequest) -> bool:
-        value: Json = request.json
-        for step in steps:
-            try:
-                value = value[step]
-            except (KeyError, IndexError, TypeError):
-                return False
-        return True
-
-    return look
-
-
-def any_of(*refuses: Refuses) -> Refuses:
-    return lambda request: any(one(request) for one in refuses)
-
-
-def later_system(request: ReceivedRequest) -> bool:
-    roles = [message["role"] for message in request.json["messages"]]
-    return "system" in roles[1:]
-
-
-def later_instructions(request: ReceivedRequest) -> bool:
-    return any(message["role"] in ("system", "developer") for message in request.json["messages"][1:])
-
-
-def role(name: str) -> Refuses:
-    return lambda request: any(message["role"] == name for message in request.json["messages"])
-
-
-def without_reasoning(request: ReceivedRequest) -> bool:
-    return any("reasoning_content" not in each for each in request.json["messages"] if each["role"] == "assistant")
-
-
-def with_reasoning(request: ReceivedRequest) -> bool:
-    return any("reasoning_content" in each for each in request.json["messages"])
-
-
-def user_after_tool(request: ReceivedRequest) -> bool:
-    roles = [message["role"] for message in request.json["messages"]]
-    return ("tool", "user") in pairwise(roles)
-
-
-def neighbours(request: ReceivedRequest) -> bool:
-    roles = [message["role"] for message in request.json["messages"]]
-    return any(one == two != "tool" for one, two in pairwise(roles))
-
-
-def thinks(kind: str) -> Refuses:
-    return lambda request: request.json.get("thinking", {}).get("type") == kind
-
-
-def has_betas(request: ReceivedRequest) -> bool:
-    return "anthropic-beta" in request.headers or "anthropic_beta" in request.json
 
 
 VARIANT = (
@@ -172,6 +125,20 @@ CASES = [
         later_instructions,
         {"instructions": "A", "input": [{"role": "developer", "content": "B"}, USER]},
         path="/input/0",
+    ),
+    *(
+        Case(
+            "1 llama.cpp",  # lemonade#2674
+            "responses",
+            "responses",
+            TRACEBACK,
+            later_instructions,
+            {"input": [USER, {"type": "message", **turn, "content": [text]}, USER], **fields, "store": False},
+            500,
+            path="/input/1",
+        )
+        for text in ({"type": "input_text", "text": "You are in /tmp."},)
+        for turn, fields in (({"role": "developer"}, {}), ({"role": "system"}, {"instructions": "Be brief."}))
     ),
     Case(
         "1 Mistral",  # swarmauri-sdk#162
@@ -565,6 +532,15 @@ CASES = [
         )
     ),
     Case(
+        "25",  # CLIProxyAPI PR3968
+        "responses",
+        "responses",
+        "Model grok-build does not support parameter reasoningEffort.",
+        has("reasoning", "effort"),
+        {"reasoning": {"effort": "low", "summary": "concise"}, "store": False},
+        path="/reasoning/effort",
+    ),
+    Case(
         "26",
         "responses",
         "responses",
@@ -579,6 +555,24 @@ CASES = [
             ("chat", {"reasoning_effort": "high"}),
             ("responses", {"reasoning": {"effort": "high"}}),
         )
+    ),
+    Case(
+        "27 Bedrock",  # claude-code#2507
+        "messages",
+        "messages",
+        "'claude-3-5-sonnet-20241022' does not support thinking.",
+        any_of(has("thinking"), has("output_config")),
+        {"thinking": {"type": "enabled", "budget_tokens": 2048}, "output_config": {"effort": "high"}},
+        path="/thinking",
+    ),
+    Case(
+        "28",  # ollama PR17252
+        "responses",
+        "responses",
+        'invalid reasoning value: "xhigh" (must be "high", "medium", "low", "max", or "none")',
+        lambda request: request.json["reasoning"]["effort"] == "xhigh",
+        {"reasoning": {"effort": "xhigh"}, "store": False},
+        path="/reasoning/effort",
     ),
     *(
         Case(

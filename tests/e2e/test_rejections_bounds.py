@@ -19,7 +19,7 @@ from dragoman.translate.framing.jsonedit import Path as JsonPath
 from dragoman.upstreams.kept_rules import KeptRules
 from dragoman.upstreams.learned_quirks import KEPT_S, LearnedQuirks
 from dragoman.upstreams.rejections.rules import Found
-from e2e.rejection_cases import has
+from e2e.rejecting import has
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
 from gateway import running
 from narrowing import expect
