@@ -78,6 +78,8 @@ def test_an_error_is_read_in_every_vendors_shape(body: bytes, complaint: Complai
         ("messages.0.content.0.text.citations", ("messages", EVERY, "content", EVERY, "citations")),
         ("messages.0.user.content.0.text.citations", ("messages", EVERY, "content", EVERY, "citations")),
         ("messages.0.assistant.content.0.citations", None),
+        ("messages.0.UserMessage.content.0.TextBlock.citations", ("messages", EVERY, "content", EVERY, "citations")),
+        ("messages.0.AssistantMessage.content.0.citations", None),
         ("messages.0.content", None),
         ("messages.0.content.1.input.citations", None),
         ("metadata", ("metadata",)),

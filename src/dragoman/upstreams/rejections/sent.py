@@ -72,6 +72,7 @@ _SCHEMAS: dict[str, tuple[Path, ...]] = {  # where the schemas of functions and 
 _UNTYPED = ("custom", "message")  # what vendors call a tool or an item of input whose type is not written
 # xAI uses Chat's name in its errors about Responses as well: CLIProxyAPI PR3968, pi#8381.
 _NAMES_OF_CHAT = {("responses", "reasoning_effort"): ["reasoning", "effort"]}
+_CLASS = re.compile(r"(?:[A-Z][a-z]+){2,}")  # a model of Pydantic, in errors of FastAPI
 _STEPS = re.compile(r"[\w-]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 _any = msgspec.json.Decoder()
@@ -163,8 +164,10 @@ class Sent:
 
 def _is_variant(word: str, holder: dict[str, object]) -> bool:
     """Whether a step only says which kind of object this is."""
-    named = holder.get("type")
-    return word in (named, holder.get("role")) or (named is None and word in _UNTYPED)
+    kind, role = holder.get("type"), holder.get("role")
+    if _CLASS.fullmatch(word):
+        return not isinstance(role, str) or role in word.lower()
+    return word in (kind, role) or (kind is None and word in _UNTYPED)
 
 
 def _name_every(path: Path) -> Path:
