@@ -82,6 +82,7 @@ def test_a_rejection_costs_one_request_once(case: Case, tmp_path: Path) -> None:
         if case.path:
             assert case.path in [path for path, _ in again.losses]
         assert all(is_in_request(case, path) for path, how in again.losses if how != "invented"), again.losses
+        assert all(learned.path for learned in gateway.app.gateway.runtime.learned_quirks.list_all())
 
 
 def is_in_request(case: Case, path: str) -> bool:

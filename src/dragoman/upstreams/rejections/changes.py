@@ -355,10 +355,6 @@ def _rewrite(sent: Sent, change: Callable[[Turns], None]) -> Edits:
     return Edits(values, losses=tuple((f"/{key}/{number}", LossKind.APPROXIMATED) for number in gone))
 
 
-def has_later_system(sent: Sent) -> bool:
-    return any(turn.get("role") in _INSTRUCTIONS for turn in sent.turns[1 if _may_lead(sent) else 0 :])
-
-
 def _may_lead(sent: Sent) -> bool:
     """Whether the first message may have the role of instructions: it is what the prompt begins with."""
     return sent.protocol == "chat" or (sent.protocol == "responses" and not sent.tree.get("instructions"))

@@ -7,7 +7,7 @@ from dragoman.translate.framing.jsonedit import Path
 from dragoman.upstreams.rejections import changes
 from dragoman.upstreams.rejections.changes import MakeEdits
 from dragoman.upstreams.rejections.complaint import HOLE
-from dragoman.upstreams.rejections.sent import Sent
+from dragoman.upstreams.rejections.sent import Sent, name_every, parse_path
 
 Guard = Callable[[Sent, re.Match[str]], Path | None]  # the field, if the request has what the words are about
 _IN_SCHEMA = re.compile("parameters|schema", re.IGNORECASE)
@@ -24,10 +24,11 @@ def has_field(*names: str) -> Guard:
 
 
 def if_edited(edit: MakeEdits) -> Guard:
-    """Return a guard that wants something that the change would change."""
+    """Return a guard that wants something that the change would change, and finds the first of it."""
 
     def guard(sent: Sent, found: re.Match[str]) -> Path | None:
-        return () if edit(sent, ()) else None
+        edits = edit(sent, ())
+        return name_every(parse_path(edits.losses[0][0])) if edits else None
 
     return guard
 
@@ -59,17 +60,6 @@ def _join_path(found: re.Match[str]) -> str:
     return f"{inside}.{found['path']}" if inside else found["path"]
 
 
-def has_role(role: str) -> Guard:
-    def guard(sent: Sent, found: re.Match[str]) -> Path | None:
-        return () if any(turn.get("role") == role for turn in sent.turns) else None
-
-    return guard
-
-
-def has_later_system(sent: Sent, found: re.Match[str]) -> Path | None:
-    return () if changes.has_later_system(sent) else None
-
-
 def has_cache_point(sent: Sent, found: re.Match[str]) -> Path | None:
     state = sent.tree.get("conversationState")
     if not isinstance(state, dict):
@@ -85,9 +75,8 @@ def refuses_mark(place: str) -> Guard:
 
     def guard(sent: Sent, found: re.Match[str]) -> Path | None:
         named = find_named(sent, found)
-        if named is None or named[-1] != "cache_control" or changes.find_mark_place(sent, found[0]) != place:
-            return None
-        return ()
+        is_mark = named is not None and named[-1] == "cache_control"
+        return named if is_mark and changes.find_mark_place(sent, found[0]) == place else None
 
     return guard
 
@@ -95,8 +84,8 @@ def refuses_mark(place: str) -> Guard:
 def has_custom_tool(sent: Sent, found: re.Match[str]) -> Path | None:
     tools = sent.tree.get("tools")
     kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    return () if "custom" in kinds else None
+    return ("tools",) if "custom" in kinds else None
 
 
 def has_calls(sent: Sent, found: re.Match[str]) -> Path | None:
-    return () if any(turn.get("tool_calls") or turn.get("tool_call_id") for turn in sent.turns) else None
+    return ("messages",) if any(turn.get("tool_calls") or turn.get("tool_call_id") for turn in sent.turns) else None

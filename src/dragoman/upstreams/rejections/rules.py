@@ -26,8 +26,6 @@ from dragoman.upstreams.rejections.guards import (
     has_calls,
     has_custom_tool,
     has_field,
-    has_later_system,
-    has_role,
     if_edited,
     refuses_mark,
 )
@@ -126,7 +124,7 @@ RULES: tuple[Rule, ...] = (
             r"(?:Chat template error: )?system message must be at the beginning\.?",
             r"Unexpected role 'system' after role '(?:user|assistant|tool)'\.?",
         ),
-        guard=has_later_system,
+        guard=if_edited(changes.tag_later_system),
         edit=changes.tag_later_system,
         source="vllm#41114, claude-code#77698, ollama#17774, litellm#26879, Rapid-MLX#1543, swarmauri-sdk#162, "
         "lemonade#2674",
@@ -140,7 +138,7 @@ RULES: tuple[Rule, ...] = (
             r"messages: Unexpected role \"system\"\. The Messages API accepts a top-level `system` parameter, not "
             r"\"system\" as an input message role\.?",
         ),
-        guard=has_later_system,
+        guard=if_edited(changes.tag_later_system),
         edit=changes.tag_later_system,
         scope=RuleScope.PROVIDER,
         source="Qwen#2244, cursor-claude-connector#3",
@@ -218,7 +216,7 @@ RULES: tuple[Rule, ...] = (
             _VARIANT.format("developer"),
             r"(?:Unexpected|Invalid) role:? '?developer'?\.?",
         ),
-        guard=has_role("developer"),
+        guard=if_edited(changes.replace_role("developer", "system")),
         edit=changes.replace_role("developer", "system"),
         scope=RuleScope.PROVIDER,
         source="9router#773",

@@ -121,7 +121,7 @@ class Sent:
         if found is None or found[0][-1] != words[-1]:
             return None
         holder = found[0][:-1]
-        is_schema = any(_name_every(at) == holder for at, _ in self.find_schemas())
+        is_schema = any(name_every(at) == holder for at, _ in self.find_schemas())
         return words[-1] if is_schema else None
 
     def _follow(self, words: list[str], *, enters_free: bool) -> tuple[Path, object] | None:
@@ -170,7 +170,8 @@ def _is_variant(word: str, holder: dict[str, object]) -> bool:
     return word in (kind, role) or (kind is None and word in _UNTYPED)
 
 
-def _name_every(path: Path) -> Path:
+def name_every(path: Path) -> Path:
+    """Return the path with EVERY for each index."""
     return tuple(EVERY if isinstance(step, int) else step for step in path)
 
 
