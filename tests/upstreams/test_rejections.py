@@ -238,6 +238,18 @@ def test_a_field_is_left_out_in_every_vendors_words(words: str) -> None:
     assert found.path == ("/newField" if words.startswith("property") else "/stream_options/newField")
 
 
+def test_every_moved_message_is_a_loss() -> None:
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "system", "content": "b"},
+        {"role": "assistant", "content": "c"},
+        {"role": "system", "content": "d"},
+    ]
+    body, losses = change(Found("leading_system"), make_sent(messages=turns))
+    assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
+    assert losses == ["/messages/1", "/messages/3"]
+
+
 def test_neighbours_of_one_role_are_joined_in_the_words_of_their_protocol() -> None:
     turns = [
         {"role": "user", "content": "a"},

@@ -351,8 +351,8 @@ def _rewrite(sent: Sent, change: Callable[[Turns], None]) -> Edits:
     key = MESSAGES[sent.protocol]
     changed = [number for number, turn in enumerate(new) if turn is not old[number]]
     values = tuple(((key, number), None if (turn := new[number]) is None else _encode(turn)) for number in changed)
-    gone = [number for number in changed if new[number] is None] or changed
-    return Edits(values, losses=tuple((f"/{key}/{number}", LossKind.APPROXIMATED) for number in gone))
+    gone = [number for number in changed if (turn := new[number]) is None or turn["role"] != old[number].get("role")]
+    return Edits(values, losses=tuple((f"/{key}/{number}", LossKind.APPROXIMATED) for number in gone or changed))
 
 
 def _may_lead(sent: Sent) -> bool:
