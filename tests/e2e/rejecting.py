@@ -1,7 +1,9 @@
-"""What servers reject in requests, as functions of the request that they get."""
+"""What servers reject in requests, as functions of the request that they get, and how they frame their words."""
 
 from collections.abc import Callable
 from itertools import pairwise
+
+import msgspec
 
 from fakes.upstream import ReceivedRequest
 from wire_json import Json, JsonObject
@@ -67,3 +69,34 @@ def thinks(kind: str) -> Refuses:
 
 def has_betas(request: ReceivedRequest) -> bool:
     return "anthropic-beta" in request.headers or "anthropic_beta" in request.json
+
+
+VARIANT = (
+    "messages[1].role: unknown variant `{}`, expected one of `system`, `user`, `assistant`, `tool` at line 1 column 99"
+)
+GOOGLE = (
+    'Invalid JSON payload received. Unknown name "{}" at '
+    "'tools[0].function_declarations[0].parameters.properties[0].value': Cannot find field."
+)
+DESERIALIZE = "Failed to deserialize the JSON body into the target type: "
+
+
+def not_literal(expected: str, *steps: str | int) -> JsonObject:
+    """Return FastAPI's error for a value that is none of a few."""
+    return {"detail": [{"type": "literal_error", "loc": ["body", *steps], "msg": f"Input should be {expected}"}]}
+
+
+TRACEBACK = (
+    "\n------------\nWhile executing CallExpression at line 85, column 32 in source:\n...first %}↵            "
+    "{{- raise_exception('System message must be at the beginnin...\n                                   ^\n"
+    "Error: Jinja Exception: System message must be at the beginning."
+)
+IN_EVENT = (
+    "event:error\ndata:"
+    + msgspec.json.encode(
+        {
+            "code": "InvalidParameter",
+            "message": "Only 'enabled' and 'disabled' are supported for thinking; 'adaptive' is not supported.",
+        }
+    ).decode()
+)

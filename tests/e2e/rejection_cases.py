@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import msgspec
-
 from e2e.rejecting import (
+    DESERIALIZE,
+    GOOGLE,
+    IN_EVENT,
+    TRACEBACK,
+    VARIANT,
     Refuses,
     any_of,
     has,
@@ -13,6 +16,7 @@ from e2e.rejecting import (
     later_instructions,
     later_system,
     neighbours,
+    not_literal,
     role,
     thinks,
     user_after_tool,
@@ -70,28 +74,7 @@ class Case:
         return f"{self.number} {self.client} to {self.upstream}"
 
 
-VARIANT = (
-    "messages[1].role: unknown variant `{}`, expected one of `system`, `user`, `assistant`, `tool` at line 1 column 99"
-)
-GOOGLE = (
-    'Invalid JSON payload received. Unknown name "{}" at '
-    "'tools[0].function_declarations[0].parameters.properties[0].value': Cannot find field."
-)
 KEYWORDS: JsonObject = {"type": "object", "properties": {"a": {"type": "string", "newWord": 1}}}
-TRACEBACK = (
-    "\n------------\nWhile executing CallExpression at line 85, column 32 in source:\n...first %}↵            "
-    "{{- raise_exception('System message must be at the beginnin...\n                                   ^\n"
-    "Error: Jinja Exception: System message must be at the beginning."
-)
-IN_EVENT = (
-    "event:error\ndata:"
-    + msgspec.json.encode(
-        {
-            "code": "InvalidParameter",
-            "message": "Only 'enabled' and 'disabled' are supported for thinking; 'adaptive' is not supported.",
-        }
-    ).decode()
-)
 CASES = [
     Case("1 llama.cpp", "chat", "chat", TRACEBACK, later_system, {"messages": MID_SYSTEM}, 500),
     Case(
@@ -168,6 +151,27 @@ CASES = [
         {"messages": MID_SYSTEM},
         path="/messages/1",
     ),
+    *(
+        Case(
+            "3 others",
+            "messages",
+            "messages",
+            words,
+            role("system"),
+            {"messages": MID_SYSTEM},
+            status,
+            path="/messages/1",
+        )
+        for status, words in (
+            # claude-code#63395, claude-code#63473, kiro-gateway PR197
+            (
+                400,
+                f"{DESERIALIZE}messages[1].role: unknown variant system, expected user or assistant at line 1 column 9",
+            ),
+            (400, "messages[1].role must be either 'user' or 'assistant', but got 'system'"),
+            (422, not_literal("'user' or 'assistant'", "messages", 1, "role")),
+        )
+    ),
     Case("4", "messages", "messages", "invalid beta flag", has_betas, headers={"anthropic-beta": "a-1,b-2"}),
     Case(
         "4", "messages", "messages", "invalid beta flag", has_betas, {"anthropic_beta": ["a-1"]}, path="/anthropic_beta"
@@ -243,6 +247,7 @@ CASES = [
             path="/thinking",
         )
         for words in (
+            not_literal("'enabled' or 'disabled'", "thinking", "type"),
             "adaptive thinking is not supported on this model",
             "Only 'enabled' and 'disabled' are supported for thinking; 'adaptive' is not supported.",
             IN_EVENT,
@@ -360,7 +365,7 @@ CASES = [
         "16",
         "chat",
         "chat",
-        "Failed to deserialize the JSON body into the target type: " + VARIANT.format("developer"),
+        DESERIALIZE + VARIANT.format("developer"),
         role("developer"),
         {"messages": [{"role": "developer", "content": "Be brief."}, USER]},
         path="/messages/0/role",

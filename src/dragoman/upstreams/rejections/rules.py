@@ -42,7 +42,7 @@ REJECTED = frozenset((400, 422))
 EVEN_500 = REJECTED | {500}
 EVEN_200 = REJECTED | {200}
 _QUOTED = f"(?:{HOLE}|\"{PATH}\"|'{PATH}'|`{PATH}`)"
-_LIST = r"(?:one of )?`\w{1,40}`(?:(?:,|,? or) `\w{1,40}`){0,9}"
+_LIST = r"(?:one of )?`?\w{1,40}`?(?:(?:,|,? or) `?\w{1,40}`?){0,9}"
 NO_CHAT_TOOLS = "no_chat_tools"  # a quirk of one model: its tools need the Responses endpoint
 
 
@@ -92,7 +92,7 @@ def _compile(words: str) -> re.Pattern[str]:
 
 _VARIANT = (
     r"(?:Failed to deserialize the JSON body into the target type: )?"
-    r"messages\[\d+\]\.role: unknown variant `{}`, expected <list>(?: at line \d+ column \d+)?"
+    r"messages\[\d+\]\.role: unknown variant `?{}`?, expected <list>(?: at line \d+ column \d+)?"
 )
 
 _EXTRA = _say(
@@ -137,11 +137,13 @@ RULES: tuple[Rule, ...] = (
             _VARIANT.format("system"),
             r"messages: Unexpected role \"system\"\. The Messages API accepts a top-level `system` parameter, not "
             r"\"system\" as an input message role\.?",
+            r"messages\[\d+\]\.role must be either 'user' or 'assistant', but got 'system'\.?",
+            r"messages\.\d+\.role: Input should be 'user' or 'assistant'",
         ),
         guard=if_edited(changes.tag_later_system),
         edit=changes.tag_later_system,
         scope=RuleScope.PROVIDER,
-        source="Qwen#2244, cursor-claude-connector#3",
+        source="Qwen#2244, claude-code#63395, claude-code#63473, kiro-gateway PR197, cursor-claude-connector#3",
     ),
     Rule(
         id="no_betas",
@@ -178,6 +180,7 @@ RULES: tuple[Rule, ...] = (
             r"Only 'enabled' and 'disabled' are supported for thinking; 'adaptive' is not supported\.?",
             r"(?:Validation: )?`thinking\.type` must be `enabled` or `disabled`",
             r"thinking type should be enabled or disabled",
+            r"thinking\.type: Input should be 'enabled' or 'disabled'",
             r"(?:Invalid request: )?thinking\.type: Invalid enum value\. Expected 'enabled' \| 'disabled', "
             r"received 'adaptive'",
             r"thinking: Input tag 'adaptive' found using 'type' does not match any of the expected tags: "
@@ -185,7 +188,7 @@ RULES: tuple[Rule, ...] = (
         ),
         guard=if_edited(changes.send_budget),
         edit=changes.send_budget,
-        source="claude-code#89633, #29531",
+        source="claude-code#89633, #29531, omlx#56",
     ),
     Rule(
         id="no_sampling",
@@ -475,6 +478,7 @@ def find_rules(complaint: Complaint, sent: Sent) -> tuple[Found, ...]:
     """Return the rules that a complaint about this request is an instance of; none if nothing is to be changed."""
     sentences = [(complaint.message, False), *((line, True) for line in _split_list(complaint.message, sent.protocol))]
     sentences += [(f"extra_forbidden: {extra}", False) for extra in complaint.extras]
+    sentences += [(each, False) for each in complaint.literals]
     sentences += [(each, True) for each in complaint.violations if sent.protocol == "gemini"]
     if complaint.param and complaint.code in _PARAMETER_CODES:
         sentences.append((f"Unsupported parameter: {complaint.param}", False))
