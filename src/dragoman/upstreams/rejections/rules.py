@@ -42,6 +42,7 @@ REJECTED = frozenset((400, 422))
 EVEN_500 = REJECTED | {500}
 EVEN_200 = REJECTED | {200}
 _QUOTED = f"(?:{HOLE}|\"{PATH}\"|'{PATH}'|`{PATH}`)"
+_VALUE = rf"(?:True|False|None|[\d.-]{{1,30}}|{_QUOTED})"  # as Python writes it
 _LIST = r"(?:one of )?`?\w{1,40}`?(?:(?:,|,? or) `?\w{1,40}`?){0,9}"
 NO_CHAT_TOOLS = "no_chat_tools"  # a quirk of one model: its tools need the Responses endpoint
 
@@ -77,8 +78,8 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 def _say(*sentences: str) -> tuple[str, ...]:
-    """Return the patterns of sentences: <field> is a name or path, <text> something quoted, <list> several such."""
-    marks = {"<field>": f"(?P<path>{PATH})", "<text>": _QUOTED, "<list>": _LIST}
+    """Return the patterns of sentences: <field> is a name or path, <text> something quoted, <list> several of them."""
+    marks = {"<field>": f"(?P<path>{PATH})", "<text>": _QUOTED, "<list>": _LIST, "<value>": _VALUE}
     for mark, pattern in marks.items():
         sentences = tuple(sentence.replace(mark, pattern) for sentence in sentences)
     return sentences
@@ -100,7 +101,8 @@ _EXTRA = _say(
     r"(?:Malformed input request: )?#(?P<inside>[\w/]{0,256}): extraneous key \[<field>\] is not permitted"
     r"(?:, please reformat your input and try again)?\.?",
     r"Validation error at #/(?P<path>[\w/.-]{1,256}): Extra inputs are not permitted\.?",
-    r"(?:\d{1,4} request validation errors?: )?Extra inputs are not permitted, field: '<field>', value: [\s\S]*",
+    r"(?:\d{1,4} request validation errors?: )?Extra inputs are not permitted, field: '<field>', value: <value>"
+    r"(?:; Extra inputs are not permitted, field: <text>, value: <value>)*+",
 )
 _FORBIDDEN = _say(r"extra_forbidden: <field>")
 _UNSUPPORTED = _say(
