@@ -1,15 +1,30 @@
 """Real rejections, in the words of the servers that wrote them, and what those servers reject."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 
-import msgspec
+from e2e.rejecting import (
+    DESERIALIZE,
+    GOOGLE,
+    IN_EVENT,
+    TRACEBACK,
+    VARIANT,
+    Refuses,
+    any_of,
+    has,
+    has_betas,
+    later_instructions,
+    later_system,
+    neighbours,
+    not_literal,
+    role,
+    thinks,
+    user_after_tool,
+    with_reasoning,
+    without_reasoning,
+)
+from wire_json import JsonObject
 
-from fakes.upstream import ReceivedRequest
-from wire_json import Json, JsonObject
-
-Refuses = Callable[[ReceivedRequest], bool]
 USER: JsonObject = {"role": "user", "content": "Hello"}
 MID_SYSTEM: list[JsonObject] = [USER, {"role": "system", "content": "You are in /tmp."}]
 TOOL: JsonObject = {
@@ -59,86 +74,7 @@ class Case:
         return f"{self.number} {self.client} to {self.upstream}"
 
 
-def has(*steps: str | int) -> Refuses:
-    """Whether the body has a value there."""
-
-    def look(request: ReceivedRequest) -> bool:
-        value: Json = request.json
-        for step in steps:
-            try:
-                value = value[step]
-            except (KeyError, IndexError, TypeError):
-                return False
-        return True
-
-    return look
-
-
-def any_of(*refuses: Refuses) -> Refuses:
-    return lambda request: any(one(request) for one in refuses)
-
-
-def later_system(request: ReceivedRequest) -> bool:
-    roles = [message["role"] for message in request.json["messages"]]
-    return "system" in roles[1:]
-
-
-def later_instructions(request: ReceivedRequest) -> bool:
-    return any(message["role"] in ("system", "developer") for message in request.json["messages"][1:])
-
-
-def role(name: str) -> Refuses:
-    return lambda request: any(message["role"] == name for message in request.json["messages"])
-
-
-def without_reasoning(request: ReceivedRequest) -> bool:
-    return any("reasoning_content" not in each for each in request.json["messages"] if each["role"] == "assistant")
-
-
-def with_reasoning(request: ReceivedRequest) -> bool:
-    return any("reasoning_content" in each for each in request.json["messages"])
-
-
-def user_after_tool(request: ReceivedRequest) -> bool:
-    roles = [message["role"] for message in request.json["messages"]]
-    return ("tool", "user") in pairwise(roles)
-
-
-def neighbours(request: ReceivedRequest) -> bool:
-    roles = [message["role"] for message in request.json["messages"]]
-    return any(one == two != "tool" for one, two in pairwise(roles))
-
-
-def thinks(kind: str) -> Refuses:
-    return lambda request: request.json.get("thinking", {}).get("type") == kind
-
-
-def has_betas(request: ReceivedRequest) -> bool:
-    return "anthropic-beta" in request.headers or "anthropic_beta" in request.json
-
-
-VARIANT = (
-    "messages[1].role: unknown variant `{}`, expected one of `system`, `user`, `assistant`, `tool` at line 1 column 99"
-)
-GOOGLE = (
-    'Invalid JSON payload received. Unknown name "{}" at '
-    "'tools[0].function_declarations[0].parameters.properties[0].value': Cannot find field."
-)
 KEYWORDS: JsonObject = {"type": "object", "properties": {"a": {"type": "string", "newWord": 1}}}
-TRACEBACK = (
-    "\n------------\nWhile executing CallExpression at line 85, column 32 in source:\n...first %}↵            "
-    "{{- raise_exception('System message must be at the beginnin...\n                                   ^\n"
-    "Error: Jinja Exception: System message must be at the beginning."
-)
-IN_EVENT = (
-    "event:error\ndata:"
-    + msgspec.json.encode(
-        {
-            "code": "InvalidParameter",
-            "message": "Only 'enabled' and 'disabled' are supported for thinking; 'adaptive' is not supported.",
-        }
-    ).decode()
-)
 CASES = [
     Case("1 llama.cpp", "chat", "chat", TRACEBACK, later_system, {"messages": MID_SYSTEM}, 500),
     Case(
@@ -173,6 +109,20 @@ CASES = [
         {"instructions": "A", "input": [{"role": "developer", "content": "B"}, USER]},
         path="/input/0",
     ),
+    *(
+        Case(
+            "1 llama.cpp",  # lemonade#2674
+            "responses",
+            "responses",
+            TRACEBACK,
+            later_instructions,
+            {"input": [USER, {"type": "message", **turn, "content": [text]}, USER], **fields, "store": False},
+            500,
+            path="/input/1",
+        )
+        for text in ({"type": "input_text", "text": "You are in /tmp."},)
+        for turn, fields in (({"role": "developer"}, {}), ({"role": "system"}, {"instructions": "Be brief."}))
+    ),
     Case(
         "1 Mistral",  # swarmauri-sdk#162
         "chat",
@@ -200,6 +150,27 @@ CASES = [
         role("system"),
         {"messages": MID_SYSTEM},
         path="/messages/1",
+    ),
+    *(
+        Case(
+            "3 others",
+            "messages",
+            "messages",
+            words,
+            role("system"),
+            {"messages": MID_SYSTEM},
+            status,
+            path="/messages/1",
+        )
+        for status, words in (
+            # claude-code#63395, claude-code#63473, kiro-gateway PR197
+            (
+                400,
+                f"{DESERIALIZE}messages[1].role: unknown variant system, expected user or assistant at line 1 column 9",
+            ),
+            (400, "messages[1].role must be either 'user' or 'assistant', but got 'system'"),
+            (422, not_literal("'user' or 'assistant'", "messages", 1, "role")),
+        )
     ),
     Case("4", "messages", "messages", "invalid beta flag", has_betas, headers={"anthropic-beta": "a-1,b-2"}),
     Case(
@@ -276,6 +247,7 @@ CASES = [
             path="/thinking",
         )
         for words in (
+            not_literal("'enabled' or 'disabled'", "thinking", "type"),
             "adaptive thinking is not supported on this model",
             "Only 'enabled' and 'disabled' are supported for thinking; 'adaptive' is not supported.",
             IN_EVENT,
@@ -393,7 +365,7 @@ CASES = [
         "16",
         "chat",
         "chat",
-        "Failed to deserialize the JSON body into the target type: " + VARIANT.format("developer"),
+        DESERIALIZE + VARIANT.format("developer"),
         role("developer"),
         {"messages": [{"role": "developer", "content": "Be brief."}, USER]},
         path="/messages/0/role",
@@ -565,6 +537,15 @@ CASES = [
         )
     ),
     Case(
+        "25",  # CLIProxyAPI PR3968
+        "responses",
+        "responses",
+        "Model grok-build does not support parameter reasoningEffort.",
+        has("reasoning", "effort"),
+        {"reasoning": {"effort": "low", "summary": "concise"}, "store": False},
+        path="/reasoning/effort",
+    ),
+    Case(
         "26",
         "responses",
         "responses",
@@ -579,6 +560,24 @@ CASES = [
             ("chat", {"reasoning_effort": "high"}),
             ("responses", {"reasoning": {"effort": "high"}}),
         )
+    ),
+    Case(
+        "27 Bedrock",  # claude-code#2507
+        "messages",
+        "messages",
+        "'claude-3-5-sonnet-20241022' does not support thinking.",
+        any_of(has("thinking"), has("output_config")),
+        {"thinking": {"type": "enabled", "budget_tokens": 2048}, "output_config": {"effort": "high"}},
+        path="/thinking",
+    ),
+    Case(
+        "28",  # ollama PR17252
+        "responses",
+        "responses",
+        'invalid reasoning value: "xhigh" (must be "high", "medium", "low", "max", or "none")',
+        lambda request: request.json["reasoning"]["effort"] == "xhigh",
+        {"reasoning": {"effort": "xhigh"}, "store": False},
+        path="/reasoning/effort",
     ),
     *(
         Case(

@@ -38,6 +38,15 @@ def test_windows_of_local_models_are_listed_also_by_configured_names(tmp_path: P
     assert gemini["inputTokenLimit"] == 40960
 
 
+def test_the_window_of_the_section_holds_for_models_of_a_server_without_a_list(tmp_path: Path) -> None:
+    with FakeUpstream() as fake:
+        named = '[[models]]\nname = "local"\nto = ["up/any"]\n' + provider_section("chat", fake.url, "up")
+        with running(f"{named}context_window = 8192\n", tmp_path) as gateway:
+            for name in ("local", "up/any"):
+                shown = get(gateway.port, f"/v1/models/{name}", "anthropic-version: 2023-06-01", key=KEY)
+                assert msgspec.json.decode(shown.body, type=JsonObject)["max_input_tokens"] == 8192
+
+
 @pytest.mark.parametrize("value", ["0", "-5", '"big"', "1.5", "true"])
 def test_a_window_that_is_no_number_of_tokens_is_an_error_with_its_line(tmp_path: Path, value: str) -> None:
     (tmp_path / "dragoman.toml").write_text(f'[providers.up]\nkind = "openai"\ncontext_window = {value}\n')

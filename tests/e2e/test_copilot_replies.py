@@ -7,6 +7,7 @@ import anthropic
 import msgspec
 import pytest
 
+from asking import ask
 from e2e.account_rig import AccountRig, run_copilot
 from e2e.cases import PIXEL, request_for
 from fakes.copilot import (
@@ -309,3 +310,22 @@ def test_a_reply_that_calls_a_tool_does_not_finish_with_stop(rig: Rig, streamed:
         rig.fake.script(CHAT, json_answer({**head, "object": "chat.completion", "choices": choices}))
         finishes = [rig.sdk.openai.chat.completions.create(**request, tools=tools).choices[0].finish_reason]
     assert finishes[-1] == "tool_calls"
+
+
+@modes
+def test_a_refusal_with_a_good_status_is_learnt_from(rig: Rig, streamed: bool) -> None:
+    """Copilot says so with HTTP 200: as the body, or as the first event."""
+    words = "This model does not support assistant message prefill. The conversation must end with a user message."
+    error = msgspec.json.encode({"error": {"message": words, "code": "invalid_request_body"}})
+
+    def refuse(request: ReceivedRequest) -> Answer | None:
+        if request.path != MESSAGES or request.json["messages"][-1]["role"] == "user":
+            return None
+        return Answer(b"data: " + error + b"\n\n") if streamed else Answer(error, content_type="application/json")
+
+    rig.fake.intercept = refuse
+    turns: list[Json] = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well"}]
+    for expected in (2, 3):
+        reply = ask(rig.gateway, "messages", "copilot/claude-sonnet-4.5", stream=streamed, messages=turns)
+        assert (reply.status, reply.headers["x-dragoman-loss"]) == (200, "1")
+        assert len(rig.fake.at(MESSAGES)) == expected

@@ -60,7 +60,8 @@ def render_table() -> str:
         cases = groups[number]
         pairs = ", ".join(dict.fromkeys(f"{case.client} → {case.upstream}" for case in cases))
         [later] = {case.later for case in cases}
-        words = min((shorten(case.words) for case in cases), key=len)
+        own = [case for case in cases if case.number == number] or cases
+        words = min((shorten(case.words) for case in own), key=len)
         rows.append(f"| {number} | {words} | {pairs} | 1, {later} | {find_scope(cases)} |")
     return "\n".join(rows) + "\n"
 

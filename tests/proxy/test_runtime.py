@@ -61,12 +61,12 @@ def test_what_is_listed_and_learnt_decides_what_a_request_is_fitted_to() -> None
     run(world.catalogues["one"].wait_for_list())
     plain = target_settings(world, route, "t")
     assert (plain.profile.max_output, plain.profile.no_tools_in, plain.quirks) == (1234, (), frozenset())
-    world.learned_quirks.add("t", "one", "m", Found("max_tokens", "/max_completion_tokens"))
+    world.learned_quirks.add("t", "one", "m", Found("short_call_ids", "/messages"))
     world.learned_quirks.add("t", "one", "m", Found("no_chat_tools"))
-    assert target_settings(world, route, "t").quirks == {"max_tokens", "no_chat_tools"}
+    assert target_settings(world, route, "t").quirks == {"short_call_ids", "no_chat_tools"}
     assert target_settings(world, route, "t").profile.no_tools_in == ("chat",)
     assert target_settings(world, route, "t", strict=True).rules == ()
-    assert target_settings(world, route, "u", (Found("max_tokens"),)).quirks == {"max_tokens"}
+    assert target_settings(world, route, "u", (Found("short_call_ids"),)).quirks == {"short_call_ids"}
     assert target_settings(world, Route("one", "n"), "t").profile.no_tools_in == ()
     assert target_settings(world, route, "another tenant").profile.no_tools_in == ()
 

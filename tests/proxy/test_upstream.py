@@ -12,7 +12,7 @@ from dragoman.net.client import ConnectionLost, InvalidResponse, SizeLimitExceed
 from dragoman.proxy import reply_bounds
 from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.step import NoReply
-from dragoman.proxy.upstream import connection_failure, oversized_failure, receive, send
+from dragoman.proxy.upstream import connection_failure, receive, send
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.upstreams.provider import IncomingResponse
 from fakes.raw import RawServer, Request
@@ -165,8 +165,9 @@ def test_an_answer_that_does_not_end_or_breaks_off_is_a_failure_of_its_provider(
 
 def test_an_error_body_may_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_bounds, "MAX_ERROR_BYTES", 100)
-    end = refusal(Answer(b"x" * 200, status=500))
-    assert (end.failure.kind, end.failure) == (Kind.UPSTREAM, oversized_failure(make_provider()))
+    for status, kind in ((400, Kind.BAD_REQUEST), (500, Kind.UPSTREAM)):
+        failure = refusal(Answer(b"x" * 200, status=status)).failure
+        assert (failure.kind, failure.status) == (kind, status)
 
 
 def test_a_closed_port_is_a_lost_connection() -> None:

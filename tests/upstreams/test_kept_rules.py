@@ -75,6 +75,28 @@ def test_a_rule_learnt_just_before_its_section_changes_is_forgotten(tmp_path: Pa
     asyncio.run(change())
 
 
+def test_a_rule_that_is_stored_while_the_store_is_read_stays_known(tmp_path: Path) -> None:
+    async def reload(memory: KeptRules) -> None:
+        while True:
+            await memory.load()
+
+    async def check() -> None:
+        store = await open_store(f"sqlite:///{tmp_path}/store.db")
+        memory = make_memory(store)
+        reloading = asyncio.create_task(reload(memory))
+        for number in range(100):
+            found = Found("extra_field", f"/{number}")
+            memory.add("key_1", "up", "m", found)
+            while memory._unsaved:
+                await asyncio.sleep(0)
+                assert found in memory.find("key_1", "up", "m")
+            assert found in memory.find("key_1", "up", "m")
+        reloading.cancel()
+        await store.close()
+
+    asyncio.run(check())
+
+
 async def wait_until_written(store: Store) -> None:
     for _ in range(1000):
         if await store.list_rules(0):

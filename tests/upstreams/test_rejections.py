@@ -69,6 +69,7 @@ def test_an_error_is_read_in_every_vendors_shape(body: bytes, complaint: Complai
         ("tools.0.custom.cache_control.ephemeral.scope", ("tools", EVERY, "cache_control", "scope")),
         ("tools[0].cache_control.scope", ("tools", EVERY, "cache_control", "scope")),
         ("tools.0.other.cache_control", None),
+        ("tools.0.custom.description", None),
         ("tools.7.cache_control", None),
         ("tools.0", None),
         ("tools.0.input_schema.properties.temperature", None),
@@ -77,6 +78,8 @@ def test_an_error_is_read_in_every_vendors_shape(body: bytes, complaint: Complai
         ("messages.0.content.0.text.citations", ("messages", EVERY, "content", EVERY, "citations")),
         ("messages.0.user.content.0.text.citations", ("messages", EVERY, "content", EVERY, "citations")),
         ("messages.0.assistant.content.0.citations", None),
+        ("messages.0.UserMessage.content.0.TextBlock.citations", ("messages", EVERY, "content", EVERY, "citations")),
+        ("messages.0.AssistantMessage.content.0.citations", None),
         ("messages.0.content", None),
         ("messages.0.content.1.input.citations", None),
         ("metadata", ("metadata",)),
@@ -99,7 +102,7 @@ def test_only_a_field_of_the_protocol_is_found_and_never_what_must_stay(
         max_output_tokens=3,
         service_tier="flex",
         metadata={"user_id": "u"},
-        tools=[{**TOOL, "cache_control": {"type": "ephemeral", "scope": "x"}}],
+        tools=[{**TOOL, "description": "Looks.", "cache_control": {"type": "ephemeral", "scope": "x"}}],
         messages=[{"role": "user", "content": blocks}],
     )
     assert request.find_field(path) == found
@@ -121,6 +124,13 @@ def test_only_a_field_of_the_protocol_is_found_and_never_what_must_stay(
         ("gemini", "generationConfig", {"generationConfig": {"maxOutputTokens": 9}}),
         ("messages", "output_config", {"output_config": {"effort": "low", "format": {"type": "json_schema"}}}),
         ("chat", "extra", {"extra": [{"inner": {"max_tokens": 9}}]}),
+        ("messages", "service_tier", {"service_tier": "standard_only"}),
+        ("responses", "input.0.content.0.detail", {"input": [{"content": [{"type": "input_image", "detail": "low"}]}]}),
+        (
+            "gemini",
+            "generation_config.media_resolution",
+            {"generationConfig": {"mediaResolution": "MEDIA_RESOLUTION_LOW"}},
+        ),
     ],
 )
 def test_what_must_stay_is_known_in_every_spelling_and_inside_other_fields(
@@ -173,6 +183,84 @@ def test_a_keyword_goes_from_every_schema_but_no_property_of_that_name() -> None
         "description": '(propertyNames: {"pattern":"^a"})',
     }
     assert len(losses) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("tools.0.custom.input_schema.newWord: {}", "unknown_keyword"),
+        ("tools.0.custom.input_schema.properties.a.newWord: {}", "unknown_keyword"),
+        ("#/tools/0/input_schema: extraneous key [newWord] is not permitted", "unknown_keyword"),
+        ("output_config.format.schema.newWord: {}", "unknown_keyword"),
+        ("tools.0.custom.input_schema.properties.newWord: {}", None),
+        ("tools.0.custom.input_schema.properties.a.type: {}", None),
+        ("tools.0.custom.input_schema.other: {}", None),
+        ("messages.0.content.0.input.newWord: {}", None),
+    ],
+)
+def test_a_keyword_is_known_by_its_place_in_a_schema_in_every_vendors_words(words: str, found: str | None) -> None:
+    schema = {"type": "object", "newWord": 1, "properties": {"newWord": {}, "a": {"type": "string", "newWord": 1}}}
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {"newWord": 1}}
+    request = make_sent(
+        "messages",
+        tools=[{"name": "f", "input_schema": schema}],
+        output_config={"format": {"type": "json_schema", "schema": schema}},
+        messages=[{"role": "assistant", "content": [call]}],
+    )
+    rules = find_rules(Complaint(400, words.format("Extra inputs are not permitted")), request)
+    assert rules == (() if found is None else (Found(found, "/newWord"),))
+    for rule in rules:
+        body, _ = change(rule, request)
+        assert body["tools"][0]["input_schema"]["properties"]["newWord"] == {}
+        assert "newWord" not in body["tools"][0]["input_schema"]["properties"]["a"]
+
+
+def test_a_field_outside_of_schemas_is_no_keyword_of_one() -> None:
+    words = "Invalid JSON payload received. Unknown name \"newWord\" at 'generation_config': Cannot find field."
+    tools = [{"functionDeclarations": [{"name": "f", "parameters": {"newWord": 1}}]}]
+    request = make_sent("gemini", tools=tools, generationConfig={"newWord": 1})
+    assert find_rules(Complaint(400, words), request) == (Found("extra_name", "/generationConfig/newWord"),)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Validation error at #/stream_options/newField: Extra inputs are not permitted",
+        "2 request validation errors: Extra inputs are not permitted, field: 'stream_options.newField', value: True; "
+        "Extra inputs are not permitted, field: 'other', value: 'text of the user'",
+        "'stream_options' : property 'newField' is unsupported, did you mean 'include_usage'?",
+        "property 'newField' is unsupported, did you mean 'n'?",
+    ],
+)
+def test_a_field_is_left_out_in_every_vendors_words(words: str) -> None:
+    request = make_sent(stream_options={"newField": True}, newField=True)
+    [found] = find_rules(Complaint(400, make_holes(words)), request)
+    assert find_rules(Complaint(400, make_holes(f"{words} was what the user wrote")), request) == ()
+    assert found.path == ("/newField" if words.startswith("property") else "/stream_options/newField")
+
+
+def test_every_moved_message_is_a_loss() -> None:
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "system", "content": "b"},
+        {"role": "assistant", "content": "c"},
+        {"role": "system", "content": "d"},
+    ]
+    body, losses = change(Found("leading_system"), make_sent(messages=turns))
+    assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
+    assert losses == ["/messages/1", "/messages/3"]
+
+
+def test_neighbours_of_one_role_are_joined_in_the_words_of_their_protocol() -> None:
+    turns = [
+        {"role": "user", "content": "a"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "b"}]},
+        {"role": "assistant", "content": "c"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "d"}]},
+    ]
+    body, _ = change(Found("alternating_roles"), make_sent("responses", input=turns))
+    kinds = [(turn["role"], [part["type"] for part in turn["content"]]) for turn in body["input"]]
+    assert kinds == [("user", ["input_text"] * 2), ("assistant", ["output_text"] * 2)]
 
 
 def test_several_complaints_of_one_error_are_all_found() -> None:

@@ -237,7 +237,7 @@ class Policy:
         return self._after_target_failed(self._round.choose_failure(end)) if another is None else self._ask(another)
 
     def _after_target_failed(self, end: NoReply) -> Step:
-        wait_s = self._retry_wait_s(end.failure)
+        wait_s = None if end.is_rejection else self._retry_wait_s(end.failure)
         if wait_s is not None and self._tries < self._limits.retry.attempts:
             self._tries += 1
             return Wait(wait_s)

@@ -36,7 +36,7 @@ from dragoman.translate.hub.caching import CacheMode, CachePlan
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import Protocol, Upstream
-from dragoman.translate.hub.profile import Target
+from dragoman.translate.hub.profile import REPLAYS, Target
 from dragoman.translate.hub.request import Hosted, Request
 from dragoman.translate.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.translate.passes.adapt_turns import find_links, inline_links
@@ -113,7 +113,7 @@ class _Preparation(Struct, frozen=True):
     async def pass_without_foreign(self, passing: bytes) -> Passthrough | None:
         """Return a request of the client's own bytes without other vendors' reasoning; None if that is not possible."""
         client, name = self.protocol.client, self.protocol.name
-        if client is None or "replay_reasoning" in self.provider.requests.quirks | self.settings.quirks:
+        if client is None or not REPLAYS.isdisjoint(self.provider.requests.quirks | self.settings.quirks):
             return None
         leave_out = partial(leave_out_foreign, Sent(name, passing), self.provider.issuer, client.envelope_start)
         found = await run_off_loop(len(passing), leave_out)

@@ -45,7 +45,8 @@ class NoReply(Struct, frozen=True):
     failure: Failure
     error_reply: ErrorReply | None = None
     complaint: Complaint | None = None  # what the upstream has said about the request
-    repairs: tuple[Found, ...] = ()  # the rules of which that is an instance
+    is_rejection: bool = False  # that is an instance of a rule: the same request would be refused again
+    repairs: tuple[Found, ...] = ()  # the rules that may be followed
     lacks_reasoning: bool = False  # the request had no opaque reasoning that could have been refused
     is_of_vendor: bool = True  # the upstream is the protocol's own vendor, whose errors its clients know
 

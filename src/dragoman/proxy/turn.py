@@ -97,10 +97,10 @@ class UpstreamTurn:
             self._replies.rules,
             passed=prepared.why.passes,
         )
-        repairs = await run_off_loop(len(unsigned.body), find)
+        found = repairs = await run_off_loop(len(unsigned.body), find)
         if self._context.call.strict:
-            repairs = () if prepared.why.passes else list_free(repairs)
-        return replace(end, repairs=repairs)
+            repairs = () if prepared.why.passes else list_free(found)
+        return replace(end, is_rejection=bool(found), repairs=repairs)
 
     async def run(self) -> TurnEnd:
         ask = self._ask

@@ -37,12 +37,20 @@ async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Fai
             return NoReply(redirect_failure(prepared.provider.name, answer.status, answer.headers))
         silence_s = min(head_timeout_s, ERROR_BODY_S)
         late = partial(stalled_failure, prepared.provider, silence_s, ERROR_BODY_S)
-        body = await receive(prepared, read_error(answer, silence_s), late)
+        body = await receive(prepared, _read_words(answer, silence_s), late)
     finally:
         answer.close()
     return (
         NoReply(body) if isinstance(body, Failure) else _refusal(prepared, answer, redact_known(body, prepared.secrets))
     )
+
+
+async def _read_words(answer: IncomingResponse, silence_s: float) -> bytes:
+    """Return the body of an error; empty if it is too long, because its status still says what is wrong."""
+    try:
+        return await read_error(answer, silence_s)
+    except SizeLimitExceeded:
+        return b""
 
 
 def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoReply:

@@ -133,7 +133,7 @@ async def find_model(runtime: Runtime, name: str) -> ListedModel:
         known = catalogues.get(route.provider)
         id = None if known is None else find_known_id(route.model, known)
         if id is not None:
-            return _describe(name, infos.get(f"{route.provider}/{id}"), None)
+            return _describe(name, _find_info(f"{route.provider}/{id}", runtime, infos), None)
     raise RequestError(describe_unknown_model(name, runtime, catalogues))
 
 
@@ -155,7 +155,15 @@ def list_windows(runtime: Runtime) -> dict[str, int]:
 def _find_limits(name: str, runtime: Runtime, infos: Mapping[str, ModelInfo]) -> ModelInfo | None:
     """Return the model that answers to a configured name first, for its limits."""
     route = next((route for route in runtime.config.models if route.name == name), None)
-    return None if route is None else infos.get(route.to[0])
+    return None if route is None else _find_info(route.to[0], runtime, infos)
+
+
+def _find_info(target: str, runtime: Runtime, infos: Mapping[str, ModelInfo]) -> ModelInfo | None:
+    """Return what is known of `provider/model`: of one that is not listed, the window that is set."""
+    info, provider = infos.get(target), runtime.providers.get(target.partition("/")[0])
+    if info is not None or provider is None or provider.catalogue.default_window is None:
+        return info
+    return ModelInfo(target.partition("/")[2], max_input=provider.catalogue.default_window)
 
 
 def unlisted_headers(runtime: Runtime) -> list[Header]:

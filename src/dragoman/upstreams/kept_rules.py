@@ -25,6 +25,7 @@ class KeptRules(LearnedQuirks):
         self._store = store
         self._sections: dict[str, str] = {}  # of the providers, as digests
         self._unsaved: dict[Learned, None] = {}
+        self._recent: list[Learned] | None = None  # while the store is read: what it may not have had yet
         self._seen = -1  # the version of the store that was read last
 
     def adopt(self, sections: Mapping[str, Struct]) -> None:
@@ -34,6 +35,8 @@ class KeptRules(LearnedQuirks):
         for name in changed:
             self.forget(name)
         self._unsaved = {learned: None for learned in self._unsaved if learned.provider not in changed}
+        if self._recent is not None:
+            self._recent[:] = [learned for learned in self._recent if learned.provider not in changed]
         self._sections = digests
         self._seen = -1
 
@@ -41,6 +44,8 @@ class KeptRules(LearnedQuirks):
         is_new = super().keep(learned)
         if is_new and self._store is not None:
             self._unsaved[learned] = None
+            if self._recent is not None:
+                self._recent.append(learned)
             section = self._sections.get(learned.provider, "")  # now: it may have changed before the task runs
             spawn(self._save(self._store, learned, section), name="learned rule")
         return is_new
@@ -64,16 +69,19 @@ class KeptRules(LearnedQuirks):
         """Read the store if it has changed; raises StoreError."""
         if self._store is None:
             return
-        version = await self._store.rules_version()
-        if version == self._seen:
-            return
-        rows = await self._store.list_rules(int(self._clock()))
-        unsaved = list(self._unsaved)
+        recent = self._recent = list(self._unsaved)
+        try:
+            version = await self._store.rules_version()
+            if version == self._seen:
+                return
+            rows = await self._store.list_rules(int(self._clock()))
+        finally:
+            self._recent = None
         self.forget()
         for row in rows:
             if self._sections.get(row.provider) == row.section:
                 super().keep(Learned(row.tenant, row.provider, row.rule, row.path, row.model, float(row.learnt_at)))
-        for learned in unsaved:
+        for learned in recent:
             super().keep(learned)
         self._seen = version
 

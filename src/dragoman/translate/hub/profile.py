@@ -5,6 +5,7 @@ from msgspec import Struct
 from dragoman.translate.hub.caching import CachePlan
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+REPLAYS = frozenset(("replay_reasoning", "replay_thinking"))  # quirks: a server that wants its earlier thinking back
 DEFAULT_EFFORT = "high"  # of a model whose thinking is enabled without an effort
 _EFFORT_UP_TO = ((1024, "low"), (8192, "medium"), (24576, "high"))  # thinking tokens; xhigh above the last bound
 

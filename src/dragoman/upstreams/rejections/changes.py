@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +20,7 @@ Turn = dict[str, object]
 _encode = msgspec.json.encode
 _SEPARATOR = "\n\n"
 _INSTRUCTIONS = ("system", "developer")
+_MERGED = frozenset(("type", "role", "content", "id", "status"))  # all that messages have which can be joined
 _SAMPLING = ("temperature", "top_p", "top_k")
 _BUDGETS = {"low": 1024, "medium": 8192, "high": 24576, "xhigh": 32768, "max": 32768}
 _MIN_BUDGET = 1024
@@ -84,7 +86,20 @@ def drop_all(*names: str) -> MakeEdits:
 
 
 drop_sampling = drop_all(*_SAMPLING)
-drop_effort = drop_all("reasoning_effort", "reasoning", "think", "thinking")
+_drop_thinking = drop_all("reasoning_effort", "reasoning", "think", "thinking")
+
+
+def drop_effort(sent: Sent, path: Path) -> Edits:
+    """Leave out all that asks for thinking."""
+    edits = _drop_thinking(sent, path)
+    return Edits((*edits.values, *_drop_output_effort(sent)), losses=edits.losses) if edits else edits
+
+
+def _drop_output_effort(sent: Sent) -> tuple[tuple[Path, Change], ...]:
+    config = sent.tree.get("output_config")
+    if not isinstance(config, dict) or "effort" not in config:
+        return ()
+    return ((("output_config",) if len(config) == 1 else ("output_config", "effort"), None),)
 
 
 def rename(old: str, new: str) -> MakeEdits:
@@ -154,14 +169,14 @@ def send_budget(sent: Sent, path: Path) -> Edits:
     values: list[tuple[Path, Change]] = [(("thinking",), None)]
     if budget >= _MIN_BUDGET:
         values = [(("thinking",), _encode({"type": "enabled", "budget_tokens": budget}))]
-    if effort is not None and isinstance(config, dict):
-        values.append((("output_config",), None) if len(config) == 1 else (("output_config", "effort"), None))
-    return Edits(tuple(values), losses=(("/thinking", LossKind.APPROXIMATED),))
+    return Edits((*values, *_drop_output_effort(sent)), losses=(("/thinking", LossKind.APPROXIMATED),))
 
 
 def stop_thinking(sent: Sent, path: Path) -> Edits:
     """Switch thinking off, where a tool must be called."""
-    if sent.tree.get("tool_choice") in (None, "auto", "none") or sent.tree.get("thinking") == {"type": "disabled"}:
+    choice = sent.tree.get("tool_choice")
+    mode = choice.get("type") if isinstance(choice, dict) else choice
+    if mode in (None, "auto", "none") or sent.tree.get("thinking") == {"type": "disabled"}:
         return NOTHING
     off: tuple[tuple[Path, Change], ...] = ((("thinking",), Put(b'{"type":"disabled"}')), (("reasoning_effort",), None))
     name = next((name for name in ("reasoning_effort", "thinking") if name in sent.tree), None)
@@ -171,8 +186,9 @@ def stop_thinking(sent: Sent, path: Path) -> Edits:
 
 def find_effort(sent: Sent) -> tuple[Path, object]:
     """Return where the effort stands, and which it is."""
-    at = ("reasoning_effort",) if "reasoning_effort" in sent.tree else ("reasoning", "effort")
-    return at, get_value(sent.tree, at)
+    places: tuple[Path, ...] = (("reasoning_effort",), ("reasoning", "effort"), ("output_config", "effort"))
+    found = ((at, effort) for at in places if (effort := get_value(sent.tree, at)) is not None)
+    return next(found, ((), None))
 
 
 def replace_effort(refused: str, named: str) -> MakeEdits:
@@ -276,9 +292,10 @@ def end_with_user(sent: Sent, path: Path) -> Edits:
     turns = sent.turns
     if not turns or turns[-1].get("role") != "assistant":
         return NOTHING
-    last = list_elements(sent.body, ("messages",))[-1]
+    key = MESSAGES[sent.protocol]
+    last = list_elements(sent.body, (key,))[-1]
     added = _encode({"role": "user", "content": _CONTINUE})
-    at = ("messages", len(turns) - 1)
+    at = (key, len(turns) - 1)
     return Edits(((at, last + b"," + added),), losses=((format_path(at), LossKind.APPROXIMATED),))
 
 
@@ -310,17 +327,17 @@ def tag_later_system(sent: Sent, path: Path) -> Edits:
     They keep their position: at the front of the prompt, a new one would invalidate all caches. Several messages of
     instructions that stand there already are one.
     """
-    return _rewrite(sent, _move_instructions)
+    return _rewrite(sent, partial(_move_instructions, kind=_name_text(sent), may_lead=_may_lead(sent)))
 
 
 def join_tool_text(sent: Sent, path: Path) -> Edits:
     """Send a user's text that follows the results of tools at the end of the last result."""
-    return _rewrite(sent, _move_after_results)
+    return _rewrite(sent, partial(_move_after_results, kind=_name_text(sent)))
 
 
 def merge_neighbours(sent: Sent, path: Path) -> Edits:
     """Join neighbouring messages of one role, for templates in which roles alternate."""
-    return _rewrite(sent, _merge)
+    return _rewrite(sent, partial(_merge, kind=_name_text(sent)))
 
 
 Turns = list[Turn | None]  # None: it has become a part of another one
@@ -334,46 +351,52 @@ def _rewrite(sent: Sent, change: Callable[[Turns], None]) -> Edits:
     key = MESSAGES[sent.protocol]
     changed = [number for number, turn in enumerate(new) if turn is not old[number]]
     values = tuple(((key, number), None if (turn := new[number]) is None else _encode(turn)) for number in changed)
-    gone = [number for number in changed if new[number] is None] or changed
-    return Edits(values, losses=tuple((f"/{key}/{number}", LossKind.APPROXIMATED) for number in gone))
+    gone = [number for number in changed if (turn := new[number]) is None or turn["role"] != old[number].get("role")]
+    return Edits(values, losses=tuple((f"/{key}/{number}", LossKind.APPROXIMATED) for number in gone or changed))
 
 
-def has_later_system(sent: Sent) -> bool:
-    return any(turn.get("role") in _INSTRUCTIONS for turn in sent.turns[1:])
+def _may_lead(sent: Sent) -> bool:
+    """Whether the first message may have the role of instructions: it is what the prompt begins with."""
+    return sent.protocol == "chat" or (sent.protocol == "responses" and not sent.tree.get("instructions"))
 
 
-def _move_instructions(turns: Turns) -> None:
+def _name_text(sent: Sent) -> str:
+    """Return the type of a part with a user's text."""
+    return "input_text" if sent.protocol == "responses" else "text"
+
+
+def _move_instructions(turns: Turns, kind: str, may_lead: bool) -> None:
     before: int | None = None  # the last message that is neither moved nor leading
     for number, turn in enumerate(turns):
         assert turn is not None
         if turn.get("role") not in _INSTRUCTIONS:
             before = number
             continue
-        if before is None:
-            _join_leading(turns, number)
+        if before is None and may_lead:
+            _join_leading(turns, number, kind)
             continue
         text = f"<system>\n{_join_text(turn)}\n</system>"
-        holder = turns[before]
-        assert holder is not None
-        if holder.get("role") == "user" and (joined := _append_text(holder, text)) is not None:
+        holder = None if before is None else turns[before]
+        joined = _append_text(holder, text, kind) if holder is not None and holder.get("role") == "user" else None
+        if joined is not None and before is not None:
             turns[before], turns[number] = joined, None
         else:
             turns[number] = {"role": "user", "content": text}
             before = number
 
 
-def _join_leading(turns: Turns, number: int) -> None:
+def _join_leading(turns: Turns, number: int, kind: str) -> None:
     """Append leading instructions to the first message: templates take a second one for a later one."""
     first, turn = turns[0], turns[number]
     assert first is not None
     assert turn is not None
-    joined = None if number == 0 else _append_text(first, _join_text(turn))
+    joined = None if number == 0 else _append_text(first, _join_text(turn), kind)
     if joined is not None:
         role = first["role"] if first["role"] == turn["role"] else "system"
         turns[0], turns[number] = {**joined, "role": role}, None
 
 
-def _move_after_results(turns: Turns) -> None:
+def _move_after_results(turns: Turns, kind: str) -> None:
     result: int | None = None  # the result of a tool that directly precedes
     for number, turn in enumerate(turns):
         assert turn is not None
@@ -382,21 +405,22 @@ def _move_after_results(turns: Turns) -> None:
             continue
         text = _join_text(turn) if turn.get("role") in ("user", *_INSTRUCTIONS) and _is_text(turn) else ""
         holder = None if result is None else turns[result]
-        joined = None if holder is None or not text else _append_text(holder, text)
+        joined = None if holder is None or not text else _append_text(holder, text, kind)
         if joined is None or result is None:
             result = None
         else:
             turns[result], turns[number] = joined, None
 
 
-def _merge(turns: Turns) -> None:
+def _merge(turns: Turns, kind: str) -> None:
     before: int | None = None
     for number, turn in enumerate(turns):
         assert turn is not None
         holder = None if before is None else turns[before]
         role = turn.get("role")
         is_same = holder is not None and holder.get("role") == role and role in ("user", "assistant")
-        joined = _join_turns(holder, turn) if is_same and holder is not None else None
+        of_role = kind if role == "user" else kind.replace("input", "output")
+        joined = _join_turns(holder, turn, of_role) if is_same and holder is not None else None
         if joined is None:
             before = number
         else:
@@ -404,21 +428,20 @@ def _merge(turns: Turns) -> None:
             turns[before], turns[number] = joined, None
 
 
-def _join_turns(first: Turn, second: Turn) -> Turn | None:
-    if set(first) - {"role", "content"} or set(second) - {"role", "content"}:
+def _join_turns(first: Turn, second: Turn, kind: str) -> Turn | None:
+    if (first.keys() | second.keys()) - _MERGED:
         return None
     one, two = first.get("content"), second.get("content")
     if isinstance(one, str) and isinstance(two, str):
         return {**first, "content": f"{one}{_SEPARATOR}{two}"}
-    parts = [*_as_parts(one), *_as_parts(two)]
-    return {**first, "content": parts}
+    return {**first, "content": [*_as_parts(one, kind), *_as_parts(two, kind)]}
 
 
-def _as_parts(content: object) -> Iterable[object]:
-    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+def _as_parts(content: object, kind: str) -> Iterable[object]:
+    return content if isinstance(content, list) else [{"type": kind, "text": content}]
 
 
-def _append_text(turn: Turn, text: str) -> Turn | None:
+def _append_text(turn: Turn, text: str, kind: str) -> Turn | None:
     """Return a message with a text as its last part; None if its content is of another shape."""
     content = turn.get("content")
     if isinstance(content, str):

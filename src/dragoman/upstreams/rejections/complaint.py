@@ -30,6 +30,7 @@ class Complaint(Struct, frozen=True):
     code: str = ""
     param: str = ""  # the path of a field, where the vendor names it apart from the message
     extras: tuple[str, ...] = ()  # paths of fields that a FastAPI server forbids
+    literals: tuple[str, ...] = ()  # its sentences about values of single fields, after their paths, with holes
     violations: tuple[str, ...] = ()  # Google's sentences about single fields, with holes
     in_detail: bool = False  # the message is all there is, as `detail`
 
@@ -44,13 +45,15 @@ def read_complaint(status: int, body: bytes) -> Complaint:
         inner = found.get("message")
     error: dict[str, object] = inner if isinstance(inner, dict) else found
     texts = [error.get(name) for name in ("message", "Message", "detail")] + [found.get("error"), found.get("detail")]
+    problems = error.get("detail") or found.get("detail")
     code, param = error.get("code") or error.get("type"), error.get("param")
     return Complaint(
         status,
         make_holes(next((text for text in texts if isinstance(text, str)), "")),
         str(code) if isinstance(code, str | int) else "",
         param if isinstance(param, str) and _BARE.fullmatch(param) else "",
-        tuple(_find_extras(error.get("detail") or found.get("detail"))),
+        tuple(_find_extras(problems)),
+        tuple(map(make_holes, islice(_find_literals(problems), MAX_VIOLATIONS))),
         tuple(map(make_holes, islice(_find_violations(error.get("details")), MAX_VIOLATIONS))),
         isinstance(found.get("detail"), str) and not {"error", "message"} & found.keys(),
     )
@@ -87,5 +90,15 @@ def _find_extras(detail: object) -> Iterator[str]:
     for problem in detail if isinstance(detail, list) else ():
         match problem:
             case {"type": "extra_forbidden", "loc": [*steps]}:
-                named = steps[1:] if steps[:1] == [_BODY] else steps
-                yield ".".join(map(str, named))
+                yield _join_steps(steps)
+
+
+def _find_literals(detail: object) -> Iterator[str]:
+    for problem in detail if isinstance(detail, list) else ():
+        match problem:
+            case {"type": "literal_error", "loc": [*steps], "msg": str(text)}:
+                yield f"{_join_steps(steps)}: {text}"
+
+
+def _join_steps(steps: list[object]) -> str:
+    return ".".join(map(str, steps[1:] if steps[:1] == [_BODY] else steps))

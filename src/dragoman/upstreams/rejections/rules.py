@@ -5,34 +5,45 @@ change how a request is built; those with edits change its bytes, so that they s
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import Enum
 from functools import cache
 from itertools import combinations
 
 from msgspec import Struct
 
-from dragoman.translate.framing.jsonedit import Path
 from dragoman.translate.hub.profile import EFFORTS
 from dragoman.translate.protocols.messages.wire import MARKED_PLACES, NO_MARK_ON
 from dragoman.upstreams.rejections import changes
 from dragoman.upstreams.rejections.changes import Edits, MakeEdits
 from dragoman.upstreams.rejections.complaint import HOLE, PATH, Complaint
+from dragoman.upstreams.rejections.guards import (
+    Guard,
+    find_keyword,
+    find_keyword_anywhere,
+    find_named,
+    has_cache_point,
+    has_calls,
+    has_custom_tool,
+    has_field,
+    if_edited,
+    refuses_mark,
+)
 from dragoman.upstreams.rejections.sent import Sent, format_path, parse_path
 
 CHAT = frozenset(("chat",))
 MESSAGES = frozenset(("messages",))
 GEMINI = frozenset(("gemini",))
 OPENAI = frozenset(("chat", "responses"))
-CONVERSATIONS = frozenset(("chat", "messages"))
+CONVERSATIONS = frozenset(("chat", "messages", "responses"))
 KIRO = frozenset(("kiro",))
 ANY = frozenset(("chat", "messages", "responses", "gemini"))
 REJECTED = frozenset((400, 422))
 EVEN_500 = REJECTED | {500}
 EVEN_200 = REJECTED | {200}
 _QUOTED = f"(?:{HOLE}|\"{PATH}\"|'{PATH}'|`{PATH}`)"
-_LIST = r"(?:one of )?`\w{1,40}`(?:(?:,|,? or) `\w{1,40}`){0,9}"
-_MEANING = frozenset(("type", "properties", "items", "required", "enum", "description"))  # keywords that always stay
+_VALUE = rf"(?:True|False|None|[\d.-]{{1,30}}|{_QUOTED})"  # as Python writes it
+_LIST = r"(?:one of )?`?\w{1,40}`?(?:(?:,|,? or) `?\w{1,40}`?){0,9}"
 NO_CHAT_TOOLS = "no_chat_tools"  # a quirk of one model: its tools need the Responses endpoint
 
 
@@ -51,9 +62,6 @@ class Found(Struct, frozen=True):
     path: str = ""  # a JSON pointer, with `*` for every element
 
 
-Guard = Callable[[Sent, re.Match[str]], Path | None]  # the field, if the request has what the words are about
-
-
 class Rule(Struct, frozen=True, kw_only=True):
     id: str
     protocols: frozenset[str] = ANY
@@ -70,8 +78,8 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 def _say(*sentences: str) -> tuple[str, ...]:
-    """Return the patterns of sentences: <field> is a name or path, <text> something quoted, <list> several such."""
-    marks = {"<field>": f"(?P<path>{PATH})", "<text>": _QUOTED, "<list>": _LIST}
+    """Return the patterns of sentences: <field> is a name or path, <text> something quoted, <list> several of them."""
+    marks = {"<field>": f"(?P<path>{PATH})", "<text>": _QUOTED, "<list>": _LIST, "<value>": _VALUE}
     for mark, pattern in marks.items():
         sentences = tuple(sentence.replace(mark, pattern) for sentence in sentences)
     return sentences
@@ -83,92 +91,30 @@ def _compile(words: str) -> re.Pattern[str]:
     return re.compile(words, re.IGNORECASE)
 
 
-def _whole(*names: str) -> Guard:
-    """Return a guard that wants one of these top-level fields."""
-
-    def guard(sent: Sent, found: re.Match[str]) -> Path | None:
-        return next(((name,) for name in names if sent.tree.get(name) is not None), None)
-
-    return guard
-
-
-def _if_edited(edit: MakeEdits) -> Guard:
-    """Return a guard that wants something that the change would change."""
-
-    def guard(sent: Sent, found: re.Match[str]) -> Path | None:
-        return () if edit(sent, ()) else None
-
-    return guard
-
-
-def _find_named(sent: Sent, found: re.Match[str]) -> Path | None:
-    groups = found.groupdict()
-    inside, path = groups.get("inside"), groups["path"]
-    return sent.find_field(f"{inside}.{path}" if inside else path)
-
-
-def _schema_keyword(sent: Sent, found: re.Match[str]) -> Path | None:
-    keyword = found["path"]
-    is_used = any(keyword in schema for _, schema in sent.find_schemas())
-    return (keyword,) if is_used and keyword not in _MEANING else None
-
-
-def _has_role(role: str) -> Guard:
-    def guard(sent: Sent, found: re.Match[str]) -> Path | None:
-        return () if any(turn.get("role") == role for turn in sent.turns) else None
-
-    return guard
-
-
-def _later_system(sent: Sent, found: re.Match[str]) -> Path | None:
-    return () if changes.has_later_system(sent) else None
-
-
-def _has_cache_point(sent: Sent, found: re.Match[str]) -> Path | None:
-    state = sent.tree.get("conversationState")
-    if not isinstance(state, dict):
-        return None
-    history = state.get("history")
-    entries = [*(history if isinstance(history, list) else ()), state.get("currentMessage")]
-    messages = [message for entry in entries if isinstance(entry, dict) for message in entry.values()]
-    return () if any(isinstance(message, dict) and "cachePoint" in message for message in messages) else None
-
-
-def _refuses_mark(place: str) -> Guard:
-    """Return a guard that wants the words to name the mark of a block of this kind: a tool, `system`, or a type."""
-
-    def guard(sent: Sent, found: re.Match[str]) -> Path | None:
-        named = _find_named(sent, found)
-        if named is None or named[-1] != "cache_control" or changes.find_mark_place(sent, found[0]) != place:
-            return None
-        return ()
-
-    return guard
-
-
-def _has_tools(sent: Sent, found: re.Match[str]) -> Path | None:
-    return () if sent.tree.get("tools") else None
-
-
-def _has_custom_tool(sent: Sent, found: re.Match[str]) -> Path | None:
-    tools = sent.tree.get("tools")
-    kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    return () if "custom" in kinds else None
-
-
-def _has_calls(sent: Sent, found: re.Match[str]) -> Path | None:
-    return () if any(turn.get("tool_calls") or turn.get("tool_call_id") for turn in sent.turns) else None
-
-
 _VARIANT = (
     r"(?:Failed to deserialize the JSON body into the target type: )?"
-    r"messages\[\d+\]\.role: unknown variant `{}`, expected <list>(?: at line \d+ column \d+)?"
+    r"messages\[\d+\]\.role: unknown variant `?{}`?, expected <list>(?: at line \d+ column \d+)?"
 )
 
 _EXTRA = _say(
     r"<field>: Extra inputs are not permitted\.?",
     r"(?:Malformed input request: )?#(?P<inside>[\w/]{0,256}): extraneous key \[<field>\] is not permitted"
     r"(?:, please reformat your input and try again)?\.?",
+    r"Validation error at #/(?P<path>[\w/.-]{1,256}): Extra inputs are not permitted\.?",
+    r"(?:\d{1,4} request validation errors?: )?Extra inputs are not permitted, field: '<field>', value: <value>"
+    r"(?:; Extra inputs are not permitted, field: <text>, value: <value>)*+",
+)
+_FORBIDDEN = _say(r"extra_forbidden: <field>")
+_UNSUPPORTED = _say(
+    r"(?:Validation: )?Un(?:supported|known|recognized) parameter(?:\(s\))?: ['\"`]?<field>['\"`]?"
+    r"(?: is not supported with this model)?\.?",
+    r"Unrecognized request argument supplied: <field>",
+    r"Model [\w.:/@-]{1,256} does not support parameter <field>\.?",
+    r"['\"`]<field>['\"`] is not supported with this model\.?",
+)
+_PROPERTY = _say(
+    rf"(?:'(?P<inside>{PATH})' ?: (?:for <text> the following must be satisfied\[\('{PATH}' ?: )?)?"
+    rf"property '<field>' is unsupported(?:, did you mean '{PATH}'\?)?(?:\)\])?"
 )
 
 RULES: tuple[Rule, ...] = (
@@ -180,9 +126,10 @@ RULES: tuple[Rule, ...] = (
             r"(?:Chat template error: )?system message must be at the beginning\.?",
             r"Unexpected role 'system' after role '(?:user|assistant|tool)'\.?",
         ),
-        guard=_later_system,
+        guard=if_edited(changes.tag_later_system),
         edit=changes.tag_later_system,
-        source="vllm#41114, claude-code#77698, ollama#17774, litellm#26879, Rapid-MLX#1543, swarmauri-sdk#162",
+        source="vllm#41114, claude-code#77698, ollama#17774, litellm#26879, Rapid-MLX#1543, swarmauri-sdk#162, "
+        "lemonade#2674",
     ),
     Rule(
         id="no_system_role",
@@ -192,17 +139,19 @@ RULES: tuple[Rule, ...] = (
             _VARIANT.format("system"),
             r"messages: Unexpected role \"system\"\. The Messages API accepts a top-level `system` parameter, not "
             r"\"system\" as an input message role\.?",
+            r"messages\[\d+\]\.role must be either 'user' or 'assistant', but got 'system'\.?",
+            r"messages\.\d+\.role: Input should be 'user' or 'assistant'",
         ),
-        guard=_later_system,
+        guard=if_edited(changes.tag_later_system),
         edit=changes.tag_later_system,
         scope=RuleScope.PROVIDER,
-        source="Qwen#2244, cursor-claude-connector#3",
+        source="Qwen#2244, claude-code#63395, claude-code#63473, kiro-gateway PR197, cursor-claude-connector#3",
     ),
     Rule(
         id="no_betas",
         protocols=MESSAGES,
         words=_say(r"invalid beta flag"),
-        guard=_if_edited(changes.drop_betas),
+        guard=if_edited(changes.drop_betas),
         edit=changes.drop_betas,
         source="claude-code#49370, #56595, CLIProxyAPI#4750",
     ),
@@ -210,7 +159,7 @@ RULES: tuple[Rule, ...] = (
         id="block_cache_mark",
         protocols=MESSAGES,
         words=_say(r"cache_control: Extra inputs are not permitted\.?"),
-        guard=_whole("cache_control"),
+        guard=has_field("cache_control"),
         edit=changes.mark_last_block,
         source="copilot-api PR263",
     ),
@@ -221,7 +170,7 @@ RULES: tuple[Rule, ...] = (
             r'"thinking\.type\.enabled" is not supported for this model\. '
             r'Use "thinking\.type\.adaptive" and "output_config\.effort"(?: to control thinking behavior)?\.?'
         ),
-        guard=_if_edited(changes.send_adaptive),
+        guard=if_edited(changes.send_adaptive),
         edit=changes.send_adaptive,
         source="aelix-ai#258",
     ),
@@ -233,14 +182,15 @@ RULES: tuple[Rule, ...] = (
             r"Only 'enabled' and 'disabled' are supported for thinking; 'adaptive' is not supported\.?",
             r"(?:Validation: )?`thinking\.type` must be `enabled` or `disabled`",
             r"thinking type should be enabled or disabled",
+            r"thinking\.type: Input should be 'enabled' or 'disabled'",
             r"(?:Invalid request: )?thinking\.type: Invalid enum value\. Expected 'enabled' \| 'disabled', "
             r"received 'adaptive'",
             r"thinking: Input tag 'adaptive' found using 'type' does not match any of the expected tags: "
             r"'disabled', 'enabled'",
         ),
-        guard=_if_edited(changes.send_budget),
+        guard=if_edited(changes.send_budget),
         edit=changes.send_budget,
-        source="claude-code#89633, #29531",
+        source="claude-code#89633, #29531, omlx#56",
     ),
     Rule(
         id="no_sampling",
@@ -249,7 +199,7 @@ RULES: tuple[Rule, ...] = (
             r"Unsupported value: '(?:temperature|top_p)' does not support \S+ with this model\. "
             r"Only the default \(1\) value is supported\.?",
         ),
-        guard=_if_edited(changes.drop_sampling),
+        guard=if_edited(changes.drop_sampling),
         edit=changes.drop_sampling,
         source="github/app#2574",
     ),
@@ -260,7 +210,7 @@ RULES: tuple[Rule, ...] = (
         words=(
             r"This model does not support assistant message prefill\. The conversation must end with a user message\.?",
         ),
-        guard=_if_edited(changes.end_with_user),
+        guard=if_edited(changes.end_with_user),
         edit=changes.end_with_user,
         source="vscode-unify#249, opencode#13768",
     ),
@@ -271,9 +221,8 @@ RULES: tuple[Rule, ...] = (
             _VARIANT.format("developer"),
             r"(?:Unexpected|Invalid) role:? '?developer'?\.?",
         ),
-        guard=_has_role("developer"),
+        guard=if_edited(changes.replace_role("developer", "system")),
         edit=changes.replace_role("developer", "system"),
-        quirk="no_developer",
         scope=RuleScope.PROVIDER,
         source="9router#773",
     ),
@@ -284,16 +233,16 @@ RULES: tuple[Rule, ...] = (
             r"The `reasoning_content` in the thinking mode must be passed back to the API\.?",
             r"thinking is enabled but reasoning_content is missing in assistant tool call message at index \d+\.?",
         ),
-        guard=_if_edited(changes.add_reasoning),
+        guard=if_edited(changes.add_reasoning),
         edit=changes.add_reasoning,
-        quirk="replay_reasoning",
+        quirk="replay_thinking",  # the thinking that there is; the edit adds the rest
         source="pi#3636, hermes PR15228, kimi-agent-sdk#169",
     ),
     Rule(
         id="no_thinking_with_choice",
-        protocols=CHAT,
+        protocols=frozenset(("chat", "messages")),
         words=_say(r"tool_choice '?(?:specified|required)'? is incompatible with thinking enabled\.?"),
-        guard=_if_edited(changes.stop_thinking),
+        guard=if_edited(changes.stop_thinking),
         edit=changes.stop_thinking,
         scope=RuleScope.REQUEST,
         source="oh-my-pi#1077",
@@ -306,9 +255,8 @@ RULES: tuple[Rule, ...] = (
             r"Un(?:supported|known|recognized) parameter(?:\(s\))?: ['\"`]?(?P<path>max_completion_tokens)['\"`]?"
             r"(?: is not supported with this model)?\.?",
         ),
-        guard=_whole("max_completion_tokens"),
+        guard=has_field("max_completion_tokens"),
         edit=changes.rename("max_completion_tokens", "max_tokens"),
-        quirk="max_tokens",
         scope=RuleScope.PROVIDER,
         source="eca#231, litellm#30835",
     ),
@@ -319,7 +267,7 @@ RULES: tuple[Rule, ...] = (
             r"Unsupported parameter: 'max_tokens' is not supported with this model\. "
             r"Use 'max_completion_tokens' instead\.?"
         ),
-        guard=_whole("max_tokens"),
+        guard=has_field("max_tokens"),
         edit=changes.rename("max_tokens", "max_completion_tokens"),
         source="gollm#33, opencode#37964, copilot-api#164",
     ),
@@ -327,7 +275,7 @@ RULES: tuple[Rule, ...] = (
         id="no_user_after_tool",
         protocols=CHAT,
         words=_say(r"Unexpected role 'user' after role 'tool'\.?"),
-        guard=_if_edited(changes.join_tool_text),
+        guard=if_edited(changes.join_tool_text),
         edit=changes.join_tool_text,
         source="avante PR2695",
     ),
@@ -341,7 +289,7 @@ RULES: tuple[Rule, ...] = (
             r"After the optional system message, conversation roles must alternate user and assistant roles "
             r"except for tool calls and results\.?",
         ),
-        guard=_if_edited(changes.merge_neighbours),
+        guard=if_edited(changes.merge_neighbours),
         edit=changes.merge_neighbours,
         source="vllm#6862",
     ),
@@ -353,18 +301,18 @@ RULES: tuple[Rule, ...] = (
             r"(?:To use function tools, use|Please use) /v1/responses"
             r"(?: instead| or set reasoning_effort to 'none')?\.?",
         ),
-        guard=_has_tools,
+        guard=has_field("tools"),
         edit=changes.send_no_effort,
         quirk=NO_CHAT_TOOLS,
         source="leviath#333, litellm PR34569",
     ),
     Rule(
         id="no_effort",
-        protocols=OPENAI,
+        protocols=CONVERSATIONS,
         words=_say(r"<text> does not support thinking\.?"),
-        guard=_if_edited(changes.drop_effort),
+        guard=if_edited(changes.drop_effort),
         edit=changes.drop_effort,
-        source="openclaude#1371",
+        source="openclaude#1371, claude-code#2245, claude-code#2507",
     ),
     Rule(
         id="no_custom_tools",
@@ -374,7 +322,7 @@ RULES: tuple[Rule, ...] = (
             r"tools(?:\[\d+\]|\.\d+)\.type: unknown variant `custom`, expected <list>(?: at line \d+ column \d+)?",
             r"Invalid value: 'custom'\. Supported values are: 'function'\.?",
         ),
-        guard=_has_custom_tool,
+        guard=has_custom_tool,
         quirk="no_custom_tools",
         scope=RuleScope.PROVIDER,
         source="copilot-cli#4840",
@@ -383,7 +331,7 @@ RULES: tuple[Rule, ...] = (
         id="short_call_ids",
         protocols=CHAT,
         words=_say(r"Tool call id was \S{1,256} but must be a-z, A-Z, 0-9, with a length of 9\.?"),
-        guard=_has_calls,
+        guard=has_calls,
         quirk="short_call_ids",
         scope=RuleScope.PROVIDER,
         source="opencode#1680, gptel#1203, langchain PR24668",
@@ -400,7 +348,7 @@ RULES: tuple[Rule, ...] = (
             r"Unable to submit request because function call <text> in the \d+\. content block is missing a "
             r"`thought_signature`\.(?: Learn more: https://\S{1,200})?",
         ),
-        guard=_if_edited(changes.add_placeholders),
+        guard=if_edited(changes.add_placeholders),
         edit=changes.add_placeholders,
         source="Antigravity-Manager#139, Antigravity-Manager#3202, 5ire#405, pydantic-ai#3881, gemini-cli#26639",
     ),
@@ -408,13 +356,21 @@ RULES: tuple[Rule, ...] = (
         id="schema_keyword",
         protocols=ANY,
         words=_say(
-            r"Invalid JSON payload received\. Unknown name \"<field>\" at <text>: Cannot find field\.?",
+            r"Invalid JSON payload received\. Unknown name \"<field>\" at (?P<at><text>): Cannot find field\.?",
         ),
         is_list=True,
-        guard=_schema_keyword,
+        guard=find_keyword_anywhere,
         edit=changes.drop_keyword,
         scope=RuleScope.PROVIDER,
         source="octopus#252, CLIProxyAPI#5065",
+    ),
+    Rule(
+        id="unknown_keyword",
+        words=(*_EXTRA, *_FORBIDDEN, *_UNSUPPORTED, *_PROPERTY),
+        guard=find_keyword,
+        edit=changes.drop_keyword,
+        scope=RuleScope.PROVIDER,
+        source="the words of the rules for fields",
     ),
     Rule(
         id="no_cache_points",
@@ -425,7 +381,7 @@ RULES: tuple[Rule, ...] = (
             r"(?:, please reformat your input and try again)?\.?",
             r"cachePoint is not (?:supported|allowed|permitted)(?: (?:by|for|with) this model)?\.?",
         ),
-        guard=_has_cache_point,
+        guard=has_cache_point,
         quirk="no_cache_points",
         is_free=True,
         source="AWS's words for a member that it does not know",
@@ -435,7 +391,7 @@ RULES: tuple[Rule, ...] = (
             id=f"{NO_MARK_ON}{place}",
             protocols=MESSAGES,
             words=_EXTRA,
-            guard=_refuses_mark(place),
+            guard=refuses_mark(place),
             edit=changes.drop_marks(place),
             quirk=f"{NO_MARK_ON}{place}",
             is_free=True,
@@ -447,14 +403,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="extra_field",
         words=_EXTRA,
-        guard=_find_named,
+        guard=find_named,
         edit=changes.drop_field,
-        source="claude-code#82549, copilot-api#145, PR261",
+        source="claude-code#82549, copilot-api#145, PR261, opencode#24696, semantic-kernel#10510",
     ),
     Rule(
         id="forbidden_field",
-        words=_say(r"extra_forbidden: <field>"),
-        guard=_find_named,
+        words=_FORBIDDEN,
+        guard=find_named,
         edit=changes.drop_field,
         scope=RuleScope.PROVIDER,
         source="eca#231, litellm#30835",
@@ -467,7 +423,7 @@ RULES: tuple[Rule, ...] = (
             + r")')?: Cannot find field\.?"
         ),
         is_list=True,
-        guard=_find_named,
+        guard=find_named,
         edit=changes.drop_field,
         scope=RuleScope.PROVIDER,
         source="octopus#252",
@@ -476,42 +432,33 @@ RULES: tuple[Rule, ...] = (
         id="unsupported_detail",
         in_detail=True,
         words=_say(r"Unsupported parameter: ['\"`]?<field>['\"`]?\.?"),
-        guard=_find_named,
+        guard=find_named,
         edit=changes.drop_field,
         scope=RuleScope.PROVIDER,
         source="OmniRoute#2770",
     ),
     Rule(
         id="unsupported_parameter",
-        words=_say(
-            r"(?:Validation: )?Un(?:supported|known|recognized) parameter(?:\(s\))?: ['\"`]?<field>['\"`]?"
-            r"(?: is not supported with this model)?\.?",
-            r"Unrecognized request argument supplied: <field>",
-            r"Model [\w.:/@-]{1,256} does not support parameter <field>\.?",
-            r"['\"`]<field>['\"`] is not supported with this model\.?",
-        ),
-        guard=_find_named,
+        words=_UNSUPPORTED,
+        guard=find_named,
         edit=changes.drop_field,
-        source="model-hotel PR879, OmniRoute#6625, LinguaGacha#771",
+        source="model-hotel PR879, OmniRoute#6625, OmniRoute#848, LinguaGacha#771, pi#8381",
     ),
     Rule(
         id="unsupported_property",
-        words=_say(
-            r"'(?P<inside>" + PATH + r")' ?: (?:for <text> the following must be satisfied\[\('" + PATH + r"' ?: )?"
-            r"property '<field>' is unsupported(?:\)\])?"
-        ),
-        guard=_find_named,
+        words=_PROPERTY,
+        guard=find_named,
         edit=changes.drop_field,
         scope=RuleScope.PROVIDER,
-        source="freellmapi#1070",
+        source="freellmapi#1070, fanenr/chatbot#21, gptel#774, beeai-framework#487",
     ),
     *(
         Rule(
             id=f"effort_{refused}_as_{named}",
-            protocols=OPENAI,
+            protocols=CONVERSATIONS,
             guard=lambda sent, found: None,
             edit=changes.replace_effort(refused, named),
-            source="ollama PR17331",
+            source="ollama PR17331, ollama PR17252",
         )
         for refused, named in combinations(reversed(EFFORTS), 2)
     ),
@@ -533,6 +480,7 @@ def find_rules(complaint: Complaint, sent: Sent) -> tuple[Found, ...]:
     """Return the rules that a complaint about this request is an instance of; none if nothing is to be changed."""
     sentences = [(complaint.message, False), *((line, True) for line in _split_list(complaint.message, sent.protocol))]
     sentences += [(f"extra_forbidden: {extra}", False) for extra in complaint.extras]
+    sentences += [(each, False) for each in complaint.literals]
     sentences += [(each, True) for each in complaint.violations if sent.protocol == "gemini"]
     if complaint.param and complaint.code in _PARAMETER_CODES:
         sentences.append((f"Unsupported parameter: {complaint.param}", False))
@@ -567,7 +515,7 @@ def _match(text: str, complaint: Complaint, sent: Sent, *, of_list: bool) -> Fou
 
 def _match_effort(complaint: Complaint, sent: Sent) -> Found | None:
     """Return the rule for the nearest lower effort that the server takes, where it lists those."""
-    fit = _EFFORT_VALUE.fullmatch(complaint.message) if sent.protocol in OPENAI else None
+    fit = _EFFORT_VALUE.fullmatch(complaint.message) if sent.protocol in CONVERSATIONS else None
     if fit is None or complaint.status not in REJECTED:
         return None
     refused, taken = fit[1] or fit[3], _WORD.findall(fit[2] or fit[4])

@@ -21,7 +21,7 @@ _STRUCTURE = frozenset(
     (
         "role", "content", "parts", "text", "type", "id", "name", "source", "data", "url", "image", "file",
         "budgettokens", "thinkingbudget", "n", "input", "output", "response", "parameters", "function", "schema",
-        "conversation", "prompt",
+        "conversation", "prompt", "description", "modalities", "responsemodalities", "container",
     )
 )  # fmt: skip
 # Nor is an object that holds one of these.
@@ -39,23 +39,40 @@ _ESSENTIAL = frozenset(
     )
 )  # fmt: skip
 NEVER = _STRUCTURE | _ESSENTIAL
-CHEAPER = {"service_tier": ("flex", "batch")}  # values that leaving the field out would make more expensive
+CHEAPER = {  # values that leaving the field out would make more expensive
+    "servicetier": ("flex", "batch", "standard_only"),
+    "detail": ("low",),
+    "mediaresolution": ("MEDIA_RESOLUTION_LOW",),
+}
 _FREE = frozenset(
     (
         "metadata", "input", "arguments", "args", "response", "inputschema", "parameters", "parametersjsonschema",
         "schema", "responseschema", "responsejsonschema", "logitbias", "labels", "extrabody", "headers",
     )
 )  # fmt: skip
-_SCHEMAS: dict[str, tuple[Path, ...]] = {  # where the schemas of functions stand
-    "chat": (("tools", EVERY, "function", "parameters"),),
-    "messages": (("tools", EVERY, "input_schema"),),
-    "responses": (("tools", EVERY, "parameters"), ("tools", EVERY, "tools", EVERY, "parameters")),
+_SCHEMAS: dict[str, tuple[Path, ...]] = {  # where the schemas of functions and of replies stand
+    "chat": (("tools", EVERY, "function", "parameters"), ("response_format", "json_schema", "schema")),
+    "messages": (("tools", EVERY, "input_schema"), ("output_config", "format", "schema")),
+    "responses": (
+        ("tools", EVERY, "parameters"),
+        ("tools", EVERY, "tools", EVERY, "parameters"),
+        ("text", "format", "schema"),
+    ),
     "gemini": tuple(
         ("tools", EVERY, declarations, EVERY, schema)
         for declarations in ("functionDeclarations", "function_declarations")
         for schema in ("parameters", "parametersJsonSchema")
+    )
+    + tuple(
+        (config, schema)
+        for config in ("generationConfig", "generation_config")
+        for schema in ("responseSchema", "response_schema", "responseJsonSchema")
     ),
 }
+_UNTYPED = ("custom", "message")  # what vendors call a tool or an item of input whose type is not written
+# xAI uses Chat's name in its errors about Responses as well: CLIProxyAPI PR3968, pi#8381.
+_NAMES_OF_CHAT = {("responses", "reasoning_effort"): ["reasoning", "effort"]}
+_CLASS = re.compile(r"(?:[A-Z][a-z]+){2,}")  # a model of Pydantic, in errors of FastAPI
 _STEPS = re.compile(r"[\w-]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 _any = msgspec.json.Decoder()
@@ -91,11 +108,28 @@ class Sent:
 
         A step that names a variant, such as `custom`, and is no key of more fields there is skipped.
         """
+        words = _STEPS.findall(text)
+        if len(words) == 1 and find_key(self.tree, words[0]) is None:
+            words = _NAMES_OF_CHAT.get((self.protocol, to_snake(words[0])), words)
+        found = self._follow(words, enters_free=False)
+        return found[0] if found is not None and self._may_leave_out(*found, words[-1]) else None
+
+    def find_keyword(self, text: str) -> str | None:
+        """Return the keyword of a schema that a vendor's path names; None if it names a property, or nothing."""
+        words = _STEPS.findall(text)
+        found = self._follow(words, enters_free=True)
+        if found is None or found[0][-1] != words[-1]:
+            return None
+        holder = found[0][:-1]
+        is_schema = any(name_every(at) == holder for at, _ in self.find_schemas())
+        return words[-1] if is_schema else None
+
+    def _follow(self, words: list[str], *, enters_free: bool) -> tuple[Path, object] | None:
+        """Return the path that these steps lead to, and the value there."""
         path: list[Step] = []
         holder: object = self.tree
-        words = _STEPS.findall(text)
         for number, word in enumerate(words, 1):
-            if path and _is_free(path[-1], holder):
+            if path and not enters_free and _is_free(path[-1], holder):
                 return None
             if isinstance(holder, list):
                 if not word.isdecimal() or int(word) >= len(holder):
@@ -109,11 +143,11 @@ class Sent:
             if key is not None and (number == len(words) or isinstance(holder[key], dict | list)):
                 path.append(key)
                 holder = holder[key]
-            elif not path or word not in (holder.get("type", "custom"), holder.get("role")):
+            elif not path or not _is_variant(word, holder):
                 return None
-        return tuple(path) if path and self._may_leave_out(path, words[-1], holder) else None
+        return (tuple(path), holder) if path else None
 
-    def _may_leave_out(self, path: list[Step], word: str, value: object) -> bool:
+    def _may_leave_out(self, path: Path, value: object, word: str) -> bool:
         key = path[-1]
         if not isinstance(key, str) or not _is_same(key, word):  # the named field is not there
             return False
@@ -122,10 +156,23 @@ class Sent:
         return may_leave_out(key, value)
 
     def find_schemas(self) -> Iterator[tuple[Path, dict[str, object]]]:
-        """Return every schema of the functions, and every schema within one, with its place."""
+        """Return every schema of functions and replies, and every schema within one, with its place."""
         for pattern in _SCHEMAS.get(self.protocol, ()):
             for path in expand(pattern, self.tree):
                 yield from _inner_schemas(path, get_value(self.tree, path))
+
+
+def _is_variant(word: str, holder: dict[str, object]) -> bool:
+    """Whether a step only says which kind of object this is."""
+    kind, role = holder.get("type"), holder.get("role")
+    if _CLASS.fullmatch(word):
+        return not isinstance(role, str) or role in word.lower()
+    return word in (kind, role) or (kind is None and word in _UNTYPED)
+
+
+def name_every(path: Path) -> Path:
+    """Return the path with EVERY for each index."""
+    return tuple(EVERY if isinstance(step, int) else step for step in path)
 
 
 def find_key(holder: object, word: str) -> str | None:
@@ -143,7 +190,11 @@ def _is_same(key: str, word: str) -> bool:
 
 def may_leave_out(key: Step, value: object) -> bool:
     """Whether this field with this value is none of what must stay, and holds nothing of it."""
-    if not isinstance(key, str) or _fold(key) in NEVER or (isinstance(value, str) and value in CHEAPER.get(key, ())):
+    if (
+        not isinstance(key, str)
+        or _fold(key) in NEVER
+        or (isinstance(value, str) and value in CHEAPER.get(_fold(key), ()))
+    ):
         return False
     return _is_free(key, value) or not _holds_essential(value)
 

@@ -17,6 +17,8 @@ def body(**error: object) -> bytes:
     [
         (400, body(message="bad", type="invalid_request_error", code=None), Kind.BAD_REQUEST),
         (400, body(message="too long", code="context_length_exceeded"), Kind.CONTEXT_TOO_LONG),
+        (400, body(message="context_length_exceeded"), Kind.CONTEXT_TOO_LONG),
+        (400, body(message="Unknown parameter: 'context_window'."), Kind.BAD_REQUEST),
         (400, body(message="This model's maximum context length is 8192 tokens"), Kind.CONTEXT_TOO_LONG),
         (401, body(message="Incorrect API key", code="invalid_api_key"), Kind.CREDENTIAL),
         (402, b"", Kind.QUOTA),

@@ -13,7 +13,7 @@ from dragoman.translate.caching.breakpoints import mark_parts
 from dragoman.translate.hub.ext import restore
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.opaque import OpaqueForm
-from dragoman.translate.hub.profile import Target
+from dragoman.translate.hub.profile import REPLAYS, Target
 from dragoman.translate.hub.request import (
     Audio,
     Document,
@@ -325,7 +325,7 @@ class _Writer:
         theirs = issuer == self._target.issuer and issuer != OPENAI and not _is_reasoning_item(part)
         if theirs or (self._same_protocol and issuer in (None, "")):
             yield part
-        elif part.text and "replay_reasoning" in self._target.quirks:
+        elif part.text and not REPLAYS.isdisjoint(self._target.quirks):
             if part.opaque is not None:
                 self._ledger.record_approximated(part.at, f"only {issuer or 'its issuer'} can read its signature")
             yield Thinking(part.text, part.at)

@@ -73,7 +73,8 @@ _STREAM_CODE = {
 
 _TRY_AGAIN = re.compile(r"try again in\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s\b|seconds?)", re.IGNORECASE)
 _TOO_LONG = re.compile(
-    r"context[ _](?:length|window)|prompt is too long|maximum context|too many (?:input )?tokens|input is too long",
+    r"context (?:length|window)|context_(?:length|window)_exceeded|prompt is too long|maximum context"
+    r"|too many (?:input )?tokens|input is too long",
     re.IGNORECASE,
 )
 
