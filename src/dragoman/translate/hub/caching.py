@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from enum import Enum
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 FIVE_MINUTES = "5m"
 ONE_HOUR = "1h"
@@ -53,7 +53,7 @@ class CachePlan(Struct, frozen=True):
     breakpoints: bool = False  # the model takes explicit breakpoints
     takes_keys: bool = True  # the host knows `prompt_cache_key`
     key: str | None = None  # of the session, where the client has none
-    take: Callable[["BuiltPrompt"], None] = lambda built: None  # called with what was built
+    take: Callable[["BuiltPrompt"], None] | None = None  # called with what was built; None: it is not remembered
 
 
 class BlockGroup(Struct, frozen=True):
@@ -64,6 +64,16 @@ class BlockGroup(Struct, frozen=True):
     size: int  # number of blocks
     is_list: bool = True
     offset: int = 0  # of the first block in the list
+
+
+class BodyFields(dict[str, Raw]):
+    """The fields of a body as JSON, and the members of those lists whose JSON is known one by one."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, fields: Iterable[tuple[str, Raw]] = ()) -> None:
+        super().__init__(fields)
+        self.members: dict[str, list[bytes]] = {}
 
 
 class RenderedGroup(Struct, frozen=True):
