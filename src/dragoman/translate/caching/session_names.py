@@ -49,10 +49,12 @@ def find_name(header: GetHeader, cache_key: object, conversation: object, user_i
     """Return the name that a client gives to its conversation, in headers or in these fields of the body."""
     for value in filter(None, map(header, SESSION_HEADERS)):
         return value.decode("latin-1")
-    for name in (cache_key, conversation and _id_in(conversation), user_id and _in_user_id(user_id)):
-        if isinstance(name, str) and name:
-            return name
-    return None
+    if isinstance(cache_key, str) and cache_key:
+        return cache_key
+    name = _id_in(conversation) if conversation else None
+    if isinstance(name, str) and name:
+        return name
+    return (_in_user_id(user_id) or None) if user_id else None
 
 
 @lru_cache(maxsize=256)
