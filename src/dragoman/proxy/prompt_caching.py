@@ -21,6 +21,8 @@ from dragoman.translate.profiles.model_table import find_profile
 from dragoman.upstreams.provider import Provider, RequestRules
 from dragoman.upstreams.routing import Route
 
+SHORT_BYTES = 4096  # of a request whose blocks are found in the body that was built: in less time than one by one
+
 
 class ProcessMemory:
     """The memory of this process alone."""
@@ -77,11 +79,13 @@ async def plan_cache(
 ) -> PlannedCache:
     """Return how a request is cached that is built for another protocol than its client's."""
     rules, mode = provider.requests, choose_mode(request, provider.requests)
-    id = known = None
-    if (protocol.upstream is not None and protocol.upstream.prompts is not None) or rules.headers is not None:
+    prompts = None if protocol.upstream is None else protocol.upstream.prompts
+    id, known, takes = None, None, False
+    if prompts is not None or rules.headers is not None:
         named = read_name(call.headers.get, request) or await _digest_beginning(call, request)
         id = SessionId(call.tenant, named, provider.name, provider.account.slot, route.model)
         known = await memory.recall(id, time.time())
+        takes = prompts is None or prompts.list_marks is not None or call.size > SHORT_BYTES
     has_session = mode is CacheMode.AUTO or (mode is CacheMode.CLIENT and request.cache_key is not None)
     session_key = None if id is None else derive_key(id.tenant, id.session)
     taken: list[BuiltPrompt] = []
@@ -92,7 +96,7 @@ async def plan_cache(
         breakpoints=rules.cache_breakpoints and find_profile(route.model).cache_breakpoints,
         takes_keys=rules.cache_keys and protocol.name not in rules.cache_key_headers,
         key=session_key if rules.cache_keys and has_session else None,
-        take=None if id is None else taken.append,
+        take=taken.append if takes else None,
     )
     return PlannedCache(plan, taken, id, memory)
 

@@ -57,13 +57,14 @@ def encode_and_describe(body: dict[str, object], lists: Collection[str], reader:
     plan = target.cache
     if plan.take is None:
         return _encode(body)
-    fields, encoded = BodyFields(), dict[str, object]()
+    fields, encoded, listed = BodyFields(), dict[str, object](), dict[str, list[bytes]]()
     for name, value in body.items():
         if name in lists and isinstance(value, list):
-            members = fields.members[name] = list(map(_encode, value))
+            members = listed[name] = list(map(_encode, value))
             encoded[name] = list(map(Raw, members))
         else:
             encoded[name] = fields[name] = Raw(_encode(value))
+    fields.members = listed
     built = _describe(reader, fields, target.profile, is_marked=plan.breakpoints)
     if built is not None:
         plan.take(built)
@@ -91,7 +92,8 @@ def _describe(reader: PromptReader, fields: BodyFields, profile: Profile, *, is_
 
 def read_fields(body: bytes | Raw) -> BodyFields:
     """Return the fields of a body; none if it cannot be read."""
-    return BodyFields(decode_or(_object, body, {}).items())
+    fields: dict[str, Raw] = decode_or(_object, body, {})
+    return BodyFields(fields)
 
 
 def _read_groups(reader: PromptReader, fields: BodyFields) -> list[RenderedGroup]:
@@ -118,7 +120,7 @@ def make_list(section: str, body: BodyFields, name: str, place: str = "") -> Ren
 
 
 def _list_members(json: bytes | Raw) -> list[bytes]:
-    return [bytes(member) for member in _raw_list(json)]
+    return list(map(bytes, _raw_list(json)))
 
 
 def make_content(section: str, kind: str, pointer: str, content: bytes | Raw) -> RenderedGroup:

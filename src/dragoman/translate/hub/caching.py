@@ -1,7 +1,8 @@
 """How a translated request uses its upstream's prompt cache, as the values that `Target` carries to `build`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from types import MappingProxyType
 
 from msgspec import Raw, Struct
 
@@ -53,7 +54,8 @@ class CachePlan(Struct, frozen=True):
     breakpoints: bool = False  # the model takes explicit breakpoints
     takes_keys: bool = True  # the host knows `prompt_cache_key`
     key: str | None = None  # of the session, where the client has none
-    take: Callable[["BuiltPrompt"], None] | None = None  # called with what was built; None: it is not remembered
+    # Called with what was built. None: it is not remembered, or so short that reading it again costs less.
+    take: Callable[["BuiltPrompt"], None] | None = None
 
 
 class BlockGroup(Struct, frozen=True):
@@ -69,11 +71,7 @@ class BlockGroup(Struct, frozen=True):
 class BodyFields(dict[str, Raw]):
     """The fields of a body as JSON, and the members of those lists whose JSON is known one by one."""
 
-    __slots__ = ("members",)
-
-    def __init__(self, fields: Iterable[tuple[str, Raw]] = ()) -> None:
-        super().__init__(fields)
-        self.members: dict[str, list[bytes]] = {}
+    members: Mapping[str, list[bytes]] = MappingProxyType({})
 
 
 class RenderedGroup(Struct, frozen=True):
