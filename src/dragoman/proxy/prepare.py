@@ -177,7 +177,8 @@ class _Preparation(Struct, frozen=True):
         request, tools, body = await self._build_body(request, target, ledger)
         message = await self._write_message(request, body, target, ledger)
         if cache is not None and self.upstream.prompts is not None:
-            await cache.describe(self.upstream.prompts, message.body, settings.profile)
+            is_as_built = message.body is body
+            await cache.describe(self.upstream.prompts, message.body, settings.profile, is_as_built=is_as_built)
         unsigned, out, secrets = await self._address(message, None if cache is None else cache.session_key)
         return Translated(
             route=ask.route,

@@ -21,6 +21,8 @@ from dragoman.translate.profiles.model_table import find_profile
 from dragoman.upstreams.provider import Provider, RequestRules
 from dragoman.upstreams.routing import Route
 
+SHORT_BYTES = 4096  # of a request whose blocks are found in the body that was built: in less time than one by one
+
 
 class ProcessMemory:
     """The memory of this process alone."""
@@ -36,6 +38,8 @@ class ProcessMemory:
 class PlannedCache:
     """The plan of one upstream request, and what is remembered of it once it was built."""
 
+    __slots__ = ("_id", "_memory", "_sent", "_started_at", "_taken", "outlook", "plan", "session_key")
+
     def __init__(self, plan: CachePlan, taken: list[BuiltPrompt], id: SessionId | None, memory: PromptMemory) -> None:
         self.plan = plan
         # What an upstream reads as the id of the session, whether or not it is sent as a key; None: it is not named.
@@ -47,13 +51,12 @@ class PlannedCache:
         self._memory = memory
         self._started_at = time.time()
 
-    async def describe(self, reader: PromptReader, body: bytes, profile: Profile) -> None:
-        """Describe what was built, unless `build` has done so, and judge what it can read from the cache."""
+    async def describe(self, reader: PromptReader, body: bytes, profile: Profile, *, is_as_built: bool) -> None:
+        """Describe what is sent, unless `build` has done so, and judge what it can read from the cache."""
         if self._id is None:
             return
-        if self._taken:
-            built: BuiltPrompt | None = self._taken.pop()
-        else:
+        built = self._taken.pop() if self._taken else None
+        if built is None or (built.marked is None and not is_as_built):
             is_marked = self.plan.breakpoints
             if len(body) <= LARGE_BYTES:
                 built = describe_body(reader, body, profile, is_marked=is_marked)
@@ -76,14 +79,13 @@ async def plan_cache(
 ) -> PlannedCache:
     """Return how a request is cached that is built for another protocol than its client's."""
     rules, mode = provider.requests, choose_mode(request, provider.requests)
-    id = None
-    if (protocol.upstream is not None and protocol.upstream.prompts is not None) or rules.headers is not None:
-        id = SessionId(
-            call.tenant, await _name_session(call, request), provider.name, provider.account.slot, route.model
-        )
-    known, started_at = None, time.time()
-    if id is not None:
-        known = await memory.recall(id, started_at)
+    prompts = None if protocol.upstream is None else protocol.upstream.prompts
+    id, known, takes = None, None, False
+    if prompts is not None or rules.headers is not None:
+        named = read_name(call.headers.get, request) or await _digest_beginning(call, request)
+        id = SessionId(call.tenant, named, provider.name, provider.account.slot, route.model)
+        known = await memory.recall(id, time.time())
+        takes = prompts is None or prompts.list_marks is not None or call.size > SHORT_BYTES
     has_session = mode is CacheMode.AUTO or (mode is CacheMode.CLIENT and request.cache_key is not None)
     session_key = None if id is None else derive_key(id.tenant, id.session)
     taken: list[BuiltPrompt] = []
@@ -94,15 +96,12 @@ async def plan_cache(
         breakpoints=rules.cache_breakpoints and find_profile(route.model).cache_breakpoints,
         takes_keys=rules.cache_keys and protocol.name not in rules.cache_key_headers,
         key=session_key if rules.cache_keys and has_session else None,
-        take=taken.append,
+        take=taken.append if takes else None,
     )
     return PlannedCache(plan, taken, id, memory)
 
 
-async def _name_session(call: Call, request: Request) -> str:
-    named = read_name(call.headers.get, request)
-    if named is not None:
-        return named
+async def _digest_beginning(call: Call, request: Request) -> str:
     if call.size <= SCANNED_BYTES:
         return digest_beginning(request)
     return await run_off_loop(call.size, partial(digest_beginning, request))
@@ -113,7 +112,10 @@ async def name_session_of_row(call: Call, request: Request, cache: PlannedCache 
     if find_session_header(call.headers) or (request.cache_key and keep_name(request.cache_key)):
         return
     key = None if cache is None else cache.session_key
-    call.record.record_session(key or derive_key(call.tenant, await _name_session(call, request)))
+    if key is None:
+        named = read_name(call.headers.get, request) or await _digest_beginning(call, request)
+        key = derive_key(call.tenant, named)
+    call.record.record_session(key)
 
 
 def put_key_in_header(plan: CachePlan, rules: RequestRules, protocol: Protocol) -> tuple[Header, ...]:

@@ -41,6 +41,8 @@ class ProcessReasoning:
 class CallReasoning:
     """What the requests of one call leave out of its reasoning, at each provider."""
 
+    __slots__ = ("_call", "_memory", "_rejected", "_session", "unrecorded")
+
     def __init__(self, call: Call, memory: ReasoningMemory) -> None:
         self._call = call
         self._memory = memory

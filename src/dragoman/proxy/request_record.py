@@ -283,7 +283,7 @@ class RequestRecord:
         if lease is not None and self._unanswered and self._ended:
             turns = self._add_unanswered(usage)
             usage = sum_usages(turn.usage for turn in turns)
-        # Most is set, not passed: a call with more than 15 keywords makes dictionaries of them: twice the time.
+        # No more is passed than this: a call with more than 15 keywords makes dictionaries of them: twice the time.
         outcome = Outcome(
             request_id=self.id,
             started_at=self.started_at,
@@ -294,35 +294,52 @@ class RequestRecord:
             stream=self.stream,
             outcome=result,
             error_code=None if code is None else cut_text(code, MAX_CODE_BYTES),
+            upstream_protocol=self.upstream_protocol,
+            usage=usage,
+            ttft_s=None if seen.first_token is None else seen.first_token - self._started,
+            duration_s=(self._ended or time.monotonic()) - self._started,
+            deltas=seen.deltas,
+            attempts=self.attempts,
         )
-        outcome.upstream_protocol = self.upstream_protocol
         if route is not None:
             outcome.provider, outcome.model, outcome.passthrough = route.provider, route.model, ledger is None
         if seen.model:
             outcome.reported_model = cut_text(seen.model, MAX_NAME_BYTES)
-        outcome.usage, outcome.turns = usage, turns
-        outcome.ttft_s = None if seen.first_token is None else seen.first_token - self._started
-        outcome.duration_s = (self._ended or time.monotonic()) - self._started
         if ledger:
             outcome.losses, outcome.losses_by_how = len(ledger), ledger.count_by_kind()
-        outcome.deltas = seen.deltas
-        outcome.upstream_bytes, outcome.upstream_chunks = seen.read_bytes, seen.read_chunks
-        outcome.rounds, outcome.attempts, outcome.is_answered = self.rounds, self.attempts, self.is_answered
+        if seen.read_chunks:
+            outcome.upstream_bytes, outcome.upstream_chunks = seen.read_bytes, seen.read_chunks
+        if turns:
+            outcome.turns = turns
+        if self.origin is not UNKNOWN_ORIGIN:
+            outcome.origin = self.origin
+        self._set_rare_fields(outcome)
+        if self.outlooks:
+            outcome.cache_use = judge_use(self.outlooks, outcome.usage)
+        return outcome
+
+    def _set_rare_fields(self, outcome: Outcome) -> None:
+        """Set what is nearly always as by default: to set a field takes longer than to read one."""
+        if self.rounds != 1:
+            outcome.rounds = self.rounds
+        if not self.is_answered:
+            outcome.is_answered = False
         if self.failed_attempts:
             outcome.failed_attempts = tuple(self.failed_attempts)
         if self.tool_runs:
             outcome.tool_runs = tuple(self.tool_runs)
         if self.traceparent:
             outcome.traceparent = self.traceparent.decode("latin-1")
-        outcome.run, outcome.client_request_id, outcome.origin = self.run, self.client_request_id, self.origin
+        if self.run:
+            outcome.run = self.run
+        if self.client_request_id:
+            outcome.client_request_id = self.client_request_id
         if self.user or self.team:
             outcome.user, outcome.team = self.user, self.team
-        outcome.tags = self.tags
-        if lease is not None:
-            outcome.lease = lease.id
-        if self.outlooks:
-            outcome.cache_use = judge_use(self.outlooks, outcome.usage)
-        return outcome
+        if self.tags:
+            outcome.tags = self.tags
+        if self.lease is not None:
+            outcome.lease = self.lease.id
 
     def _add_unanswered(self, usage: Usage | None) -> tuple[TurnUsage, ...]:
         """Return the turns with those that were sent and not answered, for which the input is charged."""

@@ -112,7 +112,8 @@ class UpstreamTurn:
         try:
             if call.lease is not None:
                 await call.lease.change_target(ask.route.provider, ask.route.model)
-            if self._needs_changes(ask):
+            reasoning = self._context.reasoning
+            if ask.provider.replies.withholds_cut_calls or (reasoning is not None and reasoning.may_leave_out(ask)):
                 ask = await self._add_changes(ask)
             self.prepared = prepared = await self._replies.prepare(ask)
         except RequestError as refused:
@@ -136,10 +137,6 @@ class UpstreamTurn:
                 wait.extend(self._clock(), has_token=False)
             return await self._read_stream(prepared, answer)
         return await self._read_document(prepared, answer, b"")
-
-    def _needs_changes(self, ask: Ask) -> bool:
-        reasoning = self._context.reasoning
-        return ask.provider.replies.withholds_cut_calls or (reasoning is not None and reasoning.may_leave_out(ask))
 
     async def _add_changes(self, ask: Ask) -> Ask:
         """Add the changes that earlier turns, of this and of other calls, have made necessary."""

@@ -10,7 +10,7 @@ All amounts are whole numbers: dollars in nanodollars, credits in nano-credits, 
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, final
 
 import msgspec
 from msgspec import Struct
@@ -41,6 +41,7 @@ class Hold(Struct, frozen=True, array_like=True, gc=False):
     is_strict: bool = False  # not even the only request in flight may exceed the limit
 
 
+@final
 class Admit(Struct, frozen=True, array_like=True, tag="a", gc=False):
     """Take all holds for a lease, or none. They are checked in their order: rate, concurrency, tokens, spend."""
 
@@ -52,6 +53,7 @@ class Admit(Struct, frozen=True, array_like=True, tag="a", gc=False):
     charge: bytes = b""  # the usage row if the process dies (`encode_charge`); empty: nothing is charged then
 
 
+@final
 class Change(Struct, frozen=True, array_like=True, tag="h", gc=False):
     """Give back what a running lease has of some counters, and take more holds; all of it, or nothing.
 
@@ -64,6 +66,7 @@ class Change(Struct, frozen=True, array_like=True, tag="h", gc=False):
     holds: tuple[Hold, ...]
 
 
+@final
 class Correct(Struct, frozen=True, array_like=True, tag="c", gc=False):
     """Raise what a running lease reserves of some counters to these amounts; never refused, and never lowers any."""
 
@@ -71,6 +74,7 @@ class Correct(Struct, frozen=True, array_like=True, tag="c", gc=False):
     amounts: Mapping[str, int]
 
 
+@final
 class Settle(Struct, frozen=True, array_like=True, tag="s", gc=False):
     """End a lease: free its slots, forget what it reserved, and count what was spent.
 
@@ -84,12 +88,14 @@ class Settle(Struct, frozen=True, array_like=True, tag="s", gc=False):
     charge: bytes = b""  # the usage row (`encode_charge`); empty: that of the admission
 
 
+@final
 class RowsWritten(Struct, frozen=True, array_like=True, tag="w", gc=False):
     """The usage rows of these leases are in the store."""
 
     leases: tuple[str, ...]
 
 
+@final
 class Beat(Struct, frozen=True, array_like=True, tag="b"):
     """A process is alive; with `leases` it names all that it has which are not written."""
 
@@ -97,6 +103,7 @@ class Beat(Struct, frozen=True, array_like=True, tag="b"):
     leases: tuple[str, ...] | None = None
 
 
+@final
 class Announce(Struct, frozen=True, array_like=True, tag="n"):
     """Leases of a process that are not written, for a meter that may have lost them."""
 
@@ -108,12 +115,14 @@ class Announce(Struct, frozen=True, array_like=True, tag="n"):
 Operation = Admit | Change | Correct | Settle | RowsWritten | Beat | Announce
 
 
+@final
 class Admitted(Struct, frozen=True, array_like=True, tag="y", gc=False):
     """Everything was taken. `remaining` says what is left of each hold's limit, in their order; negative: a debt."""
 
     remaining: tuple[int, ...] = ()
 
 
+@final
 class Refused(Struct, frozen=True, array_like=True, tag="r", gc=False):
     """Nothing was taken. `hold` is the index of the first hold that has no room."""
 
@@ -125,10 +134,12 @@ class Refused(Struct, frozen=True, array_like=True, tag="r", gc=False):
     waits: bool = False  # only reservations of other requests are in the way: there may be room when they end
 
 
+@final
 class Acknowledged(Struct, frozen=True, array_like=True, tag="d", gc=False):
     """It is done, or was done before."""
 
 
+@final
 class Gone(Struct, frozen=True, array_like=True, tag="g", gc=False):
     """The meter has no such lease, or ended it: the process was silent for too long, or the lease was settled.
 
@@ -136,6 +147,7 @@ class Gone(Struct, frozen=True, array_like=True, tag="g", gc=False):
     """
 
 
+@final
 class Unavailable(Struct, frozen=True, array_like=True, tag="u", gc=False):
     """The meter did not answer in time, or does not know yet what was spent.
 
@@ -145,6 +157,7 @@ class Unavailable(Struct, frozen=True, array_like=True, tag="u", gc=False):
     reason: str
 
 
+@final
 class Missing(Struct, frozen=True, array_like=True, tag="m"):
     """Nothing was done: it is not known yet what was spent of these counters. Meters answer `Unavailable` then."""
 

@@ -76,7 +76,7 @@ class MemoryMeter:
         results: list[Result] = []
         for operation in operations:
             result = self.counters.apply(operation)
-            results.append(await self.seed_and_apply(operation, result) if isinstance(result, Missing) else result)
+            results.append(await self.seed_and_apply(operation, result) if type(result) is Missing else result)
         return results
 
     def post(self, operation: Operation) -> None:

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator, Sequence
+from typing import final
 
 import msgspec
 from msgspec import Struct
@@ -13,12 +14,14 @@ MAX_IN_FRAME = 500  # questions
 _LENGTH = struct.Struct(">I")
 
 
+@final
 class Read(Struct, frozen=True, array_like=True, tag="l"):
     """A question: the levels of these counters."""
 
     counters: tuple[str, ...]
 
 
+@final
 class Levels(Struct, frozen=True, array_like=True, tag="v"):
     """Its answer."""
 

@@ -23,8 +23,10 @@ def make_bucket(limit: int, now_ms: int) -> Bucket:
 
 def fill(bucket: Bucket, limit: int, now_ms: int) -> None:
     """Add what came in since; more than a full bucket is cut. A clock that was set back adds nothing."""
-    level = bucket.level + max(0, now_ms - bucket.at_ms) * limit
-    bucket.level = min(level, limit * UNITS)
+    level, passed_ms, full = bucket.level, now_ms - bucket.at_ms, limit * UNITS
+    if passed_ms > 0:  # without `max` and `min`: every request under limits pays for this
+        level += passed_ms * limit
+    bucket.level = level if level < full else full
     bucket.at_ms = now_ms
 
 
@@ -38,8 +40,8 @@ def find_wait_ms(bucket: Bucket, limit: int, amount: int) -> int:
 
     The bucket must have been filled, and the limit must not be 0, of which nothing may ever be taken.
     """
-    missing = min(amount, limit) * UNITS - bucket.level
-    return max(0, -(-missing // limit))
+    missing = (amount if amount < limit else limit) * UNITS - bucket.level
+    return -(-missing // limit) if missing > 0 else 0
 
 
 def take(bucket: Bucket, amount: int) -> None:

@@ -96,7 +96,7 @@ class RemoteMeter:
         results: list[Result] = []
         for operation in operations:  # one by one: the next one may end the lease that this one begins
             result = await self._ask(operation)
-            assert not isinstance(result, Levels)
+            assert type(result) is not Levels
             self._record(operation, result)
             results.append(result)
         return results
@@ -253,9 +253,11 @@ class RemoteMeter:
     # The leases of this process.
 
     def _record(self, operation: Operation, result: Result) -> None:
+        if type(operation) is Admit:  # types are compared: a struct's class pattern that does not fit is slow
+            if type(result) is Admitted:
+                self.leases[operation.lease] = OwnLease(operation)
+            return
         match operation, result:
-            case Admit(lease), Admitted():
-                self.leases[lease] = OwnLease(operation)
             case Change(lease, drops, holds), Admitted() if lease in self.leases:
                 own = self.leases[lease]
                 kept = tuple(hold for hold in own.admit.holds if hold.counter not in drops)
@@ -264,19 +266,20 @@ class RemoteMeter:
                 self._record_posted(operation)
 
     def _record_posted(self, operation: Operation) -> None:
-        match operation:
-            case Correct(lease, amounts) if lease in self.leases:
-                own = self.leases[lease]
-                holds = raise_holds(own.admit.holds, amounts, lambda hold, amount: None)
+        if type(operation) is RowsWritten:
+            for lease in operation.leases:
+                self.leases.pop(lease, None)
+        elif type(operation) is Settle or type(operation) is Correct:
+            own = self.leases.get(operation.lease)
+            if own is None:
+                return
+            if type(operation) is Correct:
+                holds = raise_holds(own.admit.holds, operation.amounts, lambda hold, amount: None)
                 own.admit = replace(own.admit, holds=holds)
-            case Settle(lease) if lease in self.leases:
-                if has_row(operation):
-                    self.leases[lease].settled = self.leases[lease].settled or operation
-                else:
-                    del self.leases[lease]
-            case RowsWritten(leases):
-                for lease in leases:
-                    self.leases.pop(lease, None)
+            elif has_row(operation):
+                own.settled = own.settled or operation
+            else:
+                del self.leases[operation.lease]
 
 
 class _Answers(asyncio.Protocol):

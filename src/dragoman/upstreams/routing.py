@@ -15,7 +15,7 @@ PICKER_PREFIX = f"{PICKER_NAME}/"
 DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 
 
-class Route(Struct, frozen=True):
+class Route(Struct, frozen=True, cache_hash=True):
     provider: str
     model: str
 

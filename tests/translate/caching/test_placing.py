@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.translate.caching.branches import DIGEST_BYTES, count_common, digest_blocks, digest_head, extends
+from dragoman.translate.caching.branches import (
+    DIGEST_BYTES,
+    checksum_kind,
+    count_common,
+    digest_blocks,
+    digest_head,
+    extends,
+)
 from dragoman.translate.caching.placing import RenderedPrompt, place_marks
 from dragoman.translate.hub.caching import BuiltPrompt, CacheMode, CachePlan, SessionMemory
 from tables import each_row
@@ -18,7 +25,7 @@ LARGE = 100_000
 
 
 def chain_of(*blocks: str) -> bytes:
-    return digest_blocks([block.encode() for block in blocks], ["user"] * len(blocks))
+    return digest_blocks([block.encode() for block in blocks], [checksum_kind("user")] * len(blocks))
 
 
 TEN = chain_of(
@@ -92,7 +99,7 @@ def test_chains_agree_as_far_as_their_blocks_do() -> None:
 
 def test_a_chain_tells_where_a_block_ends_and_who_wrote_it() -> None:
     assert chain_of("{1}", "{2}") != chain_of("{1}{2}")
-    assert digest_blocks([b"a"], ["user"]) != digest_blocks([b"a"], ["assistant"])
+    assert digest_blocks([b"a"], [checksum_kind("user")]) != digest_blocks([b"a"], [checksum_kind("assistant")])
 
 
 # Any request

@@ -16,6 +16,7 @@ from dragoman.translate.framing.jsonscan import (
     exceeds_value_count,
     find_repeated_key,
     is_cut_object,
+    replace_model,
     replace_value,
     validate_object,
 )
@@ -190,6 +191,15 @@ PARTS = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(LOOKALIKES, inner, max_size=3),
     max_leaves=6,
 )
+
+
+@given(st.dictionaries(LOOKALIKES, PARTS, max_size=4), LOOKALIKES, st.booleans())
+@settings(max_examples=100)
+def test_the_model_of_a_body_is_replaced_as_any_value_is(fields: dict[str, object], model: str, escaped: bool) -> None:
+    body = msgspec.json.encode({**fields, "model": model})
+    if escaped:
+        body = body.replace(b'"model":', b'"mod\\u0065l" :', 1)
+    assert replace_model(body, "new/model") == replace_value(body, "model", NEW)
 
 
 def test_without_the_key_the_body_is_untouched() -> None:

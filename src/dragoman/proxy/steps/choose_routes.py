@@ -22,7 +22,8 @@ async def choose_routes(call: Call, runtime: Runtime) -> None:
     if call.record.recording is not None:
         runtime = _record(call, runtime, call.record.recording)
     call.runtime = runtime
-    call.routes = await _find_routes(call, runtime)
+    known = None if call.policy.is_restricted else runtime.targets.get(call.model)
+    call.routes = known or await _find_routes(call, runtime)
     if call.state is not None and call.state.pinned:
         _pin(call, call.state.pinned)
     if runtime.policies is not None:

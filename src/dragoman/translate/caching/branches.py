@@ -12,20 +12,20 @@ from zlib import crc32
 DIGEST_BYTES = 8
 
 
-def digest_blocks(blocks: Sequence[bytes], kinds: Iterable[str]) -> bytes:
+def digest_blocks(blocks: Sequence[bytes], kinds: Iterable[int]) -> bytes:
     """Return the chain of blocks of JSON: the checksum and the length of each.
 
-    The kind of a block distinguishes equal content in different places, such as a role. Digests are compared within
-    the sessions of one client key, and a wrong one costs it tokens. So they need not withstand forgery, which would
-    cost five times as much.
+    The kind of a block, as `checksum_kind` returns it, distinguishes equal content in different places, such as a role.
+    Digests are compared within the sessions of one client key, and a wrong one costs it tokens. So they need not
+    withstand forgery, which would cost five times as much.
     """
-    checksums = map(crc32, blocks, map(_checksum_kind, kinds))
+    checksums = map(crc32, blocks, kinds)
     digests = chain.from_iterable(zip(checksums, map(len, blocks), strict=True))
     return pack(f">{2 * len(blocks)}I", *digests)
 
 
 @lru_cache(maxsize=64)
-def _checksum_kind(kind: str) -> int:
+def checksum_kind(kind: str) -> int:
     return crc32(kind.encode())
 
 

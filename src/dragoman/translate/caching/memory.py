@@ -27,7 +27,7 @@ _SESSION_BYTES = 800  # what a session takes besides its digests and its name
 _BRANCH_BYTES = 200
 
 
-class SessionId(Struct, frozen=True):
+class SessionId(Struct, frozen=True, cache_hash=True):
     """Whose prompts are compared: caches are shared neither by accounts nor by models."""
 
     tenant: str
@@ -79,9 +79,11 @@ class SessionMemories:
         """Remember a request that started at `at`, once its reply has begun."""
         if not sent.chain:
             return
-        session = self._sessions.pop(id, None)
+        session = self._sessions.get(id)
         if session is None:
-            session = _Session([], [], at, FIVE_MINUTES, self._record_new(id, sent.head))
+            session = self._sessions[id] = _Session([], [], at, FIVE_MINUTES, self._record_new(id, sent.head))
+        else:
+            self._sessions.move_to_end(id)
         self._size -= session.size
         session.ttl = choose_ttl(session.ttl, at - session.started_at)
         session.started_at = at
@@ -90,7 +92,6 @@ class SessionMemories:
         del session.written[:-MAX_BRANCHES]
         session.size = _measure(id, session)
         self._size += session.size
-        self._sessions[id] = session
         self._latest[id.tenant, id.session] = id
         while self._size > self._max_bytes:
             self._forget_oldest()

@@ -1,18 +1,18 @@
 """Divide a request to an upstream into blocks, in the order in which its vendor reads them, without marks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from dragoman.translate.caching.branches import digest_blocks, digest_head
+from dragoman.translate.caching.branches import checksum_kind, digest_blocks, digest_head
 from dragoman.translate.caching.outlook import Miss
 from dragoman.translate.framing.jsonread import JSON_ERRORS, decode_or
-from dragoman.translate.hub.caching import BuiltPrompt, RenderedGroup, SentPrompt
+from dragoman.translate.hub.caching import BodyFields, BuiltPrompt, RenderedGroup, SentPrompt
 from dragoman.translate.hub.ports import PromptReader
-from dragoman.translate.hub.profile import Profile
+from dragoman.translate.hub.profile import Profile, Target
 
 MARK_FIELDS = frozenset(("cache_control", "copilot_cache_control", "prompt_cache_breakpoint", "cachePoint"))
 MESSAGES = Miss.MESSAGES.value
@@ -29,7 +29,6 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _raw_list = msgspec.json.Decoder(list[Raw]).decode
 _object = msgspec.json.Decoder(dict[str, Raw])
-Body = Mapping[str, Raw]
 
 
 class _Role(Struct):
@@ -46,14 +45,42 @@ def list_blocks(reader: PromptReader, body: bytes) -> list[RenderedGroup]:
 
 def describe_body(reader: PromptReader, body: bytes, profile: Profile, *, is_marked: bool) -> BuiltPrompt | None:
     """Describe a request to an upstream that needs no marks; None: it cannot be read. `is_marked`: it may have some."""
-    fields = read_fields(body)
-    groups = list_blocks(reader, body) if is_marked else _read_groups(reader, fields)
-    blocks, kinds, head = list[bytes](), list[str](), 0
+    return _describe(reader, read_fields(body), profile, is_marked=is_marked)
+
+
+def encode_and_describe(body: dict[str, object], lists: Collection[str], reader: PromptReader, target: Target) -> bytes:
+    """Encode a request to an upstream that needs no marks, and let its plan take what is remembered of it.
+
+    The members of `lists`, which are nearly all of it, are encoded one by one: to find them in the body afterwards
+    would take longer than to encode it.
+    """
+    plan = target.cache
+    if plan.take is None:
+        return _encode(body)
+    fields, encoded, listed = BodyFields(), dict[str, object](), dict[str, list[bytes]]()
+    for name, value in body.items():
+        if name in lists and isinstance(value, list):
+            members = listed[name] = list(map(_encode, value))
+            encoded[name] = list(map(Raw, members))
+        else:
+            encoded[name] = fields[name] = Raw(_encode(value))
+    fields.members = listed
+    built = _describe(reader, fields, target.profile, is_marked=plan.breakpoints)
+    if built is not None:
+        plan.take(built)
+    return _encode(encoded)
+
+
+def _describe(reader: PromptReader, fields: BodyFields, profile: Profile, *, is_marked: bool) -> BuiltPrompt | None:
+    groups = _read_groups(reader, fields)
+    if is_marked:
+        groups = [strip_group(group) for group in groups if group.blocks]
+    blocks, kinds, head = list[bytes](), list[int](), 0
     for group in groups:
         own = group.blocks
         if own:
             blocks += own
-            kinds += (group.kind,) * len(own)
+            kinds += (checksum_kind(group.kind),) * len(own)
             if group.section in HEAD:
                 head = len(blocks)
     if not blocks:
@@ -63,12 +90,13 @@ def describe_body(reader: PromptReader, body: bytes, profile: Profile, *, is_mar
     return BuiltPrompt(sent, tuple(map(len, blocks)), groups.__iter__, minimum=profile.cache_minimum)
 
 
-def read_fields(body: bytes) -> Body:
+def read_fields(body: bytes | Raw) -> BodyFields:
     """Return the fields of a body; none if it cannot be read."""
-    return decode_or(_object, body, {})
+    fields: dict[str, Raw] = decode_or(_object, body, {})
+    return BodyFields(fields)
 
 
-def _read_groups(reader: PromptReader, fields: Body) -> list[RenderedGroup]:
+def _read_groups(reader: PromptReader, fields: BodyFields) -> list[RenderedGroup]:
     try:
         return reader.list_groups(fields)
     except (*JSON_ERRORS, KeyError):
@@ -83,10 +111,16 @@ def read_list(json: bytes | Raw) -> list[Raw]:
     return _raw_list(json)
 
 
-def make_list(section: str, body: Body, name: str, place: str = "") -> RenderedGroup:
+def make_list(section: str, body: BodyFields, name: str, place: str = "") -> RenderedGroup:
     """Return the members of a list of the body."""
-    found = _raw_list(body[name]) if name in body and body[name] != b"null" else []
-    return RenderedGroup(section, section, f"{place}/{name}", list(map(bytes, found)))
+    members = body.members.get(name)
+    if members is None:
+        members = _list_members(body[name]) if name in body and body[name] != b"null" else []
+    return RenderedGroup(section, section, f"{place}/{name}", members)
+
+
+def _list_members(json: bytes | Raw) -> list[bytes]:
+    return list(map(bytes, _raw_list(json)))
 
 
 def make_content(section: str, kind: str, pointer: str, content: bytes | Raw) -> RenderedGroup:
@@ -96,11 +130,15 @@ def make_content(section: str, kind: str, pointer: str, content: bytes | Raw) ->
     return RenderedGroup(section, kind, pointer, [bytes(content)], is_list=False)
 
 
-def make_messages(pointer: str, messages: bytes | Raw) -> tuple[RenderedGroup, RenderedGroup]:
+def make_messages(body: BodyFields, name: str) -> tuple[RenderedGroup, RenderedGroup]:
     """Return the members of a list of messages; those that instruct the model and come first are its system prompt."""
-    if bytes(messages).lstrip()[:1] != b"[":
-        return RenderedGroup("system", "system", pointer, []), make_content(MESSAGES, MESSAGES, pointer, messages)
-    blocks = list(map(bytes, _raw_list(messages)))
+    pointer = f"/{name}"
+    blocks = body.members.get(name)
+    if blocks is None:
+        messages = body[name]
+        if bytes(messages).lstrip()[:1] != b"[":
+            return RenderedGroup("system", "system", pointer, []), make_content(MESSAGES, MESSAGES, pointer, messages)
+        blocks = _list_members(messages)
     leading = 0
     while leading < len(blocks) and _instructs(blocks[leading]):
         leading += 1
@@ -116,7 +154,7 @@ def _instructs(message: bytes) -> bool:
     return decode_or(_role, message, _Role()).role in ("system", "developer")
 
 
-def make_settings(body: Body, names: tuple[str, ...], place: str = "") -> Sequence[RenderedGroup]:
+def make_settings(body: Mapping[str, Raw], names: tuple[str, ...], place: str = "") -> Sequence[RenderedGroup]:
     """Return a block for each setting, absent ones included: to appear is a change."""
     absent = _make_absent(names, place)
     if body.keys().isdisjoint(names):
@@ -152,7 +190,7 @@ def strip_value(value: object) -> object:
     return [strip_value(inner) for inner in value] if isinstance(value, list) else value
 
 
-def find_implicit_life(fields: Body, profile: Profile) -> float:
+def find_implicit_life(fields: BodyFields, profile: Profile) -> float:
     """Return for how long OpenAI keeps what a body writes."""
     if fields.get("prompt_cache_retention") == _DAY:
         return DAY_S

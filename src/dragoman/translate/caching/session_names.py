@@ -49,10 +49,12 @@ def find_name(header: GetHeader, cache_key: object, conversation: object, user_i
     """Return the name that a client gives to its conversation, in headers or in these fields of the body."""
     for value in filter(None, map(header, SESSION_HEADERS)):
         return value.decode("latin-1")
-    for name in (cache_key, conversation and _id_in(conversation), user_id and _in_user_id(user_id)):
-        if isinstance(name, str) and name:
-            return name
-    return None
+    if isinstance(cache_key, str) and cache_key:
+        return cache_key
+    name = _id_in(conversation) if conversation else None
+    if isinstance(name, str) and name:
+        return name
+    return (_in_user_id(user_id) or None) if user_id else None
 
 
 @lru_cache(maxsize=256)
@@ -70,16 +72,16 @@ def shorten_name(name: str) -> str:
 
 def digest_beginning(request: Request) -> str:
     """Return a digest of the instructions and of how the first user message begins: both stay from turn to turn."""
-    digest = blake2b(digest_size=16)
+    pieces = list[str]()
     for turn in request.turns:
-        texts = [part.text for part in turn.parts if isinstance(part, Text)]
         if turn.role is Role.USER:
-            digest.update(b"user\0" + texts[0][:FIRST_CHARACTERS].encode(errors="surrogatepass") if texts else b"")
+            first = next((part.text for part in turn.parts if type(part) is Text), None)
+            if first is not None:
+                pieces += ("user\0", first[:FIRST_CHARACTERS])
             break
         if turn.role in INSTRUCTION_ROLES:
-            for text in texts:
-                digest.update(text.encode(errors="surrogatepass") + b"\0")
-    return digest.hexdigest()
+            pieces += [f"{part.text}\0" for part in turn.parts if type(part) is Text]
+    return blake2b("".join(pieces).encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def _id_in(conversation: object) -> object:

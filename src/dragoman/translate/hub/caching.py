@@ -1,9 +1,10 @@
 """How a translated request uses its upstream's prompt cache, as the values that `Target` carries to `build`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from types import MappingProxyType
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 FIVE_MINUTES = "5m"
 ONE_HOUR = "1h"
@@ -53,7 +54,8 @@ class CachePlan(Struct, frozen=True):
     breakpoints: bool = False  # the model takes explicit breakpoints
     takes_keys: bool = True  # the host knows `prompt_cache_key`
     key: str | None = None  # of the session, where the client has none
-    take: Callable[["BuiltPrompt"], None] = lambda built: None  # called with what was built
+    # Called with what was built. None: it is not remembered, or so short that reading it again costs less.
+    take: Callable[["BuiltPrompt"], None] | None = None
 
 
 class BlockGroup(Struct, frozen=True):
@@ -64,6 +66,12 @@ class BlockGroup(Struct, frozen=True):
     size: int  # number of blocks
     is_list: bool = True
     offset: int = 0  # of the first block in the list
+
+
+class BodyFields(dict[str, Raw]):
+    """The fields of a body as JSON, and the members of those lists whose JSON is known one by one."""
+
+    members: Mapping[str, list[bytes]] = MappingProxyType({})
 
 
 class RenderedGroup(Struct, frozen=True):

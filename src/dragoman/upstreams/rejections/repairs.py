@@ -40,9 +40,8 @@ def is_own_vendor(provider: Provider, protocol: str) -> bool:
 
 def list_configured(provider: Provider, model: str) -> tuple[Found, ...]:
     """Return the rules that hold for translated requests because of the configured quirks and server."""
-    is_strict = STRICT_MODELS.fullmatch(model) is not None and not TEMPLATE_SERVERS.isdisjoint(
-        provider.catalogue.servers
-    )
+    is_template = not TEMPLATE_SERVERS.isdisjoint(provider.catalogue.servers)
+    is_strict = is_template and STRICT_MODELS.fullmatch(model) is not None
     return (Found(LEADING_SYSTEM),) if is_strict or LEADING_SYSTEM in provider.requests.quirks else ()
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from dragoman.translate.caching.rendering import find_implicit_life
 from dragoman.translate.framing.fields import read_body_call
 from dragoman.translate.framing.jsonscan import replace_model
 from dragoman.translate.framing.sse import KEEP_ALIVE, SseFramer
@@ -13,7 +12,6 @@ from dragoman.translate.hub.ports import (
     KeyPlaces,
     ListedModel,
     ModelList,
-    PromptReader,
     Protocol,
     ToolLimits,
     Upstream,
@@ -23,7 +21,7 @@ from dragoman.translate.hub.ports import (
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import Document, Part
 from dragoman.translate.protocols.chat import build, decode_whole, encode, encode_whole, errors, parse
-from dragoman.translate.protocols.chat.build_blocks import list_groups
+from dragoman.translate.protocols.chat.build_blocks import PROMPTS
 from dragoman.translate.protocols.chat.wire import NAME
 
 
@@ -72,7 +70,7 @@ PROTOCOL = Protocol(
         needs_inline=_needs_inline,
         decode_outline=decode_whole.decode_outline,
         accepts=_accepts,
-        prompts=PromptReader(list_groups, find_implicit_life),
+        prompts=PROMPTS,
     ),
     vendor_headers=VendorHeaders(
         account_choice=(b"openai-organization", b"openai-project"),

@@ -121,6 +121,8 @@ _shape_decoder = msgspec.json.Decoder(_Shape)
 
 def body_protocol(body: bytes) -> str | None:
     """Return "responses" for a body of that protocol: Cursor posts such to Chat's path and expects Chat replies."""
+    if body.find(b'"input"') < 0:
+        return None
     try:
         shape = _shape_decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

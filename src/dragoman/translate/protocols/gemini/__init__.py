@@ -18,7 +18,6 @@ from dragoman.translate.hub.ports import (
     ListedModel,
     Location,
     ModelList,
-    PromptReader,
     Protocol,
     ReplyContext,
     Stage,
@@ -214,7 +213,7 @@ PROTOCOL = Protocol(
         counting=UpstreamCounting(build_count.locate_count, build_count.wrap_for_count, build_count.read_count),
         continues=True,
         models_query="?pageSize=1000",
-        prompts=PromptReader(build_blocks.list_groups, build_blocks.find_life_s),
+        prompts=build_blocks.PROMPTS,
     ),
     models=ModelList(
         _render_models,

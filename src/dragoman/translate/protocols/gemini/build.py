@@ -4,11 +4,13 @@ import re
 
 import msgspec
 
+from dragoman.translate.caching.rendering import encode_and_describe
 from dragoman.translate.hub.ext import list_settings, record_foreign_fields, record_unsupported, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import DEFAULT_EFFORT, EFFORTS, Target, effort_for_budget
 from dragoman.translate.hub.request import Format, Reasoning, Request, Shape, Switch
+from dragoman.translate.protocols.gemini.build_blocks import LISTS, PROMPTS
 from dragoman.translate.protocols.gemini.build_schema import clean_schema
 from dragoman.translate.protocols.gemini.build_tools import build_tools
 from dragoman.translate.protocols.gemini.build_turns import build_conversation
@@ -56,7 +58,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         body["continuationToken"] = request.vendor.continuation
     if request.protocol == NAME:
         restore(body, request.ext)
-    return msgspec.json.encode(body)
+    return encode_and_describe(body, LISTS, PROMPTS, target)
 
 
 def _build_account_fields(request: Request, target: Target, ledger: Ledger) -> Wire:

@@ -1,14 +1,15 @@
 """Read the prompt of a Gemini request as Google does."""
 
-from dragoman.translate.caching.rendering import Body, make_content, make_list, make_settings, read_object
-from dragoman.translate.hub.caching import RenderedGroup
+from dragoman.translate.caching.rendering import make_content, make_list, make_settings, read_object
+from dragoman.translate.hub.caching import BodyFields, RenderedGroup
+from dragoman.translate.hub.ports import PromptReader
 from dragoman.translate.hub.profile import Profile
 
 _SETTINGS = ("thinkingConfig", "responseMimeType", "responseSchema", "responseJsonSchema")
 _LIFE_S = 3600.0  # nothing is promised
 
 
-def list_groups(fields: Body) -> list[RenderedGroup]:
+def list_groups(fields: BodyFields) -> list[RenderedGroup]:
     groups = [make_list("tools", fields, "tools")]
     for name in ("systemInstruction", "system_instruction"):
         if name in fields:
@@ -19,5 +20,9 @@ def list_groups(fields: Body) -> list[RenderedGroup]:
     return [*groups, make_list("messages", fields, "contents")]
 
 
-def find_life_s(fields: Body, profile: Profile) -> float:
+def find_life_s(fields: BodyFields, profile: Profile) -> float:
     return _LIFE_S
+
+
+PROMPTS = PromptReader(list_groups, find_life_s)
+LISTS = ("tools", "contents")  # of a body, whose members are its blocks

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from dragoman.translate.caching.rendering import Body, make_list, make_settings, read_object, strip_group, strip_value
-from dragoman.translate.hub.caching import RenderedGroup
+from dragoman.translate.caching.rendering import make_list, make_settings, read_fields, strip_group, strip_value
+from dragoman.translate.hub.caching import BodyFields, RenderedGroup
 from dragoman.translate.hub.profile import Profile
 
 _STATE = "/conversationState"
@@ -12,8 +12,8 @@ _TOOLS = f"{_CURRENT}/userInputMessage/userInputMessageContext/tools"
 _LIFE_S = 3600.0  # nothing is known
 
 
-def list_groups(fields: Body) -> list[RenderedGroup]:
-    state = read_object(fields["conversationState"])
+def list_groups(fields: BodyFields) -> list[RenderedGroup]:
+    state = read_fields(fields["conversationState"])
     current = msgspec.json.decode(state["currentMessage"], type=dict[str, dict[str, object]])
     message = current.get("userInputMessage", {})
     context = message.pop("userInputMessageContext", None)
@@ -30,7 +30,7 @@ def list_groups(fields: Body) -> list[RenderedGroup]:
     ]
 
 
-def find_life_s(fields: Body, profile: Profile) -> float:
+def find_life_s(fields: BodyFields, profile: Profile) -> float:
     return _LIFE_S
 
 

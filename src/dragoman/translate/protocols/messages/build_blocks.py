@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dragoman.translate.caching.rendering import Body, make_content, make_list, make_settings, read_list, read_object
-from dragoman.translate.hub.caching import FIVE_MINUTES, LIFE_S, ONE_HOUR, RenderedGroup
+from dragoman.translate.caching.rendering import make_content, make_list, make_settings, read_list, read_object
+from dragoman.translate.hub.caching import FIVE_MINUTES, LIFE_S, ONE_HOUR, BodyFields, RenderedGroup
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.protocols.messages.build_cache import SETTINGS
 from dragoman.translate.protocols.messages.wire import Wire
@@ -13,7 +13,7 @@ from dragoman.translate.protocols.messages.wire import Wire
 _LONG = (b'"ttl":"1h"', b'"ttl": "1h"')
 
 
-def list_groups(fields: Body) -> list[RenderedGroup]:
+def list_groups(fields: BodyFields) -> list[RenderedGroup]:
     groups = [make_list("tools", fields, "tools")]
     if "system" in fields:
         groups.append(make_content("system", "system", "/system", fields["system"]))
@@ -25,7 +25,7 @@ def list_groups(fields: Body) -> list[RenderedGroup]:
     return groups
 
 
-def find_life_s(fields: Body, profile: Profile) -> float:
+def find_life_s(fields: BodyFields, profile: Profile) -> float:
     is_long = any(long in bytes(value) for value in fields.values() for long in _LONG)
     return LIFE_S[ONE_HOUR if is_long else FIVE_MINUTES]
 

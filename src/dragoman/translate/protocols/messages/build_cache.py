@@ -1,13 +1,13 @@
 """Encode a translated Messages request with its prompt-cache marks."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
-from itertools import chain, repeat
+from functools import lru_cache, partial
+from itertools import chain
 
 import msgspec
 from msgspec import Raw
 
-from dragoman.translate.caching.branches import digest_blocks
+from dragoman.translate.caching.branches import checksum_kind, digest_blocks
 from dragoman.translate.caching.lookback import find_window
 from dragoman.translate.caching.placing import RenderedPrompt, place_marks
 from dragoman.translate.hub.caching import (
@@ -37,12 +37,18 @@ def encode_with_marks(wire: Wire, marked: Marked, target: Target) -> bytes:
     client = {id(block) for block, _ in marked}
     if plan.mode is not CacheMode.AUTO and not client and plan.memory is None:
         return _encode(wire)
-    blocks = _Blocks(wire, frozenset(place for place in MARKED_PLACES if NO_MARK_ON + place in target.quirks))
+    blocks = _Blocks(wire, _find_unmarkable(target.quirks))
     own = blocks.find_marked(client) if client else ()
     prompt, minimum = blocks.make_prompt(), target.profile.cache_minimum
     marks = place_marks(prompt, dict.fromkeys(own, plan.ttl), plan, minimum)
-    plan.take(blocks.describe(prompt, marks, minimum))
+    if plan.take is not None:
+        plan.take(blocks.describe(prompt, marks, minimum))
     return _encode(blocks.write(wire, marks))
+
+
+@lru_cache(maxsize=64)
+def _find_unmarkable(quirks: frozenset[str]) -> frozenset[str]:
+    return frozenset(place for place in MARKED_PLACES if NO_MARK_ON + place in quirks)
 
 
 class _Blocks:
@@ -63,13 +69,17 @@ class _Blocks:
 
     def make_prompt(self) -> RenderedPrompt:
         """Return what marks are placed by."""
-        kinds = [*self._lists, *("settings" for _ in SETTINGS), *(str(message["role"]) for message in self._messages)]
-        counts = [*map(len, self._lists.values()), *(1 for _ in SETTINGS), *map(len, self._contents)]
-        newest = max((at for at, kind in enumerate(kinds) if kind == "assistant"), default=0)
-        digests = digest_blocks(self._texts, chain.from_iterable(map(repeat, kinds, counts)))
-        return RenderedPrompt(
-            len(self._texts), self._can_mark, self._head, sum(counts[:newest]), sum(self._sizes), digests
-        )
+        kinds, newest_turn = list[int](), 0
+        for name, blocks in self._lists.items():
+            kinds += (checksum_kind(name),) * len(blocks)
+        kinds += (checksum_kind("settings"),) * len(SETTINGS)
+        for message, content in zip(self._messages, self._contents, strict=True):
+            role = str(message["role"])
+            if role == "assistant":
+                newest_turn = len(kinds)
+            kinds += (checksum_kind(role),) * len(content)
+        digests = digest_blocks(self._texts, kinds)
+        return RenderedPrompt(len(self._texts), self._can_mark, self._head, newest_turn, sum(self._sizes), digests)
 
     def describe(self, prompt: RenderedPrompt, marks: Mapping[int, str], minimum: int) -> BuiltPrompt:
         """Return what is remembered of the request with these marks, and what is judged before."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from dragoman.translate.caching.rendering import find_implicit_life
 from dragoman.translate.framing.fields import read_body_call
 from dragoman.translate.framing.jsonread import read_input_tokens
 from dragoman.translate.framing.jsonscan import replace_model
@@ -13,7 +12,6 @@ from dragoman.translate.hub.ports import (
     Client,
     ListedModel,
     ModelList,
-    PromptReader,
     Protocol,
     TokenCounting,
     ToolLimits,
@@ -22,7 +20,7 @@ from dragoman.translate.hub.ports import (
     locate_at,
 )
 from dragoman.translate.protocols.responses import build, decode, encode, errors, parse, parse_turns
-from dragoman.translate.protocols.responses.build_blocks import list_groups
+from dragoman.translate.protocols.responses.build_blocks import PROMPTS
 from dragoman.translate.protocols.responses.wire import NAME, ResponsesOptions
 
 
@@ -74,7 +72,7 @@ PROTOCOL = Protocol(
         read_error=errors.read_failure,
         tool_limits=ToolLimits(custom=True, namespaces=True, name_max=64),
         options_type=lambda: ResponsesOptions,
-        prompts=PromptReader(list_groups, find_implicit_life),
+        prompts=PROMPTS,
     ),
     vendor_headers=VendorHeaders(
         account_choice=(b"openai-organization", b"openai-project", b"chatgpt-account-id"),

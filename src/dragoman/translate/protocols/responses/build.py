@@ -2,14 +2,14 @@
 
 import hashlib
 
-import msgspec
-
 from dragoman.translate.caching.breakpoints import choose_key, keep_one_lifetime, mark_parts
+from dragoman.translate.caching.rendering import encode_and_describe
 from dragoman.translate.hub.ext import record_foreign_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.translate.hub.request import Ext, Format, Json, Reasoning, Request, Shape, Switch
+from dragoman.translate.protocols.responses.build_blocks import LISTS, PROMPTS
 from dragoman.translate.protocols.responses.build_tools import ToolBuilder
 from dragoman.translate.protocols.responses.build_turns import InputBuilder
 from dragoman.translate.protocols.responses.wire import (
@@ -32,7 +32,7 @@ _SUMMARIES = {"summarized": "auto", "updates": "auto", "omitted": None}  # Messa
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     record_foreign_fields(request, NAME, ledger, _shared_ext(request))
-    return msgspec.json.encode(_BodyBuilder(request, target, ledger).build())
+    return encode_and_describe(_BodyBuilder(request, target, ledger).build(), LISTS, PROMPTS, target)
 
 
 def _shared_ext(request: Request) -> Ext:

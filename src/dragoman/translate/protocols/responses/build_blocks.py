@@ -1,14 +1,25 @@
 """Read the prompt of a Responses request as OpenAI does."""
 
-from dragoman.translate.caching.rendering import Body, make_content, make_list, make_messages, make_settings
-from dragoman.translate.hub.caching import RenderedGroup
+from dragoman.translate.caching.rendering import (
+    find_implicit_life,
+    make_content,
+    make_list,
+    make_messages,
+    make_settings,
+)
+from dragoman.translate.hub.caching import BodyFields, RenderedGroup
+from dragoman.translate.hub.ports import PromptReader
 
 _SETTINGS = ("parallel_tool_calls", "text", "reasoning", "service_tier")
 
 
-def list_groups(fields: Body) -> list[RenderedGroup]:
+def list_groups(fields: BodyFields) -> list[RenderedGroup]:
     groups = [make_list("tools", fields, "tools")]
     if "instructions" in fields:
         groups.append(make_content("system", "system", "/instructions", fields["instructions"]))
-    system, messages = make_messages("/input", fields["input"])
+    system, messages = make_messages(fields, "input")
     return [*groups, system, *make_settings(fields, _SETTINGS), messages]
+
+
+PROMPTS = PromptReader(list_groups, find_implicit_life)
+LISTS = ("tools", "input")  # of a body, whose members are its blocks
