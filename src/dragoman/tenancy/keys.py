@@ -161,7 +161,8 @@ class Keyring:
             digest = _digest(environment_key.reveal().encode())
             self._fixed[digest] = ENVIRONMENT_KEY
             self._environment_tenant = f"{ENVIRONMENT_KEY}:{_digest(TENANT_SALT + digest).hex()[:32]}"
-        self._live: dict[bytes, tuple[bytes, KeyId, int | None]] = {}  # digest, id, time of expiry
+        self._live: dict[bytes, LiveKey] = {}  # by digest
+        self._valid_until: dict[KeyId, int | None] | None = None  # None: it was not asked for since they were read
         self._access: dict[KeyId, Access] = {}  # of keys that are not plain client keys without settings
         self._used: set[KeyId] = set()
         self._lookups = 0
@@ -187,12 +188,12 @@ class Keyring:
     def find_valid(self, digest: bytes) -> KeyId | None:
         """Return the id of the key with this digest, or None if there is none, or it is not valid any more."""
         found = self._live.get(digest)
-        if found is None or not hmac.compare_digest(found[0], digest):
+        if found is None or not hmac.compare_digest(found.digest, digest):
             return None
-        if found[2] is not None and self._clock() >= found[2]:
+        if found.expires_at is not None and self._clock() >= found.expires_at:
             return None
-        self._used.add(found[1])
-        return found[1]
+        self._used.add(found.id)
+        return found.id
 
     async def look_up(self, digest: bytes) -> KeyId | None:
         """Return the id of a valid key that this process does not know yet, since another one has just made it.
@@ -220,8 +221,10 @@ class Keyring:
 
     def is_valid(self, key: KeyId) -> bool:
         """Return whether a key that was valid before still is."""
-        now = self._clock()
-        return any(id == key and (until is None or now < until) for _, id, until in self._live.values())
+        if self._valid_until is None:
+            self._valid_until = _find_ends(self._live.values())
+        until = self._valid_until.get(key, 0)
+        return until is None or self._clock() < until
 
     def owner_key(self) -> KeyId | None:
         """Return a valid key that has all rights: a stored one, else the environment's; None if there is none."""
@@ -352,8 +355,9 @@ class Keyring:
 
     def _publish(self, stored: Sequence[LiveKey]) -> None:
         fixed = {} if self.environment_key_revoked else self._fixed
-        live = {one.digest: (one.digest, one.id, one.expires_at) for one in stored}
-        self._live = live | {digest: (digest, key, None) for digest, key in fixed.items()}
+        live = {one.digest: one for one in stored}
+        live |= {digest: LiveKey(digest, key, KeyRole.OWNER, "", None) for digest, key in fixed.items()}
+        self._live, self._valid_until = live, None
         special = {one.id: _find_access(one) for one in stored if one.role != KeyRole.CLIENT or one.default_thinking}
         self._access = special | {ENVIRONMENT_KEY: OWNER}
 
@@ -389,6 +393,15 @@ class Keyring:
         if self._store is None:
             raise StoreError("there is no store to keep client keys in")
         return self._store
+
+
+def _find_ends(stored: Iterable[LiveKey]) -> dict[KeyId, int | None]:
+    """Return until when each key is valid; one has two secrets for a while after a rotation."""
+    ends: dict[KeyId, int | None] = {}
+    for one in stored:
+        known = ends.get(one.id, 0)
+        ends[one.id] = None if known is None or one.expires_at is None else max(known, one.expires_at)
+    return ends
 
 
 def _find_access(key: LiveKey) -> Access:

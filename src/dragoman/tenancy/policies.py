@@ -125,7 +125,10 @@ class Team(Struct, frozen=True):
 
 
 class Policies:
-    """The policies of all keys. Changes of the file and the store are in force within a second."""
+    """The policies of all keys. Changes of the file and the store are in force within a second.
+
+    The policy of a key is made when it is first asked for: there may be very many keys.
+    """
 
     def __init__(self) -> None:
         self.version = 0  # another one after each change
@@ -146,11 +149,18 @@ class Policies:
 
     def find(self, key: KeyId) -> KeyPolicy:
         """Return what is set for a key; of one that is not known, what is set for all."""
-        return self._policies.get(key, self._of_all)
+        return self.renew(key, self._of_all)
 
     def renew(self, key: str, policy: KeyPolicy) -> KeyPolicy:
         """Return what is set for a key now; `policy`, as it was before, if the key is not known any more."""
-        return self._policies.get(KeyId(key), policy)
+        known = self._policies.get(key)
+        if known is not None:
+            return known
+        row = self._keys.get(key)
+        if row is None:
+            return policy
+        made = self._policies[key] = self._make_policy(row)
+        return made
 
     def find_provider_scopes(self, provider: str) -> tuple[LimitedScope, ...]:
         """Return the limits that requests to a provider count in; several sections may name it."""
@@ -190,6 +200,10 @@ class Policies:
     def keys(self) -> Sequence[PolicyKey]:
         """The valid keys of the store."""
         return self._stored.keys
+
+    def find_key(self, id: str) -> PolicyKey | None:
+        """Return the valid key of the store that has this id."""
+        return self._keys.get(id)
 
     def find_team(self, key: PolicyKey) -> str:
         """Return the team that a key belongs to: its own, else its user's; empty if there is none."""
@@ -249,8 +263,8 @@ class Policies:
             for member in team.row.members
         }
         self._of_all = KeyPolicy(scopes=_list_limited((ALL, "all keys together", self.find_limits(ALL, ALL))))
-        self._policies = {KeyId(key.id): self._make_policy(key) for key in stored.keys}
-        self._policies[ENVIRONMENT_KEY] = self._of_all
+        self._keys = {key.id: key for key in stored.keys}
+        self._policies: dict[str, KeyPolicy] = {ENVIRONMENT_KEY: self._of_all}
         self._by_provider = self._make_provider_scopes()
 
     def _make_policy(self, key: PolicyKey) -> KeyPolicy:
@@ -284,9 +298,9 @@ class Policies:
 
     def _make_provider_scopes(self) -> dict[str, tuple[LimitedScope, ...]]:
         found: dict[str, tuple[LimitedScope, ...]] = {}
-        for (kind, names), limits in self._limits.items():
-            providers = split_providers(names)
-            for provider in providers if kind == PROVIDER else ():
+        for scope in [scope for scope in self._limits if scope[0] == PROVIDER]:
+            providers, limits = split_providers(scope[1]), self._limits[scope]
+            for provider in providers:
                 found[provider] = (*found.get(provider, ()), make_provider_scope(providers, limits))
         return found
 
