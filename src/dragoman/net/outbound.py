@@ -22,7 +22,7 @@ HEAD_LIMIT = 64 << 10
 BUFFER_LIMIT = 32 << 10
 # The kernel's receive buffer of a stream. It also bounds a single read, and so what is buffered for a client that has
 # stopped reading; no model writes faster. A whole response gets a larger one.
-STREAM_RECEIVE_BYTES = 24 << 10
+STREAM_RECEIVE_BYTES = 20 << 10
 WHOLE_RECEIVE_BYTES = 1 << 20
 LARGE_READ = 4 << 10  # of a stream, which is read in its turn: no model writes that much at once
 
