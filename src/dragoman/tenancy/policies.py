@@ -249,11 +249,10 @@ class Policies:
         settings, stored = self._settings, self._stored
         self._zone = ZoneInfo(settings.time_zone)
         in_file = {scope: limits for scope, limits in _list_file_limits(settings, self._file_teams) if limits}
-        in_store = {(row.scope, row.name): row.limits for row in stored.limits if row.limits}
+        in_store = stored.limits_by_scope
         self._in_file, self._in_store = in_file, in_store
-        self._limits = in_store | {
-            scope: limits.fill(in_store.get(scope, NO_LIMITS)) for scope, limits in in_file.items()
-        }
+        filled = {scope: limits.fill(in_store.get(scope, NO_LIMITS)) for scope, limits in in_file.items()}
+        self._limits = in_store | filled if filled else in_store
         self._has_limits = bool(self._limits)
         of_file = {team.name: Team(_make_row(team), "file") for team in self._file_teams}
         self._teams = MappingProxyType({row.name: Team(row, "store") for row in stored.teams} | of_file)
@@ -263,7 +262,7 @@ class Policies:
             for member in team.row.members
         }
         self._of_all = KeyPolicy(scopes=_list_limited((ALL, "all keys together", self.find_limits(ALL, ALL))))
-        self._keys = {key.id: key for key in stored.keys}
+        self._keys = stored.keys_by_id
         self._policies: dict[str, KeyPolicy] = {ENVIRONMENT_KEY: self._of_all}
         self._by_provider = self._make_provider_scopes()
 
@@ -298,7 +297,8 @@ class Policies:
 
     def _make_provider_scopes(self) -> dict[str, tuple[LimitedScope, ...]]:
         found: dict[str, tuple[LimitedScope, ...]] = {}
-        for scope in [scope for scope in self._limits if scope[0] == PROVIDER]:
+        in_file = [scope for scope in self._in_file if scope[0] == PROVIDER]
+        for scope in dict.fromkeys((*self._stored.provider_scopes, *in_file)):
             providers, limits = split_providers(scope[1]), self._limits[scope]
             for provider in providers:
                 found[provider] = (*found.get(provider, ()), make_provider_scope(providers, limits))
