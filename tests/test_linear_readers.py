@@ -17,6 +17,10 @@ from dragoman.net.dial import parse_url
 from dragoman.net.headers import Headers
 from dragoman.net.request_head import parse_head
 from dragoman.proxy.complete_reply import FENCE, FENCE_IN_PROSE
+from dragoman.proxy.request_record import read_sender
+from dragoman.proxy.run_headers import read_cursor
+from dragoman.server.console.gateway_rows import read_position
+from dragoman.server.models import read_parameters
 from dragoman.server_tools.addresses import DomainRules, find_named, to_ascii
 from dragoman.server_tools.charsets import CODECS
 from dragoman.server_tools.guarded_fetch import Fetched
@@ -88,7 +92,7 @@ from dragoman.upstreams.rejections.sent import Sent
 from laws import assert_linear_function
 
 SRC = Path(dragoman.__file__).parent
-PACKAGES = ("translate", "upstreams", "server_tools")
+PACKAGES = ("translate", "upstreams", "server_tools", "proxy", "server")
 READS = ("parse", "decode", "read", "unseal", "open")
 
 Make = Callable[[int], bytes]  # a number of bytes, about -> input of that size
@@ -418,6 +422,9 @@ READERS: dict[str, Reader] = {
         lambda body: find_rules(read_complaint(400, body), Sent("chat", b"{}", ())),
         {
             **ERRORS,
+            "forbidden fields": write_json(
+                lambda size: {"detail": [{"type": "extra_forbidden", "loc": ["body", f"f{at}"]} for at in range(size)]}
+            ),
             **repeat("`a", "'a' ", '\\"', "\\n", "Extra inputs are not permitted", start='{"message":"', end='"}'),
         },
     ),
@@ -440,12 +447,33 @@ READERS: dict[str, Reader] = {
     ),
 }
 
+READERS |= {
+    "proxy.request_record:read_sender": Reader(
+        of_headers(read_sender),
+        {
+            f"{name} {piece!r}": _repeat_one(piece.encode(), f"{name}: ", "")
+            for name in ("x-dragoman-tags", "x-claude-code-session-id", "user-agent", "x-request-id", "traceparent")
+            for piece in (",", "a,", "a=b,", "~ ", "/", "1/")
+        },
+        8_000,
+    ),
+    "proxy.run_headers:read_cursor": Reader(
+        of_headers(read_cursor), repeat("run_", "9", "-", start="x-dragoman-resume: ")
+    ),
+    "server.console.gateway_rows:read_position": Reader(
+        of_text(read_position), repeat(".", "a0b1c2d3-9.", "9", "a0b1c2d3-")
+    ),
+    "server.models:read_parameters": Reader(of_text(read_parameters), repeat("a=1&", "%", "&", "=", "%41")),
+}
+
 DECODER = "test_linear_decoders.py"
 REQUEST = "test_linear_requests.py"
 CONFIGURATION = "the operator's own configuration"
 SHIPPED = "a file of this package"
 CAPTURE = "a capture, which this gateway wrote"
 CREDENTIALS = "a file of the operator's own credentials, read up to a bound"
+OWN = "files and counters of the gateway itself"
+SHORT = "a field of a head, which is short, or a body up to a bound"
 SEALED = "a credential that the operator has put into the store, of a bounded size"
 COVERED = {
     "translate.caching.breakpoints:read_breakpoint": REQUEST,
@@ -517,6 +545,20 @@ COVERED = {
     "upstreams.section:read_endpoint": CONFIGURATION,
     "upstreams.section:read_catalogue": CONFIGURATION,
     "server_tools.backends:read_tool_secrets": CONFIGURATION,
+    **{f"proxy.capture.{name}": CAPTURE for name in ("files:read_capture", "files:read_summary", "format:parse_event")},
+    "proxy.decoding:read_events": DECODER,
+    "proxy.reply_bounds:read_reply": DECODER,
+    "proxy.reply_bounds:read_error": "upstreams.rejections.complaint:read_complaint",
+    "proxy.steps.parked_runs:open_run": OWN,
+    "proxy.steps.read_body:read_body": REQUEST,
+    "proxy.steps.read_body:read_relayed_body": REQUEST,
+    **{f"server.api.wire:{name}": SHORT for name in ("read_version", "read_idempotency_key")},
+    "server.console.files:read_console_files": OWN,
+    **{f"server.metrics:{name}": OWN for name in ("read_limits", "read_reloads", "read_shared_state")},
+    "server.routes:read_short_body": SHORT,
+    "server.socket_messages:read_fields": "translate.protocols.responses.state_items:read_request",
+    "server.socket_messages:read_body": "translate.protocols.responses.state_items:read_request",
+    "server.socket_messages:read_lane": SHORT,
 }
 
 
@@ -533,7 +575,7 @@ def test_every_reader_is_listed() -> None:
     found = set(find_readers())
     assert found - READERS.keys() - COVERED.keys() == set(), "add a case, or the reader that covers it"
     assert COVERED.keys() - found == set(), "these do not exist any more"
-    here = {*READERS, DECODER, REQUEST, CONFIGURATION, SHIPPED, CAPTURE, CREDENTIALS, SEALED}
+    here = {*READERS, DECODER, REQUEST, CONFIGURATION, SHIPPED, CAPTURE, CREDENTIALS, SEALED, OWN, SHORT}
     assert {name: by for name, by in COVERED.items() if by not in here} == {}
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from dragoman.translate.caching.comparison import ReportedInput, compare_requests
+from dragoman.translate.caching.request_pair import CapturedRequest
 from dragoman.translate.hub.failure import RequestError
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Target
@@ -401,3 +403,41 @@ def test_types_that_refer_to_each_other_keep_the_size_of_a_schema() -> None:
     sent = clean_schema(schema, "/tools/0", ledger)
     assert len(msgspec.json.encode(sent)) < 5 * len(msgspec.json.encode(schema))
     assert len(ledger) == 0
+
+
+# Explaining a prompt cache
+
+
+def compare_with_another(body: bytes) -> None:
+    """Compare a captured request with one that differs in the middle."""
+    middle = len(body) // 2
+    other = body[:middle].replace(b"word", b"sword", 1) + body[middle:]
+    upstream = PROTOCOLS["chat"].upstream
+    assert upstream is not None
+    reader = upstream.prompts
+    assert reader is not None
+    first, second = (
+        CapturedRequest(
+            reader=reader,
+            provider="up",
+            model="m",
+            account="",
+            key="",
+            started_at=0.0,
+            body=each,
+            client_body=each,
+            is_passed=True,
+        )
+        for each in (body, other)
+    )
+    compare_requests(first, second, ReportedInput(), find_profile("m"))
+
+
+@pytest.mark.parametrize("shape", ["messages", "one message", "tools"])
+def test_comparing_two_captured_requests_takes_linear_time(shape: str) -> None:
+    def make(size: int) -> bytes:
+        turns = [{"role": "user", "content": "word" * (size if shape == "one message" else 1)}]
+        tools = [{"type": "function", "function": {"name": "f"}}] * (size if shape == "tools" else 1)
+        return msgspec.json.encode({"messages": turns * (size if shape == "messages" else 1), "tools": tools})
+
+    assert_linear_function(compare_with_another, make, 2000)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.survival.cases import CASES, Case
-from bench.survival.clients import Pulse, ask, request
+from bench.survival.clients import ask, request
 from bench.survival.gateway import Gateway, checkout, start_gateway
+from bench.survival.pulse import Pulse
 from bench.survival.sockets import make_input, open_socket
 from bench.tools import ROOT, say
 
@@ -57,7 +58,7 @@ def measure(case: Case, src: Path) -> Result:
             time.sleep(SETTLE_S)
             pulse.mark()
             kept, peak = gateway.resident_mb() - before, gateway.peak_mb() - before
-        late = sorted(pulse.delays())
+            late = sorted(pulse.delays())
         p99 = late[int(len(late) * 0.99)] if late else float("inf")
         return Result(answers, kept, peak, p99, late[-1] if late else float("inf"), seconds)
 
@@ -83,6 +84,8 @@ def main() -> int:
         say("\n".join(lines))
         for case in chosen:
             for name, src in sources.items():
+                if name == "before" and case.is_later:
+                    continue
                 result = measure(case, src)
                 lines.append(result.row(case, name))
                 say(lines[-1])

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import selectors
 import socket
 import time
 from collections.abc import Callable
@@ -12,15 +13,20 @@ from dataclasses import dataclass
 from bench.survival.clients import METRICS, ask, ask_all, connect, request
 from bench.survival.gateway import Gateway
 from bench.survival.sockets import CONTINUATION, PING, TEXT, chain_contexts, fill_lanes, flood_socket, open_one_by_one
+from bench.survival.tenants import add_tenants, fill_audit, fill_tags, get, wait_in_line
 from bench.survival.upstream import PAGE_URL
 from dragoman.net.limits import raise_open_files_limit
 
 STALL_S = 0.05  # by which the 99th percentile of other streams' events may be late
 STRANGE_KEYS = 2_200_000
 STALLED_READERS = 100
+FAST_STREAMS, FAST_S = 100, 8.0
 IDLE_CONNECTIONS = 8_192  # as many as the gateway takes at all
 ADDRESSES = 200
 BUDGET = "max_buffered_mb = 64"
+CAPTURES = '[debug]\ncapture = "all"\ndirectory = "DIRECTORY/captures"'
+LINE = "[limits]\ntokens_per_day = 2000\nwait_s = 60"
+WEBHOOK = '[limits]\ntokens_per_day = 1000000\nwait_s = 0.5\nwebhook = "http://127.0.0.1:UPSTREAM/silent"'
 MOST_GROWN_MB = 20.0  # between the first thousand requests and the last
 
 Run = Callable[[Gateway], str]
@@ -39,6 +45,7 @@ class Case:
     settings: str = ""  # further lines of [server]
     most_seconds: float = 600.0
     expected: str = ""  # how the answers must begin
+    is_later: bool = False  # of what the commit to compare with does not have
 
 
 def body(model: str, content: object, **fields: object) -> bytes:
@@ -155,6 +162,20 @@ def stall_readers(gateway: Gateway) -> str:
     return f"{each:.0f} KB each"
 
 
+def read_fast(gateway: Gateway) -> str:
+    """Read many streams at once that are written as fast as the gateway reads them."""
+    data, size, end = request("messages", body("chat/flood", "Write.", stream=True)), 0, time.monotonic() + FAST_S
+    with ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for _ in range(FAST_STREAMS):
+            sock = stack.enter_context(connect(gateway.port))
+            sock.sendall(data)
+            selector.register(sock, selectors.EVENT_READ, sock)
+        while time.monotonic() < end:
+            for key, _ in selector.select(1.0):
+                size += len(key.data.recv(1 << 20))
+    return f"{size / 1e6 / FAST_S:.0f} MB a second"
+
+
 def crowd(gateway: Gateway) -> str:
     """Take every connection with clients that send nothing, from many addresses, then ask with a key.
 
@@ -238,7 +259,56 @@ def reverse_responses(size: int) -> Run:
     return send_all([request("gemini", json.dumps({"contents": contents}).encode())] * 2, 1)
 
 
+def send_sessions(count: int, turns: int) -> Run:
+    """Send a conversation of so many messages in each of many sessions, with names as long as a header may be."""
+    data = json.dumps(
+        {"model": "messages/message", "messages": [{"role": "user", "content": str(turn)} for turn in range(turns)]}
+    ).encode()
+    names = (f"{number:030000d}" for number in range(count))
+    return send_all([request("chat", data, f"x-claude-code-session-id: {name}") for name in names], 4)
+
+
+def send_tags(count: int) -> Run:
+    """Send requests with 10,000 tags each."""
+    tags = [",".join(f"{(number * 7 + tag) % 99}" for tag in range(10_000)) for number in range(count)]
+    return send_all([request("messages", body("chat/ok", "Hello."), f"x-dragoman-tags: {given}") for given in tags], 4)
+
+
+def send_refused_fields(count: int) -> Run:
+    """Send requests with 100 fields that no other has; the upstream refuses them all."""
+    fields = [{f"f{number * 100 + field}": 1 for field in range(100)} for number in range(count)]
+    return send_all([request("chat", body("chat/teach", "x" * 100_000, **extra)) for extra in fields], 4)
+
+
+def spend_limit() -> Run:
+    """Spend most of a limit, and a webhook that does not answer is to hear of it."""
+    return send_all([request("messages", body("chat/ok", "word " * 100_000))] * 20, 2)
+
+
+def explain_cache() -> Run:
+    """Ask why a prompt cache had less, of two captured requests of 7 MB that differ in the middle."""
+    texts = ("x" * 3_500_000 + word + "y" * 3_500_000 for word in ("one", "two"))
+    data = [request("messages", body("chat/ok", text), "x-claude-code-session-id: long") for text in texts]
+
+    def run(gateway: Gateway) -> str:
+        sent = summarize(ask_all(gateway.port, data, 1))
+        time.sleep(2.0)  # until they are written
+        statuses = [get(gateway, "/api/v1/requests/last/cache")[0] for _ in range(3)]
+        return f"{sent}, why {summarize(statuses)}"
+
+    return run
+
+
+PACKED = request("messages", body("chat/packed", "Write.", stream=True))
+
+
+def do_nothing(gateway: Gateway) -> str:
+    time.sleep(5.0)
+    return "nothing"
+
+
 CASES = (
+    Case("nothing: what this machine adds", lambda: do_nothing),
     Case("1,000 failed requests of 1 MB", lambda: send_failing(1_000, 1_000_000)),
     Case("20 failed requests of 20 MB", lambda: send_failing(20, 20_000_000), most_peak_mb=800),  # eight at once
     Case("400 resumable requests of 1 MB", lambda: send_parked("ok", 400, 1_000_000, stream=False)),
@@ -257,6 +327,7 @@ CASES = (
     Case("60 stored responses of 4 MB", lambda: send_stored(60, 4_000_000), most_peak_mb=250, expected="60 x 200"),
     Case("10,000 mixed requests of 1 MB", lambda: send_mixed(1_000, 10_000, 1_000_000), expected="flat"),
     Case("40 gzip bombs, sent and answered", send_bombs, most_peak_mb=600),
+    Case("4 packed streams of 20 MB", lambda: send_all([PACKED] * 4, 4), expected="4 x 200"),
     Case("600,000 messages", send_messages),
     Case("2.2 million unknown keys", send_keys),
     Case("2.2 million unknown keys, strict", lambda: send_keys("x-dragoman-strict: 1")),
@@ -270,6 +341,7 @@ CASES = (
     Case("oneOf of 80,000 numbers", lambda: send_schema(make_enums(40_000)), most_seconds=10, expected="2 x 200"),
     Case("6,000 responses in reverse", lambda: reverse_responses(6_000), most_seconds=10, expected="2 x 200"),
     Case("100 stalled readers", lambda: stall_readers, most_peak_mb=STALLED_READERS * 0.256),
+    Case("100 streams as fast as they are read", lambda: read_fast),
     Case("8,192 idle connections without a key", lambda: crowd, most_seconds=60, expected="20 x 200"),
     Case("80,000 pings of a WebSocket", lambda: flood_socket(PING, 80_000), expected="closed with 1008"),
     Case("500,000 pings of a WebSocket", lambda: flood_socket(PING, 500_000), expected="closed with 1008"),
@@ -278,6 +350,32 @@ CASES = (
     Case("32 lanes of 8 MB, budget 64 MB", fill_lanes, settings=BUDGET, expected="8 answered"),
     Case("a chain of 40 times 10 MB, budget 64 MB", chain_contexts, settings=BUDGET, expected="6 answered"),
     Case("140 WebSockets of 8 MB, one by one", open_one_by_one, settings=BUDGET, expected="140 answered"),
+    Case("1,500 sessions of 4,000 messages", lambda: send_sessions(1_500, 4_000), expected="1500 x 200"),
+    Case("200 requests with 10,000 tags", lambda: send_tags(200), expected="200 x 200"),
+    Case("10,000 fields that are refused", lambda: send_refused_fields(100)),
+    Case("20 errors of 1 MB with fields", lambda: send_all([request("chat", body("chat/forbid-1", "Hi."))] * 20, 4)),
+    Case("20 errors of 16 MB with fields", lambda: send_all([request("chat", body("chat/forbid-16", "Hi."))] * 20, 4)),
+    Case(
+        "1,001 requests wait in line and leave",
+        lambda: wait_in_line,
+        settings=LINE,
+        expected="metrics 200",
+        is_later=True,
+    ),
+    Case("a webhook that never answers", spend_limit, settings=WEBHOOK, is_later=True),
+    Case(
+        "why a cache missed, of 7 MB", explain_cache, settings=CAPTURES, expected="2 x 200, why 3 x 200", is_later=True
+    ),
+    Case("10,000 rows of the audit log", lambda: fill_audit, expected="3 x 200", is_later=True),
+    Case("100,000 values of a tag", lambda: fill_tags, expected="3 x 413", is_later=True),
+    Case(
+        "100,000 keys with limits, 1,000 teams",
+        lambda: add_tenants,
+        most_kept_mb=400,
+        most_peak_mb=900,
+        expected="4 x 200",
+        is_later=True,
+    ),
     Case("JSON reply trickled, time-outs 2 s", lambda: trickle("trickle-json"), patience_s=2.0, most_seconds=30),
     Case("error body trickled, time-outs 2 s", lambda: trickle("trickle-error"), patience_s=2.0, most_seconds=40),
 )

@@ -51,6 +51,7 @@ class Gateway:
     port: int
     child: Child
     log: Path
+    database: Path
 
     def resident_mb(self) -> float:
         return self._status("VmRSS")
@@ -82,6 +83,7 @@ def start_gateway(src: Path, patience_s: float, settings: str = "") -> Iterator[
         known = " token_timeout_s" in (src / "dragoman/config/settings.py").read_text()
         more = f"token_timeout_s = {patience_s}\n{settings}" if known else settings
         config = directory / "dragoman.toml"
+        more = more.replace("UPSTREAM", str(upstream)).replace("DIRECTORY", str(directory))
         config.write_text(CONFIG.format(upstream=upstream, directory=directory, patience_s=patience_s, more=more))
         environ |= {"PYTHONPATH": str(src), "HOME": str(directory), "DRAGOMAN_API_KEY": KEY}
         environ |= {"ALL_PROXY": f"http://127.0.0.1:{upstream}", "NO_PROXY": "127.0.0.1"}  # it serves the web, too
@@ -89,7 +91,7 @@ def start_gateway(src: Path, patience_s: float, settings: str = "") -> Iterator[
         log = directory / "gateway.log"
         child = stack.enter_context(Child(command, CORES, log, environ))
         wait_healthy(child, port, "/health", 30.0)
-        yield Gateway(port, child, log)
+        yield Gateway(port, child, log, directory / "dragoman.db")
 
 
 @contextmanager

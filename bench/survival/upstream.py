@@ -5,7 +5,8 @@ import asyncio
 import gzip
 import json
 import re
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 
 PACE_S = 0.01
@@ -14,6 +15,7 @@ LARGE_REPLY = 250 << 20
 MEGABYTE = 1_000_000
 JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+FIELD = re.compile(rb'"(f\d+)":')
 MODEL = re.compile(rb'"model"\s*:\s*"([a-z0-9-]{1,40})"')
 PIECE = 1 << 16
 ENDS = 4096  # of a body: the model's name stands in its first or last bytes
@@ -78,12 +80,12 @@ async def fail(writer: asyncio.StreamWriter) -> None:
 
 
 async def pace(writer: asyncio.StreamWriter) -> None:
-    """Stream one word every 10 ms until the reader leaves."""
+    """Stream the time every 10 ms until the reader leaves."""
     writer.write(SSE_HEAD + chunk(event({"role": "assistant", "content": ""})))
     loop = asyncio.get_running_loop()
     due = loop.time()
     while True:
-        writer.write(chunk(event({"content": "word "})))
+        writer.write(chunk(event({"content": f"{time.monotonic():.6f} "})))
         await writer.drain()
         due += PACE_S
         await asyncio.sleep(max(0.0, due - loop.time()))
@@ -98,6 +100,18 @@ def make_packed_reply() -> bytes:
 async def bomb(writer: asyncio.StreamWriter) -> None:
     body = make_packed_reply()
     writer.write(JSON_HEAD + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+
+@cache
+def make_packed_stream() -> bytes:
+    """A stream of 20 MB, packed into a fraction."""
+    return gzip.compress(event({"content": "word " * 20}) * 80_000 + event({}, "stop") + b"data: [DONE]\n\n", 1)
+
+
+async def stream_packed(writer: asyncio.StreamWriter) -> None:
+    body = make_packed_stream()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n"
+    writer.write(head % len(body) + body)
 
 
 async def call_tools(writer: asyncio.StreamWriter, count: int) -> None:
@@ -138,6 +152,20 @@ async def trickle(writer: asyncio.StreamWriter, head: bytes) -> None:
         await writer.drain()
         await asyncio.sleep(TRICKLE_S)
         writer.write(b" ")
+
+
+async def forbid(writer: asyncio.StreamWriter, size: int, names: Iterable[str] = ()) -> None:
+    """Refuse these fields, or as many as make an error of this size."""
+    problem = '{"type":"extra_forbidden","loc":["body","%s"],"msg":"Extra inputs are not permitted"}'
+    problems = [problem % name for name in names or map("x{}".format, range(size // 90))]
+    body = b'{"detail":[' + ",".join(problems).encode() + b"]}"
+    writer.write(
+        b"HTTP/1.1 400 Error\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    )
+
+
+async def hang(writer: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
 
 
 PAGE = b"a" * (4 << 20)  # its charset takes quadratic time to decode
@@ -189,6 +217,9 @@ def choose_behaviour(head: bytes, body: bytes) -> Behaviour:
     model = named[1].decode() if named else "ok"
     if b":generateContent" in head.split(b"\r\n", 1)[0]:
         return answer_gemini
+    if model == "teach":
+        refused = FIELD.findall(body)
+        return (lambda writer: forbid(writer, 0, [name.decode() for name in refused])) if refused else answer_ok
     if model in TOOLS and b'"tool_calls"' in body:  # the tool has run
         return answer_ok
     return BEHAVIOURS[model]
@@ -203,8 +234,11 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "megabyte": stream_megabyte,
     "pace": pace,
     "bomb": bomb,
+    "packed": stream_packed,
     "large": answer_large,
     "flood": flood,
+    "forbid-1": lambda writer: forbid(writer, 1_000_000),
+    "forbid-16": lambda writer: forbid(writer, 16_000_000),
     "fetch": lambda writer: call_tool(writer, "web_fetch", {"url": PAGE_URL}),
     "search": lambda writer: call_tool(writer, "web_search", {"query": "pandas"}),
     "calls-5000": lambda writer: call_tools(writer, 5_000),
@@ -235,6 +269,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
             elif head.startswith(b"GET"):
                 answer_get(writer, head)
+            elif head.startswith(b"POST /silent"):
+                await hang(writer)
             elif head.startswith(b"POST /mcp"):
                 answer_mcp(writer, body)
             else:
@@ -248,6 +284,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 async def run(port: int) -> None:
     make_packed_reply()
+    make_packed_stream()
     server = await asyncio.start_server(serve, "127.0.0.1", port, limit=1 << 20, backlog=1024)
     async with server:
         await server.serve_forever()

@@ -4,7 +4,6 @@ The collector is off, so that what a cycle keeps is still there. It runs rarely 
 of many megabytes.
 """
 
-import gc
 import json
 import socket
 import threading
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import count
 from pathlib import Path
-from types import FrameType
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -24,51 +22,28 @@ from asking import find_path, make_body
 from console.browser import sign_in
 from console.feed_reader import reading
 from console.traffic import own_id
-from dragoman.net.client import OutgoingRequest
-from dragoman.net.http_request import HttpRequest
-from dragoman.net.socket_sink import SocketSink
-from dragoman.net.websocket import WebSocket
-from dragoman.proxy.answer import ActiveCall
-from dragoman.proxy.call import Call
-from dragoman.proxy.capture.recording import Recording
-from dragoman.proxy.relay import RelayedCall
-from dragoman.proxy.request_record import RequestRecord
-from dragoman.proxy.turn import UpstreamTurn
-from dragoman.server.websocket import ResponsesSocket
-from dragoman.state.background import ActiveRun
-from dragoman.state.parked_run import ParkedRun
-from dragoman.state.stored_call import StoredCall
+from e2e.limit_rig import PRICES
 from fakes.upstream import Answer, End
 from gateway import KEY
 from raw_http import dial, request_bytes
+from release import collector_off, describe, expect_release, find_left
 from rig import ONCE, Rig, run_rig
 from scripting import write_error, write_reply
 from waiting import PATIENCE_S, wait_until
 from wire_json import JsonObject
 
-RELEASED = (
-    *(
-        HttpRequest,
-        SocketSink,
-        Call,
-        RelayedCall,
-        RequestRecord,
-        ActiveCall,
-        UpstreamTurn,
-        ParkedRun,
-        ActiveRun,
-        StoredCall,
-        Recording,
-    ),
-    *(ResponsesSocket, WebSocket, OutgoingRequest),
-)
 SETTINGS = ONCE + "[server]\ndrain_s = 0.1\n[responses]\npark_s = 0.2\n"
+LIMITS = (
+    "[limits]\nconcurrent = 1000\ntokens_per_day = 1000000000\n[limits.key]\ntokens_per_day = 0\n"  # each is settled
+)
+ONE_AT_A_TIME = '[limits]\nusd_per_month = 0.06\nwait_s = 60\nbudget = "strict"\n' + PRICES
 CAPTURED = '[debug]\ncapture = "all"\ndirectory = "{}"\n'
 WORDS = " ".join(f"word-{number}" for number in range(40))
 JSON = "application/json"
 EMBEDDINGS = b'{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.25]}],"model":"m"}'
 COUNT = b'{"input_tokens": 42}'
 PARK = "x-dragoman-park: 1"
+UPSTREAMS = ("chat", "messages", "responses")
 
 
 class Ending(Enum):
@@ -95,6 +70,9 @@ class Kind:
     body: JsonObject = field(default_factory=dict)
     reply: bytes = b""  # a document, instead of the protocol's reply
     clients: int = 1  # that send the same request, one after the other
+    key: str = ""  # of a client that has a limit, by its name
+    rejection: str = ""  # of the upstream, after which the gateway sends the request again in another form
+    code: str | None = None  # of that rejection
     without: Mapping[Ending, str] = field(default_factory=dict)
 
     def write(self, ending: Ending) -> Answer:
@@ -133,6 +111,24 @@ KINDS = {
     "background": Kind("responses", "chat", streams=False, body={"background": True}, without=NO_CLIENT),
     "background stream": Kind("responses", "chat", body={"background": True}, without=NO_CLIENT),
 }
+UNREADABLE: list[JsonObject] = [
+    {"role": "user", "content": "Hi"},
+    {"type": "reasoning", "summary": [], "encrypted_content": "c2Vh"},
+    {"role": "user", "content": "Go on."},
+]
+ONLY_ANSWERED: dict[Ending, str] = {ending: "a limit refuses it" for ending in Ending if ending is not Ending.ANSWERED}
+KINDS |= {
+    "refused by a limit": Kind("chat", "messages", key="alice", without=ONLY_ANSWERED),
+    "without a field": Kind("chat", "chat", body={"field_{}": 1}, rejection="Unsupported parameter: 'field_{}'"),
+    "without reasoning": Kind(
+        "responses",
+        "responses",
+        fields=("x-session-id: {}",),
+        body={"input": UNREADABLE, "store": False},
+        rejection="The encrypted content could not be verified.",
+        code="invalid_encrypted_content",
+    ),
+}
 LANE = Kind("responses", "chat")
 Rows = list[tuple[str, Ending]]
 ENDINGS = [ending for ending in Ending if ending is not Ending.SHUTDOWN]
@@ -140,37 +136,10 @@ ways = pytest.mark.parametrize("way", ["plain", pytest.param("captured", marks=p
 numbers = count()
 
 
-def find_left() -> list[object]:
-    return [item for item in gc.get_objects() if type(item) in RELEASED]
-
-
-def describe(item: object) -> str:
-    """Say what is left, and what refers to it."""
-    holders = [holder for holder in gc.get_referrers(item) if not isinstance(holder, FrameType | list)]
-    frames = [holder for holder in gc.get_referrers(item) if isinstance(holder, FrameType)]
-    places = [f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in frames]
-    return f"{item!r:.80} is held by {[f'{holder!r:.160}' for holder in holders]} {places}"
-
-
-@contextmanager
-def expect_release(row: object) -> Iterator[None]:
-    """Fail where what is done inside leaves a request behind."""
-    yield
-    with suppress(AssertionError):
-        wait_until(lambda: not find_left(), 30)
-    left = "\n".join([describe(item) for item in find_left()])
-    gc.collect()  # so that only this row fails
-    gc.freeze()
-    assert not left, f"{row}:\n{left}"
-
-
 @pytest.fixture
 def without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.freeze()  # what is there already is neither looked through nor found
-    gc.disable()
-    yield
-    gc.enable()
+    with collector_off():
+        yield
 
 
 class Client:
@@ -179,15 +148,16 @@ class Client:
     def __init__(self, rig: Rig, kind: Kind, request_id: str, key: str) -> None:
         self.received = bytearray()
         self.is_over = threading.Event()
-        body = make_body(kind.client, rig.model(kind.upstream), stream=kind.streams) | kind.body
+        more = {name.format(key): value for name, value in kind.body.items()}
+        body = make_body(kind.client, rig.model(kind.upstream), stream=kind.streams) | more
         if body.get("conversation"):
             body["conversation"] = rig.send("POST", "/v1/conversations", {}).json["id"]
         path = kind.path or find_path(kind.client, rig.model(kind.upstream), stream=kind.streams)
         fields = [line.format(key) for line in kind.fields]
         self._socket = dial(rig.port)
-        self._socket.sendall(
-            request_bytes(path, json.dumps(body).encode(), *fields, f"x-request-id: {request_id}", "connection: close")
-        )
+        fields += [f"x-request-id: {request_id}", "connection: close"]
+        secret = rig.gateway.keys[kind.key] if kind.key else KEY
+        self._socket.sendall(request_bytes(path, json.dumps(body).encode(), *fields, key=secret))
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -207,34 +177,36 @@ class Client:
         self._socket.close()
 
 
-def run_kind(directory: Path, way: str) -> AbstractContextManager[Rig]:
+def run_kind(directory: Path, way: str, limits: str = LIMITS) -> AbstractContextManager[Rig]:
     captured = CAPTURED.format(directory / "captures") if way == "captured" else ""
-    return run_rig(directory, SETTINGS + captured, upstreams=("chat", "messages"), keys=("alice",))
+    return run_rig(directory, SETTINGS + limits + captured, upstreams=UPSTREAMS, keys=("alice",))
 
 
 @contextmanager
 def hold(rig: Rig, kind: Kind, request_id: str) -> Iterator[list[Client]]:
     """Send a request by as many clients as it has, and go on once its upstream has sent a part of the reply."""
     key, fake = f"key-{next(numbers)}", rig.fakes[kind.upstream]
-    before, sent = len(fake.calls), fake.sent
+    if kind.rejection:
+        fake.answers.insert(0, write_error(400, kind.rejection.format(key), kind.code))
+    before, sent = len(fake.calls) + bool(kind.rejection), fake.sent
     with ExitStack() as stack:
         clients: list[Client] = []
         for number in range(kind.clients):
             clients.append(Client(rig, kind, request_id if not number else f"{request_id}-{number}", key))
             stack.callback(clients[-1].leave)
-            wait_until(lambda: len(fake.calls) > before and (fake.sent > sent or clients[0].is_over.is_set()))
+            wait_until(lambda: clients[0].is_over.is_set() or (len(fake.calls) > before and fake.sent > sent))
         if kind.clients > 1 and not clients[0].is_over.is_set():
             runs = rig.gateway.app.site.parked_runs
             wait_until(lambda: runs.joined["key"] or clients[0].is_over.is_set())
         yield clients
 
 
-def end_as_operator(rig: Rig) -> None:
+def end_as_operator(rig: Rig, place: int = 0) -> None:
     """End the request that is under way; of several that join it, the first."""
     console = rig.gateway.app.site.console
     assert console is not None
-    first, *_ = list(console.live._under_way)
-    assert rig.send("DELETE", f"/api/v1/live/{first.id}").status == 200
+    ended = list(console.live._under_way)[place]
+    assert rig.send("DELETE", f"/api/v1/live/{ended.id}").status == 200
 
 
 def end(rig: Rig, kind: Kind, ending: Ending) -> None:
@@ -290,6 +262,30 @@ def test_requests_are_released_when_the_gateway_stops(tmp_path: Path, way: str) 
             rig.play(kind.upstream, kind.write(Ending.SHUTDOWN))
             stack.enter_context(hold(rig, kind, f"stopped-{number}"))
         rig.gateway.stop_soon().result(timeout=PATIENCE_S)
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_a_request_that_waits_for_a_limit_is_released_however_it_ends(tmp_path: Path) -> None:
+    kind = replace(KINDS["passed stream"], body={"max_tokens": 4000})
+    with run_kind(tmp_path, "plain", ONE_AT_A_TIME) as rig:
+        limiter = rig.gateway.app.gateway.limiter
+        assert limiter is not None
+        for ending in (Ending.ANSWERED, Ending.GONE, Ending.OPERATOR, Ending.SHUTDOWN):
+            rig.play(kind.upstream, kind.write(Ending.GONE), kind.write(Ending.ANSWERED))
+            with expect_release(ending), hold(rig, kind, f"first-{ending.name}") as [first], ExitStack() as stack:
+                second = Client(rig, kind, f"second-{ending.name}", "")
+                stack.callback(second.leave)
+                wait_until(lambda: limiter.waiting == 1)
+                if ending is Ending.ANSWERED:
+                    first.leave()
+                elif ending is Ending.OPERATOR:
+                    end_as_operator(rig, -1)
+                elif ending is Ending.SHUTDOWN:
+                    rig.gateway.stop_soon().result(timeout=PATIENCE_S)
+                if ending is not Ending.GONE:
+                    second.wait()
+                second.leave()
+                wait_until(lambda: limiter.waiting == 0)
 
 
 @contextmanager

@@ -7,7 +7,9 @@ from contextvars import ContextVar
 
 import pytest
 
+from dragoman.net import outbound
 from dragoman.net.client import ConnectionLost, HttpClient, HttpResponse, OutgoingRequest, UpstreamTimeout
+from dragoman.net.encoding import PIECE
 from fakes.loops import on_both_loops
 from fakes.raw import Flood, Hold, Pause, RawServer, Request, Reset, Until, bytewise
 from waiting import wait_until_async
@@ -196,3 +198,63 @@ async def test_a_closed_response_streams_nothing(client: HttpClient) -> None:
         answer.close()
         with pytest.raises(ConnectionLost, match="closed by us"):
             await answer.stream_to(Collector(), 60)
+
+
+class CostlyCollector(Collector):
+    """A sink for which the clock says that each piece takes 3 ms."""
+
+    def __init__(self, clock: "Clock") -> None:
+        super().__init__()
+        self._clock = clock
+
+    def __call__(self, piece: bytes) -> float | None:
+        self._clock.now += 0.003
+        return super().__call__(piece)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@on_both_loops
+async def test_fast_streams_share_the_turns_of_the_loop(client: HttpClient) -> None:
+    """None of them waits for the whole of another, and what is slower than they are waits for two of their reads."""
+    flood = b"".join(b"4000\r\n%b\r\n" % (bytes([number]) * 0x4000) for number in range(32))
+    content = b"".join(bytes([number]) * 0x4000 for number in range(32))
+    go_on, clock = asyncio.Event(), Clock()
+    outbound._turns.of_this_loop().clock = clock
+    async with RawServer((Request(), STREAM + b"1\r\n!\r\n", Until(go_on), flood + b"0\r\n\r\n", Hold())) as server:
+        collectors = [CostlyCollector(clock) for _ in range(20)]
+        answers = [await ask(client, server) for _ in collectors]
+        pairs = zip(answers, collectors, strict=True)
+        streams = [asyncio.ensure_future(answer.stream_to(collector, 60)) for answer, collector in pairs]
+        await wait_until_async(lambda: all(collector.pieces for collector in collectors))
+        go_on.set()
+        longest, now = 0.0, clock.now
+        while not all(stream.done() for stream in streams):
+            await asyncio.sleep(0)
+            longest, now = max(longest, clock.now - now), clock.now
+        assert all([await stream for stream in streams])
+    assert all(collector.content == b"!" + content for collector in collectors)
+    assert longest < 0.01
+
+
+@on_both_loops
+async def test_few_bytes_that_unpack_to_megabytes_are_streamed_in_pieces_with_pauses(client: HttpClient) -> None:
+    content = b"data: word\n\n" * 200_000
+    packed, turns = gzip.compress(content), 0
+    head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed)
+    async with RawServer((Request(), head + packed, Hold())) as server:
+        collector = Collector()
+        streaming = asyncio.ensure_future((await ask(client, server)).stream_to(collector, 60))
+        while not streaming.done():
+            await asyncio.sleep(0)
+            turns += bool(collector.pieces)
+        assert await streaming
+    assert collector.content == content
+    assert max(map(len, collector.pieces)) <= PIECE
+    assert turns >= len(collector.pieces) - 1

@@ -29,6 +29,8 @@ OWN_WORK = {
     "app.py": "captures on disk",
     "server/api/config.py": "the operator's configuration",
     "server/api/captures.py": "captures, for the operator",
+    "server/api/limits.py": "limits of very many keys, for the operator",
+    "server/api/teams.py": "very many teams, for the operator",
     "server/console/found_requests.py": "a capture, for the operator",
     "net/proxy.py": "the name of a configured proxy",
     "net/server.py": "the address to listen on",

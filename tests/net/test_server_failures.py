@@ -4,11 +4,13 @@ import asyncio
 import logging
 import socket
 import struct
+from contextlib import AsyncExitStack
 
 import pytest
 
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.server import ClientDisconnected, ResponseOrderError
+from dragoman.net.service import CANCELLED_AT_ONCE
 from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops
 from net.raw_client import GET, PATIENCE_S, connect_raw, serving
@@ -136,6 +138,36 @@ async def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, m
                 client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             client.writer.transport.abort()
         await asyncio.wait_for(cancelled.wait(), PATIENCE_S / 2)
+        await wait_until_async(lambda: server.connections == 0)
+
+
+@on_both_loops
+async def test_of_many_clients_that_leave_together_a_few_are_cancelled_in_a_turn() -> None:
+    entered, cancelled, count = 0, 0, 100
+
+    async def handler(request: HttpRequest, sink: SocketSink) -> None:
+        nonlocal entered, cancelled
+        sink.allow_leaving()
+        entered += 1
+        try:
+            await asyncio.sleep(2 * PATIENCE_S)
+        except asyncio.CancelledError:
+            cancelled += 1
+            raise
+
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(handler))
+        clients = [await stack.enter_async_context(connect_raw(server)) for _ in range(count)]
+        for client in clients:
+            client.send(GET)
+        await wait_until_async(lambda: entered == count)
+        for client in clients:
+            client.writer.transport.abort()
+        most = before = 0
+        while cancelled < count:
+            await asyncio.sleep(0)
+            most, before = max(most, cancelled - before), cancelled
+        assert most <= 2 * CANCELLED_AT_ONCE
         await wait_until_async(lambda: server.connections == 0)
 
 

@@ -11,7 +11,8 @@ from dragoman.net.errors import BufferBudgetExceeded
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.server import Server
 from dragoman.net.socket_sink import SocketSink
-from dragoman.net.websocket import MAX_CONTROL_FRAMES, MAX_FRAGMENTS, MAX_WAITING, FrameTurns, WebSocket
+from dragoman.net.turns import ReadTurns
+from dragoman.net.websocket import MAX_CONTROL_FRAMES, MAX_FRAGMENTS, MAX_WAITING, WebSocket
 from fakes.loops import on_both_loops
 from net.raw_client import PATIENT, RawClient, connect_raw, render
 from net.socket_frames import (
@@ -61,7 +62,7 @@ class Listener:
         return len(self.messages) == count
 
     async def __call__(self, request: HttpRequest, sink: SocketSink) -> None:
-        socket = WebSocket(request, sink, MAX_BYTES, FrameTurns(self.clock))
+        socket = WebSocket(request, sink, MAX_BYTES, ReadTurns(self.clock))
         socket.accept()
         while True:
             await self.may_take.wait()
@@ -220,7 +221,7 @@ class Pile:
         self.count = count
         self.is_paused = False
 
-    def read_frames(self, ends: float) -> bool:
+    def read_until(self, ends: float) -> bool:
         while self.count:
             self.count -= 1
             self.clock.now += 0.001
@@ -236,7 +237,7 @@ class Pile:
 @on_both_loops
 async def test_all_clients_together_read_frames_for_5_ms_of_a_turn() -> None:
     clock = Clock()
-    turns, piles = FrameTurns(clock), [Pile(clock, 100) for _ in range(20)]
+    turns, piles = ReadTurns(clock), [Pile(clock, 100) for _ in range(20)]
     for pile in piles:
         turns.read(pile)
     assert clock.now < 0.007

@@ -14,7 +14,11 @@ from dragoman.operate.limits import (
     read_levels,
 )
 from dragoman.store import open_store
+from dragoman.store.client_keys import KeyId
+from dragoman.store.limit_tables import LimitRow, PolicyKey, StoredPolicies
 from dragoman.tenancy.keys import Grant, Keyring
+from dragoman.tenancy.policies import Policies
+from laws import assert_linear_function
 
 USER = LimitTarget("user", "dev", "dev")
 
@@ -63,3 +67,24 @@ async def test_a_name_is_found_or_refused(store_url: str) -> None:
             await limits.forgive(LimitTarget("user", "*", "*"), Forgiveness(usd=1))
         done = await limits.forgive(USER, Forgiveness(usd=1.5, reason="a fault of ours"))
         assert (done.unit, done.amount, done.until) == ("usd", 1.5, None)
+
+
+def make_policies(size: int) -> Policies:
+    """Return the policies of so many keys, each of a user and with a limit of its own."""
+    keys = tuple(PolicyKey(f"key_{at}", f"key {at}", "client", f"user-{at}", "", "") for at in range(size))
+    limits = [LimitRow("key", key.id, Limits(usd_per_day=9)) for key in keys]
+    limits += [LimitRow("user", "*", Limits(concurrent=9))]
+    policies = Policies()
+    policies.publish(StoredPolicies(keys, (), tuple(limits)))
+    return policies
+
+
+def test_listing_limits_takes_linear_time_in_keys_and_users() -> None:
+    assert_linear_function(lambda policies: list_limits(policies, effective=True), make_policies, 300)
+
+
+def test_the_policy_of_a_key_is_made_with_its_first_request() -> None:
+    """With very many keys, each change would hold up all requests if it made the policies of all of them."""
+    policies = make_policies(3)
+    assert [scope.name for scope in policies.find(KeyId("key_1")).scopes] == ["user:user-1", "key:key_1"]
+    assert list(policies._policies) == ["environment", "key_1"]

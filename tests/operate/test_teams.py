@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,10 @@ from dragoman.config.settings import LimitSettings, TeamSettings
 from dragoman.operate import Conflict, InvalidArgument, NotFound, VersionMismatch
 from dragoman.operate.teams import NewTeam, TeamFields, Teams
 from dragoman.store import open_store
+from dragoman.store.limit_tables import PolicyKey, StoredPolicies, TeamRow
 from dragoman.tenancy.keys import Grant, Keyring
+from dragoman.tenancy.policies import Policies
+from laws import assert_linear_function
 
 
 @asynccontextmanager
@@ -65,3 +69,16 @@ async def test_a_team_that_has_a_key_is_not_removed(store_url: str) -> None:
         await keyring.refresh()
         with pytest.raises(Conflict, match="laptop"):
             await teams.remove("core")
+
+
+async def test_listing_teams_takes_linear_time_in_teams_and_keys(tmp_path: Path) -> None:
+    async with await open_store(f"sqlite:///{tmp_path}/store.db") as store:
+
+        def make(size: int) -> Teams:
+            keys = tuple(PolicyKey(f"key_{at}", f"key {at}", "client", "", f"team-{at}", "") for at in range(size))
+            policies = Policies()
+            policies.publish(StoredPolicies(keys, tuple(TeamRow(key.team) for key in keys)))
+            return Teams(store, policies)
+
+        assert [team.keys for team in make(2).list()] == [1, 1]
+        assert_linear_function(lambda teams: teams.list(), make, 300)

@@ -9,10 +9,12 @@ import pytest
 from bench.resume.replies import whole_part, without_signs
 
 from dragoman.state import remote_runs
+from dragoman.state.parked_run import ParkedRun
 from dragoman.store.shared_runs import RunBounds
 from fakes.upstream import Answer, Gate
 from postgres import Postgres
-from raw_http import dial
+from raw_http import dial, read_answer, request_bytes
+from release import collector_off, expect_release
 from state.parked_rig import DIALECTS
 from state.replica_rig import PARK, SETTINGS, Replicas, replicas
 from valkey_server import ValkeyServer
@@ -278,3 +280,21 @@ def test_on_postgresql_alone_an_unknown_run_may_be_on_another_replica(tmp_path: 
         assert rig.resume(0, "chat", f"{run}:-1").status == 200
         elsewhere = rig.resume(1, "chat", f"{run}:-1")
         assert (elsewhere.status, b"store.shared" in elsewhere.body) == (404, True)
+
+
+@pytest.mark.parametrize("ending", ["answered", "gone"])
+def test_a_run_that_was_read_elsewhere_is_released(rig: Replicas, ending: str) -> None:
+    """The replicas keep what a client may still ask for, but nothing of its requests."""
+    with collector_off(), expect_release(ending, kept=(ParkedRun,)):
+        rig.opened.clear()
+        run, begun = rig.leave_after(0, 900, rig.request("chat", PARK))
+        count, _ = whole_part("chat", begun)
+        with dial(rig.gateways[1].port) as client:
+            path = DIALECTS["chat"].path
+            client.sendall(request_bytes(path, b"", f"x-dragoman-resume: {run}:{count - 1}", key=rig.keys["alice"]))
+            wait_until(lambda: rig.count_readings(1) == 1)
+            if ending == "answered":
+                rig.opened.set()
+                read_answer(client)
+        rig.opened.set()
+        wait_until(lambda: rig.count_readings(1) == 0)

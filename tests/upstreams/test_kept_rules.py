@@ -5,8 +5,10 @@ from pathlib import Path
 
 from dragoman.config.settings import ProviderConfig
 from dragoman.store import Store, open_store
+from dragoman.store.learned_rules import MAX_RULES_OF_ONE
 from dragoman.upstreams.kept_rules import KeptRules
 from dragoman.upstreams.rejections.rules import Found
+from waiting import wait_until_async
 
 FIELD = Found("extra_field", "/tools/*/new")
 SECTIONS = {"up": ProviderConfig(name="up", kind="openai-compatible", endpoint="http://127.0.0.1:9/v1")}
@@ -67,9 +69,11 @@ def test_a_rule_learnt_just_before_its_section_changes_is_forgotten(tmp_path: Pa
         memory = make_memory(store)
         memory.add("key_1", "up", "m", FIELD)
         memory.adopt(CHANGED)  # before the rule is written
+        memory.add("key_2", "up", "m", FIELD)
         await wait_until_written(store)
         await memory.load()
         assert memory.find("key_1", "up", "m") == ()
+        assert memory.find("key_2", "up", "m") == (FIELD,)
         await store.close()
 
     asyncio.run(change())
@@ -95,6 +99,23 @@ def test_a_rule_that_is_stored_while_the_store_is_read_stays_known(tmp_path: Pat
         await store.close()
 
     asyncio.run(check())
+
+
+def test_of_very_many_rules_that_are_learnt_at_once_those_are_stored_that_are_kept(tmp_path: Path) -> None:
+    async def learn_many() -> None:
+        store = await open_store(f"sqlite:///{tmp_path}/store.db")
+        memory, before = make_memory(store), len(asyncio.all_tasks())
+        for number in range(5 * MAX_RULES_OF_ONE):
+            memory.add("key_1", "up", "m", Found("extra_field", f"/f{number}"))
+        assert len(asyncio.all_tasks()) == before + 1
+        kept = [Found("extra_field", f"/f{number}") for number in range(4 * MAX_RULES_OF_ONE, 5 * MAX_RULES_OF_ONE)]
+        await wait_until_async(lambda: not memory._unsaved)
+        assert {row.path for row in await store.list_rules(0)} == {found.path for found in kept}
+        await memory.load()
+        assert set(memory.find("key_1", "up", "m")) == set(kept)
+        await store.close()
+
+    asyncio.run(learn_many())
 
 
 async def wait_until_written(store: Store) -> None:

@@ -6,10 +6,11 @@ import pytest
 from dragoman.translate.framing.jsonedit import EVERY
 from dragoman.translate.hub.loss import Ledger
 from dragoman.upstreams.rejections.changes import apply
-from dragoman.upstreams.rejections.complaint import HOLE, Complaint, make_holes, read_complaint
+from dragoman.upstreams.rejections.complaint import HOLE, MAX_SENTENCES, MAX_TEXT, Complaint, make_holes, read_complaint
 from dragoman.upstreams.rejections.repairs import apply_rules
 from dragoman.upstreams.rejections.rules import BY_ID, RULES, Found, RuleScope, find_rules, make_edits
 from dragoman.upstreams.rejections.sent import Sent, format_path, parse_path
+from laws import assert_linear_function
 from wire_json import JsonObject
 
 TOOL: JsonObject = {"name": "f", "input_schema": {"type": "object", "properties": {"temperature": {"type": "string"}}}}
@@ -21,7 +22,7 @@ def make_sent(protocol: str = "chat", **fields: object) -> Sent:
 
 def change(found: Found, request: Sent) -> tuple[JsonObject, list[str]]:
     ledger = Ledger()
-    changed = apply(request, make_edits(found, request), "why", ledger)
+    changed = apply(request, make_edits([found], request), "why", ledger)
     return msgspec.json.decode(changed.body, type=JsonObject), [loss.path for loss in ledger]
 
 
@@ -59,6 +60,18 @@ def test_quoted_text_that_is_no_path_becomes_a_hole(text: str, expected: str) ->
 )
 def test_an_error_is_read_in_every_vendors_shape(body: bytes, complaint: Complaint) -> None:
     assert read_complaint(400, body) == complaint
+
+
+def test_of_an_error_about_very_many_fields_the_first_ones_are_read() -> None:
+    """Each is compared with every rule, on the event loop where the request is small."""
+    names = [f"f{number}" for number in range(10_000)]
+    extras = [{"type": "extra_forbidden", "loc": ["body", name]} for name in names]
+    complaint = read_complaint(400, msgspec.json.encode({"detail": extras}))
+    assert complaint.extras == tuple(names[:MAX_SENTENCES])
+    lines = [f'Invalid JSON payload received. Unknown name "{name}" : Cannot find field.' for name in names]
+    listed = read_complaint(400, msgspec.json.encode({"error": {"message": "\n".join(lines)[:MAX_TEXT]}}))
+    request = make_sent("gemini", **dict.fromkeys(names, 1))
+    assert len(find_rules(listed, request)) <= MAX_SENTENCES
 
 
 @pytest.mark.parametrize(
@@ -370,3 +383,31 @@ def test_what_a_whole_server_rejects_is_learnt_for_all_its_models(
 def test_rules_have_names_of_their_own_and_a_source() -> None:
     assert len(BY_ID) == len(RULES)
     assert all(rule.source and (rule.edit or rule.quirk) for rule in RULES)
+
+
+def test_fields_of_one_rule_are_left_out_in_one_pass() -> None:
+    names = [f"f{number}" for number in range(100)]
+    turns = [{"role": "user", "content": "x", "mark": {"inner": 1}}] * 2
+    sent = Sent("chat", msgspec.json.encode({"model": "m", "messages": turns} | dict.fromkeys(names, 1)))
+    pointers = [*(f"/{name}" for name in names), "/messages/*/mark", "/messages/*/mark/inner", "/unknown"]
+    rules, ledger = [Found("forbidden_field", pointer) for pointer in pointers], Ledger()
+    changed = apply_rules(sent, rules, ledger)
+    one_by_one, others = sent, Ledger()
+    for rule in rules:
+        one_by_one = apply_rules(one_by_one, [rule], others)
+    assert (
+        changed.body
+        == one_by_one.body
+        == msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": "x"}] * 2})
+    )
+    assert [loss.path for loss in ledger] == [loss.path for loss in others]
+
+
+def test_leaving_out_many_fields_takes_linear_time() -> None:
+    def make(size: int) -> tuple[Sent, list[Found]]:
+        names = [f"f{number}" for number in range(size)]
+        turns = [{"role": "user", "content": "x"}] * (20 * size)
+        body = msgspec.json.encode({"model": "m", "messages": turns} | dict.fromkeys(names, 1))
+        return Sent("chat", body), [Found("forbidden_field", f"/{name}") for name in names]
+
+    assert_linear_function(lambda given: apply_rules(*given, Ledger()), make, 10)

@@ -22,7 +22,6 @@ _MAX_LINE = 4096
 # Sizes, extensions and trailers may exceed the content by this much; one-byte chunks only waste CPU time.
 _MAX_OVERHEAD = 64 * 1024
 UNCOUNTED_BYTES = 64 * 1024  # of each request; small bodies are not counted
-TURN_BYTES = 1 << 20  # of a response, after which other tasks run
 
 BodySink = Callable[[bytes], float | None]  # chunk -> seconds to wait for the next; None pauses the stream
 
@@ -238,7 +237,7 @@ async def read_chunks(
     clock = asyncio.get_running_loop().time
     deadline = clock() + (silence_s if total_s is None else total_s)
     first, rest = b"", BytesIO()
-    size = paused_at = 0
+    size = 0
     while piece := await body.chunk(max(0.001, min(silence_s, deadline - clock()))):
         size += len(piece)
         if clock() > deadline:
@@ -251,11 +250,8 @@ async def read_chunks(
             raise SizeLimitExceeded(f"{where} answered with more than {limit} bytes")
         if size == len(piece):
             first = piece
-            continue
-        rest.write(piece if rest.tell() else first + piece)
-        if size - paused_at > TURN_BYTES:  # a compressed body may have arrived whole: let other tasks run
-            paused_at = size
-            await asyncio.sleep(0)
+        else:
+            rest.write(piece if rest.tell() else first + piece)
     return rest.getvalue() or first
 
 

@@ -208,6 +208,8 @@ class HttpResponse:
         raise ConnectionLost(f"{self._where}: closed by us", sent=True, received=True)
 
     async def _unpacked_chunk(self, unpacking: StreamDecompressor, timeout_s: float) -> bytes:
+        if unpacking.has_more:
+            await asyncio.sleep(0)  # it came with the chunk before: let other tasks run
         try:
             while not (data := unpacking.take()):
                 packed = await self._raw_chunk(timeout_s)

@@ -151,13 +151,20 @@ def decompress(encoding: bytes, body: bytes, limit: int) -> bytes:
 class StreamDecompressor:
     """Decompresses a body in chunks: `put` a compressed chunk, then `take` decompressed ones until it returns b""."""
 
-    def __init__(self, chain: tuple[BodyDecoder, ...], piece: int = 256 << 10, most: int = 8 << 20) -> None:
+    def __init__(self, chain: tuple[BodyDecoder, ...], piece: int = PIECE, most: int = 8 << 20) -> None:
         self._chain = chain
         self._piece = piece
         self._most = most
         self._packed = b""
         self._at = 0
+        self._out = b""
+        self._taken = 0
         self._begun = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `take` returns more without another chunk, at least perhaps."""
+        return self._taken < len(self._out) or self._at < len(self._packed)
 
     def put(self, data: bytes) -> None:
         """Set the next compressed chunk; only after `take` has returned b""."""
@@ -165,6 +172,13 @@ class StreamDecompressor:
         self._at = 0
 
     def take(self) -> bytes:
+        """Return at most a piece: a few bytes may unpack to megabytes."""
+        if self._taken >= len(self._out):
+            self._out, self._taken = self._unpack(), 0
+        start, self._taken = self._taken, self._taken + self._piece
+        return self._out[start : self._taken]
+
+    def _unpack(self) -> bytes:
         out: list[bytes] = []
         size = 0
         while size < self._piece and self._at < len(self._packed):

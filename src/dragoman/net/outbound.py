@@ -15,14 +15,16 @@ import httptools
 from dragoman.net.bodies import BodySink
 from dragoman.net.errors import ConnectionLost, InvalidResponse, UpstreamTimeout
 from dragoman.net.headers import Header, Headers
+from dragoman.net.turns import SharedTurns
 from dragoman.net.write_batch import WriteBatch
 
 HEAD_LIMIT = 64 << 10
 BUFFER_LIMIT = 32 << 10
 # The kernel's receive buffer of a stream. It also bounds a single read, and so what is buffered for a client that has
 # stopped reading; no model writes faster. A whole response gets a larger one.
-STREAM_RECEIVE_BYTES = 24 << 10
+STREAM_RECEIVE_BYTES = 20 << 10
 WHOLE_RECEIVE_BYTES = 1 << 20
+LARGE_READ = 4 << 10  # of a stream, which is read in its turn: no model writes that much at once
 
 
 class ExchangePhase(Enum):
@@ -39,6 +41,7 @@ class ExchangePhase(Enum):
 IDLE, HEAD, BODY, DONE, BROKEN = ExchangePhase
 
 _NO_HEADERS = Headers([])
+_turns = SharedTurns()  # of streams
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -70,6 +73,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_full = self._awaits_room = False  # of what the server takes at a time; the sender waits for it
         self._unsent: tuple[bytes, ...] = ()  # until the end of the event loop's turn
         self._transport: asyncio.Transport | None = None
+        self._turns = _turns.of_this_loop()
         self._arrivals = select.poll()
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[bool] | None = None
@@ -84,6 +88,8 @@ class UpstreamConnection(asyncio.Protocol):
     def _forget_response(self) -> None:
         self._fields: list[Header] = []
         self._pieces: list[bytes] = []
+        self._unread = b""  # body bytes of a stream that wait for a turn
+        self._awaits_turn = False
         self._overhead = 0
         self._before_body = 0  # bytes of all reads up to the one in which the head ended
         self._news = False
@@ -216,6 +222,35 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.set_write_buffer_limits(high=0)
 
     def data_received(self, data: bytes) -> None:
+        if self._unread or (len(data) >= LARGE_READ and self._sink is not None):
+            self._unread += data
+            self._turns.read(self)
+        else:
+            self._read(data)
+
+    def read_until(self, ends: float) -> bool:
+        """Pass on what has arrived of a stream; return whether its turn is over before that."""
+        if self._turns.clock() >= ends:
+            return True
+        self._read_rest()
+        if self._awaits_turn:
+            self._awaits_turn = False
+            if not self._paused and self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+        return False
+
+    def pause_reading(self) -> None:
+        """Wait for another turn."""
+        self._awaits_turn = True
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _read_rest(self) -> None:
+        unread, self._unread = self._unread, b""
+        if unread:
+            self._read(unread)
+
+    def _read(self, data: bytes) -> None:
         if self.phase is not HEAD and self.phase is not BODY:
             self._close_after_stray_bytes()
             return
@@ -240,11 +275,13 @@ class UpstreamConnection(asyncio.Protocol):
             self._wake()
 
     def eof_received(self) -> None:
+        self._read_rest()
         if self.phase is BODY and self._ends_at_eof:
             self.phase = DONE
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._read_rest()
         self._break_connection(self._make_lost_error(exc))
         if self._timer is not None:
             self._timer.cancel()

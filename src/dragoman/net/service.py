@@ -10,6 +10,7 @@ import itertools
 import logging
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -27,6 +28,7 @@ UNAUTHENTICATED_SHARE = 0.75
 # Share of all connections that one address without a valid key may hold while connections are short.
 ADDRESS_SHARE = 0.125
 LOG_EVERY_S = 60.0
+CANCELLED_AT_ONCE = 10  # requests in a turn of the event loop, if very many clients leave together
 _ENDED = SinkPhase.ENDED  # looked up once: on Python 3.11, each look-up of a member is slow
 IPV6_NETWORK_BITS = 64  # what one customer of a provider usually gets
 
@@ -148,6 +150,8 @@ class ConnectionService:
         self.highest_descriptor = sys.maxsize  # a higher one means that the process has almost none left
         self._loop = asyncio.get_running_loop()  # kept: each look-up of it is a system call
         self.requests: dict[SocketSink, HttpRequest] = {}  # that are being handled, by the sinks of their replies
+        self._left: deque[asyncio.Task[None]] = deque()  # of clients that have left, until they are cancelled
+        self._is_cancelling = False  # some were cancelled in this turn of the loop
         self.empty = asyncio.Event()  # set while draining, once the last connection and the last request have ended
 
     def begin(self, request: HttpRequest, sink: SocketSink) -> None:
@@ -158,7 +162,18 @@ class ConnectionService:
         """Cancel the task of a request. One that has not started never runs, and so cannot end its request."""
         assert sink.task is not None
         sink.task.add_done_callback(lambda _: self._end(sink))
-        sink.task.cancel()
+        self._left.append(sink.task)
+        if not self._is_cancelling:
+            self._cancel_left()
+
+    def _cancel_left(self) -> None:
+        """Cancel the tasks of some clients that have left, and of the others in later turns of the loop."""
+        count = min(CANCELLED_AT_ONCE, len(self._left))
+        for _ in range(count):
+            self._left.popleft().cancel()
+        self._is_cancelling = count > 0
+        if count:
+            self._loop.call_soon(self._cancel_left)
 
     def admit(self, connection: Connection, peer: str, descriptor: int) -> bool:
         """Add a connection; if there are too many, evict one without a valid key, or return False."""

@@ -1,7 +1,6 @@
 """The server's side of a WebSocket: wsproto reads the frames.
 
-All WebSockets of an event loop together read frames for at most 5 ms in one turn of the loop. What a client has sent
-beyond that stays in its socket until a later turn, so that a flood of tiny frames does not delay others.
+Frames are read in turns that all WebSockets share (net/turns.py), so that a flood of tiny ones does not delay others.
 """
 
 import asyncio
@@ -9,12 +8,7 @@ import base64
 import binascii
 import hashlib
 import struct
-import time
-from collections import OrderedDict
-from collections.abc import Callable
 from io import StringIO
-from typing import Protocol
-from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 from wsproto.frame_protocol import CloseReason, Frame, FrameDecoder, MessageDecoder, Opcode, ParseFailed
@@ -23,17 +17,18 @@ from dragoman.net.errors import BufferBudgetExceeded
 from dragoman.net.headers import Header, Headers, asks_for_websocket
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.socket_sink import SocketSink
+from dragoman.net.turns import ReadTurns, SharedTurns
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 UNSUPPORTED_DATA, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN = 1003, 1008, 1009, 1013
 MAX_WAITING = 256  # messages that are not taken yet; then the client is not read from
-TURN_S = 0.005  # for the frames of all clients, before the event loop turns to others
 MAX_CONTROL_FRAMES = 1_000  # in a second
 MAX_FRAGMENTS = 10_000  # of one message
 _MAX_REASON = 123  # bytes
 _PART = 256 * 1024  # letters that are held together: one string that grows to megabytes would be copied while it does
 _LAST = 0x80  # the bit that marks the last frame of a message
 _SENT_CODES = frozenset((*range(1000, 1004), *range(1007, 1015), *range(3000, 5000)))  # that a client may close with
+_turns = SharedTurns()
 
 
 def wants_websocket(headers: Headers) -> bool:
@@ -46,59 +41,6 @@ def _has_key(headers: Headers) -> bool:
         return len(base64.b64decode(headers.get(b"sec-websocket-key") or b"", validate=True)) == 16
     except binascii.Error:
         return False
-
-
-class FrameReader(Protocol):
-    """What reads the frames of one client."""
-
-    def read_frames(self, ends: float) -> bool:
-        """Read frames until the clock says `ends`; return whether that was too short for those that have arrived."""
-
-    def pause_reading(self) -> None: ...
-
-
-class FrameTurns:
-    """Lets the WebSockets of an event loop read frames, for at most `TURN_S` in all in each of its turns."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
-        self._ends: float | None = None  # when the time of this turn is over; None if nothing was read in it yet
-        self._waiting: OrderedDict[FrameReader, None] = OrderedDict()
-
-    def read(self, reader: FrameReader) -> None:
-        """Let it read now, and in later turns what there is no time for."""
-        ends = self._begin_turn() if self._ends is None else self._ends
-        if self._waiting or reader.read_frames(ends):
-            self._waiting[reader] = None
-            reader.pause_reading()
-
-    def _begin_turn(self) -> float:
-        asyncio.get_running_loop().call_soon(self._read_waiting)
-        self._ends = self.clock() + TURN_S
-        return self._ends
-
-    def _read_waiting(self) -> None:
-        self._ends = None
-        if not self._waiting:
-            return
-        ends = self._begin_turn()
-        for _ in range(len(self._waiting)):
-            reader, _ = self._waiting.popitem(last=False)
-            if reader.read_frames(ends):
-                self._waiting[reader] = None
-            if self.clock() >= ends:
-                return
-
-
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, FrameTurns] = WeakKeyDictionary()
-
-
-def _shared_turns() -> FrameTurns:
-    loop = asyncio.get_running_loop()
-    turns = _turns.get(loop)
-    if turns is None:
-        turns = _turns[loop] = FrameTurns()
-    return turns
 
 
 class SocketMessage(Struct, frozen=True):
@@ -140,11 +82,11 @@ class WebSocket:
     Compression is declined: wsproto inflates without a bound, so that a few kilobytes could fill the memory.
     """
 
-    def __init__(self, request: HttpRequest, sink: SocketSink, max_bytes: int, turns: FrameTurns | None = None) -> None:
+    def __init__(self, request: HttpRequest, sink: SocketSink, max_bytes: int, turns: ReadTurns | None = None) -> None:
         self._request = request
         self._sink = sink
         self._max_bytes = max_bytes
-        self._turns = turns or _shared_turns()
+        self._turns = turns or _turns.of_this_loop()
         self._clock = self._turns.clock
         # Not wsproto's Connection, which is a reference cycle and ends without a close frame after a protocol error.
         self._frames = FrameDecoder(client=False)
@@ -233,7 +175,7 @@ class WebSocket:
             self._frames.receive_bytes(data)
             self._turns.read(self)
 
-    def read_frames(self, ends: float) -> bool:
+    def read_until(self, ends: float) -> bool:
         """Read frames until the clock says `ends`; return whether that was too short for those that have arrived."""
         try:
             while not self._is_closed:

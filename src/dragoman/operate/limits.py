@@ -31,6 +31,7 @@ from dragoman.tenancy.policies import LimitOrigin, Policies, join_providers, spl
 from dragoman.tenancy.windows import Window, WindowKind, find_window, name_counter, name_scope
 
 SCOPES = (ALL, TEAM, EACH_USER, USER, KEY, PROVIDER)
+ORDER = {name: place for place, name in enumerate(LimitName)}  # in which limits are listed
 
 
 class LimitTarget(Struct, frozen=True):
@@ -232,7 +233,7 @@ def list_limits(policies: Policies, *, effective: bool = False) -> list[FoundLim
 
 def _sort_key(found: FoundLimit) -> tuple[int, str, str, int]:
     target = found.target
-    return SCOPES.index(target.scope), target.name, target.id, list(LimitName).index(found.limit)
+    return SCOPES.index(target.scope), target.name, target.id, ORDER[found.limit]
 
 
 def _list_inherited(policies: Policies, found: Iterable[FoundLimit]) -> Iterator[FoundLimit]:
@@ -240,8 +241,11 @@ def _list_inherited(policies: Policies, found: Iterable[FoundLimit]) -> Iterator
     defaults: dict[tuple[str, str], list[FoundLimit]] = {}
     for one in found:
         defaults.setdefault((one.target.scope, one.target.id), []).append(one)
+    team_of_user: dict[str, str] = {}  # by its first key
+    for key in policies.keys:
+        team_of_user.setdefault(key.user, key.team)
     for user in policies.list_users():
-        team = policies.find_team_of_user(user) or next((key.team for key in policies.keys if key.user == user), "")
+        team = policies.find_team_of_user(user) or team_of_user.get(user, "")
         sources = (EACH_USER, team), (USER, EACH)
         yield from _inherit(LimitTarget(USER, user, user), policies.find_limits(USER, user), sources, defaults)
     for key in policies.keys:

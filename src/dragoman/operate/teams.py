@@ -1,6 +1,7 @@
 """Teams: their members, the models that they may use, and their limits."""
 
 import time
+from collections import Counter
 from typing import Annotated, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
@@ -63,7 +64,8 @@ class Teams(Struct, frozen=True):
     policies: Policies
 
     def list(self) -> list[TeamDescription]:
-        return [self.describe(team) for team in self.policies.teams.values()]
+        keys = Counter(map(self.policies.find_team, self.policies.keys))
+        return [self._describe(team, keys[team.name]) for team in self.policies.teams.values()]
 
     def find(self, name: str) -> Team:
         """Return the team of this name; raises NotFound."""
@@ -74,11 +76,14 @@ class Teams(Struct, frozen=True):
         return team
 
     def describe(self, team: Team) -> TeamDescription:
+        return self._describe(team, sum(self.policies.find_team(key) == team.name for key in self.policies.keys))
+
+    def _describe(self, team: Team, keys: int) -> TeamDescription:
         row, is_stored = team.row, team.origin == "store"
         return TeamDescription(
             name=row.name,
             members=row.members,
-            keys=sum(self.policies.find_team(key) == row.name for key in self.policies.keys),
+            keys=keys,
             limits=to_values(self.policies.find_limits(TEAM, row.name)),
             each_user=to_values(self.policies.find_limits(EACH_USER, row.name)),
             models=row.models,

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from dragoman.net.bodies import BudgetShare
+from dragoman.net.body_threads import run_off_loop
 from dragoman.net.client import ConnectionLost, IncomingResponse, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.errors import BufferBudgetExceeded, InvalidResponse
 from dragoman.net.headers import Headers
@@ -40,9 +41,9 @@ async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Fai
         body = await receive(prepared, _read_words(answer, silence_s), late)
     finally:
         answer.close()
-    return (
-        NoReply(body) if isinstance(body, Failure) else _refusal(prepared, answer, redact_known(body, prepared.secrets))
-    )
+    if isinstance(body, Failure):
+        return NoReply(body)
+    return await run_off_loop(len(body), partial(_read_refusal, prepared, answer, body))
 
 
 async def _read_words(answer: IncomingResponse, silence_s: float) -> bytes:
@@ -53,8 +54,8 @@ async def _read_words(answer: IncomingResponse, silence_s: float) -> bytes:
         return b""
 
 
-def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoReply:
-    now = time.time()
+def _read_refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoReply:
+    now, body = time.time(), redact_known(body, prepared.secrets)
     failure = prepared.upstream.read_error(answer.status, dict(answer.headers), body)
     _log_refusal(prepared, failure)
     failure = attribute_failure(prepared, adjust_reset_time(failure, answer.headers, now))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from dragoman.config.limits import NO_LIMITS, Limits, decode_limits, encode_limits
 from dragoman.store.audit import AuditRow, append_audit_row
@@ -81,11 +82,23 @@ class PolicyKey(Struct, frozen=True):
 
 
 class StoredPolicies(Struct, frozen=True):
-    """All that the store has of keys, teams and limits, as of one moment."""
+    """All that the store has of keys, teams and limits, as of one moment.
+
+    It is indexed where it is read, which for SQLite is not the event loop: there may be very many keys.
+    """
 
     keys: tuple[PolicyKey, ...] = ()
     teams: tuple[TeamRow, ...] = ()
     limits: tuple[LimitRow, ...] = ()
+    keys_by_id: dict[str, PolicyKey] = {}
+    limits_by_scope: dict[tuple[str, str], Limits] = {}  # those that are set, by scope and name
+    provider_scopes: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        limits = {(row.scope, row.name): row.limits for row in self.limits if row.limits}
+        force_setattr(self, "keys_by_id", {key.id: key for key in self.keys})
+        force_setattr(self, "limits_by_scope", limits)
+        force_setattr(self, "provider_scopes", tuple(scope for scope in limits if scope[0] == PROVIDER))
 
 
 class LimitTables(StorePart):

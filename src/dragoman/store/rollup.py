@@ -76,6 +76,7 @@ class SumQuery(Struct, frozen=True):
     team: str | None = None
     tag: str = ""  # by the values of this tag, if `by` is tag
     user: str | None = None
+    most: int | None = None  # sums of each part of the time, where an answer with more is of no use
 
 
 class RollupPart(Struct, frozen=True):

@@ -195,11 +195,13 @@ class UsageTable(StorePart):
 
     @queries
     async def read_usage_sums(self, session: Session, query: SumQuery) -> tuple[UsageSum, ...]:
-        """Return the sums of the requests that began in this time."""
+        """Return the sums of the requests that began in this time; those of a part of it if that has too many."""
         sums: list[UsageSum] = []
         for part in cover(await _fit(session, query)):
             statement, values = build_statement(query, part)
             found = await session.fetch(UsageSum, statement, *values)
+            if query.most is not None and len(found) >= query.most:
+                return tuple(found)
             if query.by in WITHOUT_NONE and (query.team, query.user) == (None, None) and not isinstance(part, RowsPart):
                 statement, values = build_statement(replace(query, by="all"), part)
                 found += count_rest(await session.fetch(UsageSum, statement, *values), list(found))
@@ -263,6 +265,11 @@ async def _fit(session: Session, query: SumQuery) -> SumQuery:
 
 def build_statement(query: SumQuery, part: TimePart) -> tuple[str, tuple[Value, ...]]:
     """Return the statement that reads one part of a query, and its values."""
+    statement, values = _select_part(query, part)
+    return (statement if query.most is None else f"{statement} LIMIT {query.most:d}"), values
+
+
+def _select_part(query: SumQuery, part: TimePart) -> tuple[str, tuple[Value, ...]]:
     step = start_of_step(query, part)
     if isinstance(part, RowsPart):
         ids = first_id(part.since_ms), first_id(part.until_ms)

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import hmac
 import logging
-import math
 import secrets
 import string
 import time
@@ -162,8 +161,9 @@ class Keyring:
             digest = _digest(environment_key.reveal().encode())
             self._fixed[digest] = ENVIRONMENT_KEY
             self._environment_tenant = f"{ENVIRONMENT_KEY}:{_digest(TENANT_SALT + digest).hex()[:32]}"
-        self._live: dict[bytes, tuple[bytes, KeyId, int | None]] = {}  # digest, id, time of expiry
-        self._valid_until: dict[KeyId, float] = {}  # a stored key that is in the environment too has both ids
+        self._live: dict[bytes, LiveKey] = {}  # by digest
+        self._stored: Sequence[LiveKey] = ()  # one that is in the environment too is valid by both ids
+        self._valid_until: dict[KeyId, int | None] | None = None  # None: it was not asked for since they were read
         self._access: dict[KeyId, Access] = {}  # of keys that are not plain client keys without settings
         self._used: set[KeyId] = set()
         self._lookups = 0
@@ -190,12 +190,12 @@ class Keyring:
     def find_valid(self, digest: bytes) -> KeyId | None:
         """Return the id of the key with this digest, or None if there is none, or it is not valid any more."""
         found = self._live.get(digest)
-        if found is None or not hmac.compare_digest(found[0], digest):
+        if found is None or not hmac.compare_digest(found.digest, digest):
             return None
-        if found[2] is not None and self._clock() >= found[2]:
+        if found.expires_at is not None and self._clock() >= found.expires_at:
             return None
-        self._used.add(found[1])
-        return found[1]
+        self._used.add(found.id)
+        return found.id
 
     async def look_up(self, digest: bytes) -> KeyId | None:
         """Return the id of a valid key that this process does not know yet, since another one has just made it.
@@ -223,7 +223,10 @@ class Keyring:
 
     def is_valid(self, key: KeyId) -> bool:
         """Return whether a key that was valid before still is."""
-        return self._clock() < self._valid_until.get(key, 0)
+        if self._valid_until is None:
+            self._valid_until = _find_ends((*self._stored, *self._live.values()))
+        until = self._valid_until.get(key, 0)
+        return until is None or self._clock() < until
 
     def owner_key(self) -> KeyId | None:
         """Return a valid key that has all rights: a stored one, else the environment's; None if there is none."""
@@ -355,12 +358,9 @@ class Keyring:
 
     def _publish(self, stored: Sequence[LiveKey]) -> None:
         fixed = {} if self.environment_key_revoked else self._fixed
-        live = {one.digest: (one.digest, one.id, one.expires_at) for one in stored}
-        self._live = live | {digest: (digest, key, None) for digest, key in fixed.items()}
-        self._valid_until = dict.fromkeys(fixed.values(), math.inf)
-        for one in stored:  # twice, if the key has two secrets
-            until = math.inf if one.expires_at is None else one.expires_at
-            self._valid_until[one.id] = max(until, self._valid_until.get(one.id, 0))
+        live = {one.digest: one for one in stored}
+        live |= {digest: LiveKey(digest, key, KeyRole.OWNER, "", None) for digest, key in fixed.items()}
+        self._live, self._stored, self._valid_until = live, stored, None
         special = {one.id: _find_access(one) for one in stored if one.role != KeyRole.CLIENT or one.default_thinking}
         self._access = special | {ENVIRONMENT_KEY: OWNER}
 
@@ -396,6 +396,15 @@ class Keyring:
         if self._store is None:
             raise StoreError("there is no store to keep client keys in")
         return self._store
+
+
+def _find_ends(stored: Iterable[LiveKey]) -> dict[KeyId, int | None]:
+    """Return until when each key is valid; one has two secrets for a while after a rotation."""
+    ends: dict[KeyId, int | None] = {}
+    for one in stored:
+        known = ends.get(one.id, 0)
+        ends[one.id] = None if known is None or one.expires_at is None else max(known, one.expires_at)
+    return ends
 
 
 def _find_access(key: LiveKey) -> Access:

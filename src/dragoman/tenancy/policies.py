@@ -125,7 +125,10 @@ class Team(Struct, frozen=True):
 
 
 class Policies:
-    """The policies of all keys. Changes of the file and the store are in force within a second."""
+    """The policies of all keys. Changes of the file and the store are in force within a second.
+
+    The policy of a key is made when it is first asked for: there may be very many keys.
+    """
 
     def __init__(self) -> None:
         self.version = 0  # another one after each change
@@ -146,11 +149,18 @@ class Policies:
 
     def find(self, key: KeyId) -> KeyPolicy:
         """Return what is set for a key; of one that is not known, what is set for all."""
-        return self._policies.get(key, self._of_all)
+        return self.renew(key, self._of_all)
 
     def renew(self, key: str, policy: KeyPolicy) -> KeyPolicy:
         """Return what is set for a key now; `policy`, as it was before, if the key is not known any more."""
-        return self._policies.get(KeyId(key), policy)
+        known = self._policies.get(key)
+        if known is not None:
+            return known
+        row = self._keys.get(key)
+        if row is None:
+            return policy
+        made = self._policies[key] = self._make_policy(row)
+        return made
 
     def find_provider_scopes(self, provider: str) -> tuple[LimitedScope, ...]:
         """Return the limits that requests to a provider count in; several sections may name it."""
@@ -190,6 +200,10 @@ class Policies:
     def keys(self) -> Sequence[PolicyKey]:
         """The valid keys of the store."""
         return self._stored.keys
+
+    def find_key(self, id: str) -> PolicyKey | None:
+        """Return the valid key of the store that has this id."""
+        return self._keys.get(id)
 
     def find_team(self, key: PolicyKey) -> str:
         """Return the team that a key belongs to: its own, else its user's; empty if there is none."""
@@ -235,11 +249,10 @@ class Policies:
         settings, stored = self._settings, self._stored
         self._zone = ZoneInfo(settings.time_zone)
         in_file = {scope: limits for scope, limits in _list_file_limits(settings, self._file_teams) if limits}
-        in_store = {(row.scope, row.name): row.limits for row in stored.limits if row.limits}
+        in_store = stored.limits_by_scope
         self._in_file, self._in_store = in_file, in_store
-        self._limits = in_store | {
-            scope: limits.fill(in_store.get(scope, NO_LIMITS)) for scope, limits in in_file.items()
-        }
+        filled = {scope: limits.fill(in_store.get(scope, NO_LIMITS)) for scope, limits in in_file.items()}
+        self._limits = in_store | filled if filled else in_store
         self._has_limits = bool(self._limits)
         of_file = {team.name: Team(_make_row(team), "file") for team in self._file_teams}
         self._teams = MappingProxyType({row.name: Team(row, "store") for row in stored.teams} | of_file)
@@ -249,8 +262,8 @@ class Policies:
             for member in team.row.members
         }
         self._of_all = KeyPolicy(scopes=_list_limited((ALL, "all keys together", self.find_limits(ALL, ALL))))
-        self._policies = {KeyId(key.id): self._make_policy(key) for key in stored.keys}
-        self._policies[ENVIRONMENT_KEY] = self._of_all
+        self._keys = stored.keys_by_id
+        self._policies: dict[str, KeyPolicy] = {ENVIRONMENT_KEY: self._of_all}
         self._by_provider = self._make_provider_scopes()
 
     def _make_policy(self, key: PolicyKey) -> KeyPolicy:
@@ -284,9 +297,10 @@ class Policies:
 
     def _make_provider_scopes(self) -> dict[str, tuple[LimitedScope, ...]]:
         found: dict[str, tuple[LimitedScope, ...]] = {}
-        for (kind, names), limits in self._limits.items():
-            providers = split_providers(names)
-            for provider in providers if kind == PROVIDER else ():
+        in_file = [scope for scope in self._in_file if scope[0] == PROVIDER]
+        for scope in dict.fromkeys((*self._stored.provider_scopes, *in_file)):
+            providers, limits = split_providers(scope[1]), self._limits[scope]
+            for provider in providers:
                 found[provider] = (*found.get(provider, ()), make_provider_scope(providers, limits))
         return found
 

@@ -117,6 +117,7 @@ class SharedMeter:
             await self._memory.stop()
         if self._lock is not None:
             os.close(self._lock)
+            self._lock = None  # its number may be another file's by the time this is called again
 
     @property
     def _meter(self) -> MemoryMeter | RemoteMeter:

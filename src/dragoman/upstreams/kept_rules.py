@@ -24,7 +24,8 @@ class KeptRules(LearnedQuirks):
         super().__init__(clock=clock)
         self._store = store
         self._sections: dict[str, str] = {}  # of the providers, as digests
-        self._unsaved: dict[Learned, None] = {}
+        self._unsaved: dict[Learned, str] = {}  # with the digest of the provider's section: it may change meanwhile
+        self._saving: asyncio.Task[None] | None = None
         self._recent: list[Learned] | None = None  # while the store is read: what it may not have had yet
         self._seen = -1  # the version of the store that was read last
 
@@ -34,7 +35,6 @@ class KeptRules(LearnedQuirks):
         changed = {name for name, digest in self._sections.items() if digests.get(name) != digest}
         for name in changed:
             self.forget(name)
-        self._unsaved = {learned: None for learned in self._unsaved if learned.provider not in changed}
         if self._recent is not None:
             self._recent[:] = [learned for learned in self._recent if learned.provider not in changed]
         self._sections = digests
@@ -43,12 +43,16 @@ class KeptRules(LearnedQuirks):
     def keep(self, learned: Learned) -> bool:
         is_new = super().keep(learned)
         if is_new and self._store is not None:
-            self._unsaved[learned] = None
+            self._unsaved[learned] = self._sections.get(learned.provider, "")
             if self._recent is not None:
                 self._recent.append(learned)
-            section = self._sections.get(learned.provider, "")  # now: it may have changed before the task runs
-            spawn(self._save(self._store, learned, section), name="learned rule")
+            if self._saving is None or self._saving.done():
+                self._saving = spawn(self._save_all(self._store), name="learned rules")
         return is_new
+
+    def _remove(self, learned: Learned) -> None:
+        super()._remove(learned)
+        self._unsaved.pop(learned, None)
 
     async def watch(self, poll_s: float) -> None:
         """Follow what other processes learn and forget, forever."""
@@ -77,13 +81,21 @@ class KeptRules(LearnedQuirks):
             rows = await self._store.list_rules(int(self._clock()))
         finally:
             self._recent = None
+        unsaved = dict(self._unsaved)
         self.forget()
         for row in rows:
             if self._sections.get(row.provider) == row.section:
                 super().keep(Learned(row.tenant, row.provider, row.rule, row.path, row.model, float(row.learnt_at)))
         for learned in recent:
             super().keep(learned)
+        self._unsaved = unsaved
         self._seen = version
+
+    async def _save_all(self, store: Store) -> None:
+        """Save one rule after the other: an upstream may refuse very many fields, of which the last ones are kept."""
+        while self._unsaved:
+            learned, section = next(iter(self._unsaved.items()))
+            await self._save(store, learned, section)
 
     async def _save(self, store: Store, learned: Learned, section: str) -> None:
         row = RuleRow(

@@ -27,7 +27,9 @@ from dragoman.operate.usage.reports import (
     format_csv_header,
     format_csv_rows,
     group_totals,
+    limit_sums,
     load_usage,
+    make_query,
     parse_span,
     read_quotas,
     read_usage,
@@ -126,6 +128,20 @@ def test_too_many_rows_are_refused_before_they_are_read(tmp_path: Path, monkeypa
             assert len((await read_usage(store, UsageQuestion(EVER, "rows"), limited=False)).rows) == 2
         finally:
             await store.close()
+
+    asyncio.run(read())
+
+
+def test_too_many_sums_are_refused_before_they_are_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.operate.usage.reports.MAX_SUMS", 2)
+
+    async def read() -> None:
+        async with await open_store(f"sqlite:///{tmp_path}/store.db") as store:
+            await store.append_usage([replace(row(number), tags=f"job={number}") for number in range(1, 10)])
+            with pytest.raises(TooMuchUsage, match="more than 2 lines"):
+                await read_usage(store, UsageQuestion(EVER, "tag:job"), limited=True)
+            assert len(await store.read_usage_sums(limit_sums(make_query(EVER, "tag:job", 0)))) == 3
+            assert len((await read_usage(store, UsageQuestion(EVER, "tag:job"), limited=False)).sums) == 9
 
     asyncio.run(read())
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dragoman.config.problems import ConfigError
 from dragoman.config.providers import split_by_credential
@@ -105,7 +106,8 @@ async def read_usage(store: Store, question: UsageQuestion, *, limited: bool) ->
         return UsageReport(whole, rows=await store.read_usage_rows(span))
     if by == DAY:
         return UsageReport(whole, sum_by_day(await store.read_usage_sums(make_query(span))))
-    sums = await store.read_usage_sums(make_query(span, by))
+    query = make_query(span, by)
+    sums = await store.read_usage_sums(limit_sums(query) if limited else query)
     return await make_report(store, sums, question, limited=limited)
 
 
@@ -134,6 +136,11 @@ def make_query(span: UsageSpan, by: str = "all", step_ms: int = SLOT_MS) -> SumQ
         tag=tag,
         user=span.user,
     )
+
+
+def limit_sums(query: SumQuery) -> SumQuery:
+    """Return a query that reads no more than is needed to see that its report would be too long."""
+    return replace(query, most=MAX_SUMS + 1)
 
 
 def find_group_problem(by: str, more: Sequence[str] = ()) -> str | None:

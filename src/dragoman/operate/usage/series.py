@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.operate import InvalidArgument
-from dragoman.operate.usage.reports import make_query
+from dragoman.operate.usage.reports import limit_sums, make_query
 from dragoman.store import Store
 from dragoman.store.rollup import DAY_MS, HOUR_MS, SumQuery, bucket_ms, merge
 from dragoman.store.usage_rows import SLOT_MS, UsageSpan, UsageSum
@@ -55,7 +55,7 @@ def find_zone(name: str) -> ZoneInfo:
 async def read_series(store: Store, span: UsageSpan, by: str, steps: TimeSteps) -> tuple[UsageSum, ...]:
     """Return one sum for each group and step; `slot` is the quarter of an hour in which the step begins."""
     step, zone = steps.step, steps.zone
-    query = make_query(span, by, STEP_MS[step])
+    query = limit_sums(make_query(span, by, STEP_MS[step]))
     if step in ("quarter", "all"):
         return await store.read_usage_sums(query)
     parts: list[UsageSum] = []

@@ -222,7 +222,8 @@ class KeysApi(PolicyApi):
         return row
 
     def _is_visible(self, request: RoutedRequest, row: KeyRow) -> bool:
-        return request.access.team in ("", self._find_team(row))
+        team = request.access.team
+        return not team or team == self._find_team(row)
 
     def _find_team(self, row: KeyRow) -> str:
         return self._policies.find_team(PolicyKey(row.id, row.name, row.role, row.user, row.team, row.settings))

@@ -1,5 +1,7 @@
 """Limits over HTTP: all that are set, with what is spent of them; those of the store can be replaced and removed."""
 
+import asyncio
+
 import msgspec
 
 from dragoman.config.limits import LimitValues, to_values
@@ -8,6 +10,7 @@ from dragoman.operate.limits import (
     SCOPES,
     Forgiven,
     Forgiveness,
+    FoundLimit,
     LimitPage,
     LimitTarget,
     ScopedLimits,
@@ -82,13 +85,17 @@ class LimitsApi(PolicyApi):
             raise BadRequest("/scope", f"scope must be one of {', '.join(SCOPES)}, got {scope[:80]!r}.")
         limit, position = query.limit(), _parse_position(query.cursor())
         await self._refresh()
-        found = [
-            one
-            for one in list_limits(self._policies, effective=is_effective)
-            if scope in (None, one.target.scope)
-            and name in (None, one.target.name, one.target.id)
-            and self._is_visible(request, one.target)
-        ]
+
+        def find() -> list[FoundLimit]:
+            return [
+                one
+                for one in list_limits(self._policies, effective=is_effective)
+                if scope in (None, one.target.scope)
+                and name in (None, one.target.name, one.target.id)
+                and self._is_visible(request, one.target)
+            ]
+
+        found = await asyncio.to_thread(find)  # with very many keys it takes a second
         page = found[position : position + limit]
         following = position + limit
         with convert_errors():
@@ -165,7 +172,8 @@ class LimitsApi(PolicyApi):
             case scope if scope == USER and target.id != EACH:
                 return self._policies.find_team_of_user(target.id) == team
             case scope if scope == KEY:
-                return any(key.id == target.id and self._policies.find_team(key) == team for key in self._policies.keys)
+                key = self._policies.find_key(target.id)
+                return key is not None and self._policies.find_team(key) == team
         return False
 
 

@@ -1,5 +1,7 @@
 """Teams over HTTP. Those of the file can be read only."""
 
+import asyncio
+
 import msgspec
 from msgspec import UNSET
 
@@ -37,7 +39,8 @@ class TeamsApi(PolicyApi):
         LIST_TEAMS.read_query(request)
         await self._refresh()
         own = request.access.team
-        LIST_TEAMS.respond(request, TeamList([team for team in self._teams.list() if own in ("", team.name)]))
+        teams = await asyncio.to_thread(self._teams.list)  # there may be very many, and each may have very many keys
+        LIST_TEAMS.respond(request, TeamList([team for team in teams if own in ("", team.name)]))
 
     @READ_TEAM.handled_by
     async def read_team(self, request: RoutedRequest) -> None:

@@ -1,7 +1,7 @@
 """Changes of a request that an upstream has rejected, as edits of its bytes: only what was rejected differs."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -72,6 +72,15 @@ def drop_field(sent: Sent, path: Path) -> Edits:
     free = [at for at in found if may_leave_out(at[-1], get_value(sent.tree, at))]
     values = ((path, None),) if free and len(free) == len(found) else tuple((at, None) for at in free)
     return Edits(values, losses=tuple((format_path(at), LossKind.DROPPED) for at in free))
+
+
+def drop_fields(sent: Sent, paths: Sequence[Path]) -> Edits:
+    """Leave out several fields in one pass; what is lost within another of them is not noted as well."""
+    all_edits = [drop_field(sent, path) for path in paths]
+    lost = dict.fromkeys(at for edits in all_edits for at, _ in edits.losses)
+    outer = [at for at in lost if not any(at[:end] in lost for end, sign in enumerate(at) if sign == "/" and end)]
+    values = tuple(value for edits in all_edits for value in edits.values)
+    return Edits(values, losses=tuple((at, LossKind.DROPPED) for at in outer))
 
 
 def drop_all(*names: str) -> MakeEdits:

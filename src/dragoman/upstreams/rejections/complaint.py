@@ -11,7 +11,7 @@ from dragoman.translate.framing.error_text import find_error_object
 HOLE = "\0"  # in place of quoted text that is not a bare path
 PATH = r"[\w.\[\]-]{1,256}"
 MAX_TEXT = 20_000
-MAX_VIOLATIONS = 100
+MAX_SENTENCES = 100  # of a list: each is compared with every rule
 _QUOTED = re.compile(r"""("[^"]*+"|`[^`]*+`|(?<!\w)'[^']*+'(?!\w))""")
 _BARE = re.compile(PATH)
 # llama.cpp's: where a chat template has raised an exception, with a line of the template.
@@ -52,9 +52,9 @@ def read_complaint(status: int, body: bytes) -> Complaint:
         make_holes(next((text for text in texts if isinstance(text, str)), "")),
         str(code) if isinstance(code, str | int) else "",
         param if isinstance(param, str) and _BARE.fullmatch(param) else "",
-        tuple(_find_extras(problems)),
-        tuple(map(make_holes, islice(_find_literals(problems), MAX_VIOLATIONS))),
-        tuple(map(make_holes, islice(_find_violations(error.get("details")), MAX_VIOLATIONS))),
+        tuple(islice(_find_extras(problems), MAX_SENTENCES)),
+        tuple(map(make_holes, islice(_find_literals(problems), MAX_SENTENCES))),
+        tuple(map(make_holes, islice(_find_violations(error.get("details")), MAX_SENTENCES))),
         isinstance(found.get("detail"), str) and not {"error", "message"} & found.keys(),
     )
 

@@ -5,7 +5,8 @@ vendor rejects.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from msgspec.structs import replace
 
@@ -14,9 +15,17 @@ from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import Request
 from dragoman.upstreams.provider import Provider
-from dragoman.upstreams.rejections.changes import apply
+from dragoman.upstreams.rejections.changes import apply, drop_field
 from dragoman.upstreams.rejections.complaint import Complaint, make_holes
-from dragoman.upstreams.rejections.rules import NO_CHAT_TOOLS, POSITIONS, Found, find_rules, list_quirks, make_edits
+from dragoman.upstreams.rejections.rules import (
+    BY_ID,
+    NO_CHAT_TOOLS,
+    POSITIONS,
+    Found,
+    find_rules,
+    list_quirks,
+    make_edits,
+)
 from dragoman.upstreams.rejections.sent import Sent
 
 # By protocol: the kinds of providers that are its own vendor. The host does not matter.
@@ -55,16 +64,30 @@ def apply_rules(sent: Sent, rules: Sequence[Found], ledger: Ledger, request: Req
 
     `request` is what it was translated from: the ledger has the places where its client wrote what is changed.
     """
-    for found in sorted(rules, key=lambda found: POSITIONS.get(found.rule, len(POSITIONS))):
-        edits = make_edits(found, sent)
-        if edits:
-            sent = apply(sent, edits, f"this upstream rejects it (rule {found.rule})", ledger, request)
+    ordered = sorted(rules, key=lambda found: POSITIONS.get(found.rule, len(POSITIONS)))
+    for rule, group in groupby(ordered, key=lambda found: found.rule):
+        for together in _group_rules(rule, group):
+            edits = make_edits(together, sent)
+            if edits:
+                sent = apply(sent, edits, f"this upstream rejects it (rule {rule})", ledger, request)
     return sent
 
 
 def complain(failure: Failure) -> Complaint:
     """Return the complaint of a failure that came in place of a reply, with a good status."""
     return Complaint(ANSWERED, make_holes(failure.message), failure.code or "")
+
+
+def _group_rules(id: str, found: Iterable[Found]) -> Iterator[Sequence[Found]]:
+    """Yield what is learnt of one rule as it is applied: the fields that are left out together, else one by one.
+
+    Each change is a pass over the request.
+    """
+    rule = BY_ID.get(id)
+    if rule is not None and rule.edit is drop_field:
+        yield [*found]
+    else:
+        yield from ([each] for each in found)
 
 
 def find_repairs(
@@ -86,4 +109,4 @@ def find_repairs(
 def _has_effect(found: Found, sent: Sent, *, passed: bool, has_responses: bool) -> bool:
     if found.rule == NO_CHAT_TOOLS and has_responses:
         return True
-    return bool(make_edits(found, sent)) or bool(not passed and list_quirks([found]) - {NO_CHAT_TOOLS})
+    return bool(make_edits([found], sent)) or bool(not passed and list_quirks([found]) - {NO_CHAT_TOOLS})

@@ -5,7 +5,7 @@ change how a request is built; those with edits change its bytes, so that they s
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import cache
 from itertools import combinations
@@ -16,7 +16,7 @@ from dragoman.translate.hub.profile import EFFORTS
 from dragoman.translate.protocols.messages.wire import MARKED_PLACES, NO_MARK_ON
 from dragoman.upstreams.rejections import changes
 from dragoman.upstreams.rejections.changes import Edits, MakeEdits
-from dragoman.upstreams.rejections.complaint import HOLE, PATH, Complaint
+from dragoman.upstreams.rejections.complaint import HOLE, MAX_SENTENCES, PATH, Complaint
 from dragoman.upstreams.rejections.guards import (
     Guard,
     find_keyword,
@@ -495,7 +495,7 @@ def _split_list(message: str, protocol: str) -> list[str]:
     lists = [rule for rule in RULES if rule.is_list and protocol in rule.protocols]
     patterns = [words for rule in lists for words in map(_compile, rule.words)]
     is_list = all(any(words.fullmatch(line) for words in patterns) for line in lines)
-    return lines if is_list else []
+    return lines[:MAX_SENTENCES] if is_list else []
 
 
 def _match(text: str, complaint: Complaint, sent: Sent, *, of_list: bool) -> Found | None:
@@ -526,12 +526,13 @@ def _match_effort(complaint: Complaint, sent: Sent) -> Found | None:
     return Found(f"effort_{refused}_as_{lower[-1]}", format_path(at)) if lower else None
 
 
-def make_edits(found: Found, sent: Sent) -> Edits:
-    """Return what a rule changes about a request."""
-    rule = BY_ID.get(found.rule)
+def make_edits(found: Sequence[Found], sent: Sent) -> Edits:
+    """Return what a rule changes about a request; `found` has several fields only if they are left out."""
+    rule = BY_ID.get(found[0].rule)
     if rule is None or rule.edit is None or sent.protocol not in rule.protocols:
         return changes.NOTHING
-    return rule.edit(sent, parse_path(found.path))
+    paths = [parse_path(each.path) for each in found]
+    return changes.drop_fields(sent, paths) if len(paths) > 1 else rule.edit(sent, paths[0])
 
 
 def list_free(found: Iterable[Found]) -> tuple[Found, ...]:
@@ -544,5 +545,4 @@ def list_quirks(found: Iterable[Found]) -> frozenset[str]:
 
     A name that is no rule is a quirk itself, from a capture of an earlier version.
     """
-    rules = ((each.rule, BY_ID.get(each.rule)) for each in found)
-    return frozenset(name if rule is None else rule.quirk for name, rule in rules) - {""}
+    return frozenset(each.rule if each.rule not in BY_ID else BY_ID[each.rule].quirk for each in found) - {""}

@@ -8,6 +8,7 @@ import msgspec
 from dragoman.translate.framing.error_text import (
     OPENAI_ERRORS,
     OPENAI_WORDS,
+    READ,
     clean_message,
     describe_error_page,
     find_error_object,
@@ -65,7 +66,7 @@ def read_error(error: object, status: int | None = None) -> Failure | None:
         status = int(code)  # OpenRouter writes the HTTP status here
     text = message if isinstance(message, str) else msgspec.json.encode(message or code or error_type).decode()
     return Failure(
-        _choose_kind(status, code, error_type, text),
+        _choose_kind(status, code, error_type, text[:READ]),
         clean_message(text),
         status=status,
         code=(code if code and not code.isdigit() else error_type) or None,

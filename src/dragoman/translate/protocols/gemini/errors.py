@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from dragoman.translate.framing.error_text import (
+    READ,
     clean_message,
     describe_error_page,
     find_error_object,
@@ -100,7 +101,7 @@ def read_error(error: object, status: int | None = None) -> Failure | None:
         return None
     if status is None and isinstance(code, int) and 400 <= code < 600:
         status = code
-    text = message if isinstance(message, str) and message else UNEXPLAINED
+    text = message[:READ] if isinstance(message, str) and message else UNEXPLAINED
     details = error.get("details")
     found = [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
     kind = _choose_kind(status, word if isinstance(word, str) else "", text, found)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw, Struct, field
 
-from dragoman.translate.framing.error_text import clean_message, describe_error_page, kind_for_status, retry_after
+from dragoman.translate.framing.error_text import READ, clean_message, describe_error_page, kind_for_status, retry_after
 from dragoman.translate.framing.jsonread import JSON_ERRORS, decode_or
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.protocols.kiro.wire import Fault
@@ -148,7 +148,7 @@ class ReportedFault(Struct, frozen=True):
 
 def build_failure(fault: ReportedFault, status: int | None = None, retry_after: float | None = None) -> Failure:
     """Return the failure for a fault and the status of the response."""
-    message, reason = fault.message, fault.reason
+    message, reason = fault.message[:READ], fault.reason
     name = fault.named.partition(":")[0].rpartition("#")[2].strip()
     name = _SPELLING.get(name.lower(), name)
     reason = reason.upper() if reason else reason

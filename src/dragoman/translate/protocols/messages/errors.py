@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from dragoman.translate.framing.error_text import clean_message, describe_error_page, kind_for_status, retry_after
+from dragoman.translate.framing.error_text import READ, clean_message, describe_error_page, kind_for_status, retry_after
 from dragoman.translate.framing.jsonread import decode_or, replace_invalid_utf8
 from dragoman.translate.framing.sse import encode_event
 from dragoman.translate.hub.events import Started
@@ -181,7 +181,7 @@ def _fault_code(fault: Fault) -> str | None:
 
 
 def _choose_kind(fault: Fault, status: int | None) -> Kind:
-    message = fault.message or ""
+    message = (fault.message or "")[:READ]
     kind = _BY_TYPE.get(fault.type or "") or _BY_TYPE.get(_fault_code(fault) or "")
     if kind is None:
         kind = Kind.UPSTREAM if status is None else kind_for_status(status)
