@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.config.limits import NO_LIMITS, LimitName, Limits, LimitValues
-from dragoman.config.settings import LimitSettings
+from dragoman.config.settings import LimitSettings, ProviderLimits
 from dragoman.operate import Conflict, InvalidArgument, NotFound, VersionMismatch
 from dragoman.operate.limits import (
     Forgiveness,
@@ -63,3 +63,12 @@ async def test_a_name_is_found_or_refused(store_url: str) -> None:
             await limits.forgive(LimitTarget("user", "*", "*"), Forgiveness(usd=1))
         done = await limits.forgive(USER, Forgiveness(usd=1.5, reason="a fault of ours"))
         assert (done.unit, done.amount, done.until) == ("usd", 1.5, None)
+
+
+async def test_limits_of_providers_are_listed_by_their_names_in_any_order(store_url: str) -> None:
+    async with await open_store(store_url) as store:
+        policies = Keyring(store).policies
+        policies.adopt(LimitSettings(providers=(ProviderLimits(names=("b", "a"), usd_per_day=1),)), ())
+        for name in ("a,b", "b,a"):
+            assert [one.target.name for one in list_limits(policies, "provider", name)] == ["a,b"]
+        assert list_limits(policies, "provider", "a") == []

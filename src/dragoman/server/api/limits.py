@@ -84,10 +84,8 @@ class LimitsApi(PolicyApi):
         await self._refresh()
         found = [
             one
-            for one in list_limits(self._policies, effective=is_effective)
-            if scope in (None, one.target.scope)
-            and name in (None, one.target.name, one.target.id)
-            and self._is_visible(request, one.target)
+            for one in list_limits(self._policies, scope, name, effective=is_effective)
+            if self._is_visible(request, one.target)
         ]
         page = found[position : position + limit]
         following = position + limit
