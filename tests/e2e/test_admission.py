@@ -370,7 +370,8 @@ def test_compactions_are_admitted_and_counted_once(tmp_path: Path) -> None:
     with run_limited(tmp_path, BUDGET, upstreams=("chat",)) as rig:
         rig.play("chat", "A summary.", stream=False)
         body = {"model": "chat/m", "input": "I am Ada."}
-        assert send(rig, "POST", "/v1/responses/compact", body, key=rig.key).status == 200
+        reply = send(rig, "POST", "/v1/responses/compact", body, key=rig.key)
+        assert (reply.status, reply.headers["x-ratelimit-remaining-requests"]) == (200, "99999")
         rig.wait_until_settled()
         [row] = rig.rows(1)
         assert row.lease
