@@ -102,7 +102,7 @@ def make_record(row: UsageRow) -> dict[str, object]:
 
 
 class UsageSpan(Struct, frozen=True):
-    """A period of time, without its end; restricted to the requests of one key, user, team or provider if it has one."""
+    """A period of time, without its end: of all requests, or of one key, user, team or provider."""
 
     since_ms: int
     until_ms: int
