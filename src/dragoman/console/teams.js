@@ -1,20 +1,21 @@
 // Teams, on the page Keys: who belongs together, and what they may use.
 
-import { get, send, session } from "./api.js";
+import { send, session } from "./api.js";
 import { dialog } from "./dialog.js";
 import { announce, h } from "./dom.js";
-import { empty, fill } from "./states.js";
+import { empty } from "./states.js";
 import { plain } from "./text.js";
 
 export class Teams {
-  constructor() {
-    this.place = h("div");
-    const create = h("button", { type: "button", onclick: () => void this.create() }, "Create a team");
-    this.node = h("section", null, h("h2", null, "Teams"), session.may("teams:write") ? h("div.bar", null, create) : null, this.place);
+  /** @param {() => Promise<void>} load show the page anew */
+  constructor(load) {
+    this.load = load;
   }
 
-  load() {
-    return fill(this.place, () => get("/api/v1/teams"), (data) => this.table(data.teams));
+  /** @param {any[]} teams */
+  section(teams) {
+    const create = h("button", { type: "button", onclick: () => void this.create() }, "Create a team");
+    return h("section", null, h("h2", null, "Teams"), session.may("teams:write") ? h("div.bar", null, create) : null, this.table(teams));
   }
 
   /** @param {any[]} teams */
@@ -75,7 +76,7 @@ const WORDS = {
 
 /** Inputs for the lists of words that are there, and what they say. @param {Record<string, any>} values */
 export function makeWords(values) {
-  const inputs = Object.keys(WORDS).filter((name) => name in values).map((name) => h("input", { id: name, name, maxlength: "2000", autocomplete: "off", value: values[name].join(", ") }));
+  const inputs = Object.keys(WORDS).filter((name) => name in values).map((name) => h("input.wide", { id: name, name, maxlength: "2000", autocomplete: "off", value: values[name].join(", ") }));
   return {
     nodes: inputs.flatMap((input) => [h("label", { for: input.id }, WORDS[input.name]), input]),
     read: () => Object.fromEntries(inputs.map((input) => [input.name, splitWords(input.value)])),

@@ -1,6 +1,6 @@
 // Keys: who may use the gateway?
 
-import { getAll, send, session } from "../api.js";
+import { get, getAll, send, session } from "../api.js";
 import { ask, dialog } from "../dialog.js";
 import { announce, h, show } from "../dom.js";
 import { ago, exactTime } from "../format.js";
@@ -15,7 +15,6 @@ const DAY_S = 86_400;
 export function open() {
   const view = new Keys();
   void view.load();
-  void view.teams?.load();
   return { node: view.node };
 }
 
@@ -24,12 +23,13 @@ class Keys {
     this.place = h("div");
     this.secret = h("div", { role: "status" });
     const create = h("button.primary", { type: "button", onclick: () => void this.create() }, "Create a key");
-    this.teams = session.may("teams:read") ? new Teams() : null;
-    this.node = h("div", null, h("div.bar", null, session.may("keys:write") ? create : null), this.secret, this.place, this.teams?.node);
+    this.teams = new Teams(() => this.load());
+    this.node = h("div", null, h("div.bar", null, session.may("keys:write") ? create : null), this.secret, this.place);
   }
 
   load() {
-    return fill(this.place, () => getAll("/api/v1/keys", "keys"), (data) => this.table(data));
+    const readTeams = () => (session.may("teams:read") ? get("/api/v1/teams") : { teams: null });
+    return fill(this.place, () => Promise.all([getAll("/api/v1/keys", "keys"), readTeams()]), ([keys, { teams }]) => h("div", null, this.table(keys), teams ? this.teams.section(teams) : null));
   }
 
   /** @param {any} data */
@@ -52,7 +52,7 @@ class Keys {
       h("td.text", key.user || key.team ? { "data-label": "User and team" } : null, key.user ? plain(key.user) : null, key.team ? h("div.soft", null, `team ${plain(key.team)}`) : null),
       h("td.nowrap", null, state, key.old_secret_until && key.old_secret_until * 1000 > Date.now() ? h("div.soft", null, `old secret until ${exactTime(key.old_secret_until * 1000)}`) : null),
       time("Created", key.created_at), time("Last used", key.last_used_at), time("Expires", key.expires_at),
-      h("td.nowrap", null, may ? [h("button.quiet", { type: "button", onclick: () => void this.change(key) }, "Change"), h("button.quiet", { type: "button", onclick: () => void this.rotate(key) }, "Rotate"), h("button.quiet.bad", { type: "button", onclick: () => void this.revoke(key) }, "Revoke")] : null));
+      h("td", null, may ? [h("button.quiet", { type: "button", onclick: () => void this.change(key) }, "Change"), h("button.quiet", { type: "button", onclick: () => void this.rotate(key) }, "Rotate"), h("button.quiet.bad", { type: "button", onclick: () => void this.revoke(key) }, "Revoke")] : null));
   }
 
   async create() {
@@ -94,7 +94,7 @@ class Keys {
       }, { headers: { "if-match": `"${key.version}"` } });
       announce(`The key ${plain(key.name)} is changed.`);
     });
-    if (done) await Promise.all([this.load(), this.teams?.load()]);
+    if (done) await this.load();
   }
 
   /** @param {any} key */
