@@ -122,7 +122,7 @@ def abort_many(rig: LimitedRig, count: int) -> None:
     never.set()  # so that the upstream no longer waits
 
 
-MANY = 2000  # a multiple of 5
+MANY = 10_000  # a multiple of 200
 AMPLE = "[limits]\nusd_per_month = 1000\ntokens_per_day = 1000000000\nconcurrent = 10\nrequests_per_min = 1000000\n"
 
 
