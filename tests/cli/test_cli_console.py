@@ -60,6 +60,27 @@ def test_the_command_prints_a_new_link(shell: Shell) -> None:
         assert found[2] not in served.out
 
 
+def test_the_command_works_in_a_shell_that_has_the_key_of_the_banner(shell: Shell) -> None:
+    with shell.serve() as served:
+        key = re.search(r"DRAGOMAN_API_KEY=(dgm_\w+)", served.out)
+        assert key is not None
+        done = shell.run("console", "--print", DRAGOMAN_API_KEY=key[1])
+        found = LINK.fullmatch(done.out.strip())
+        assert found is not None
+        assert sign_in(int(found[1]), found[2])[0] == 200
+
+
+def test_the_command_works_with_a_gateway_that_has_a_stored_key_in_its_environment_too(shell: Shell) -> None:
+    with shell.serve() as served:
+        key = re.search(r"DRAGOMAN_API_KEY=(dgm_\w+)", served.out)
+        assert key is not None
+    with shell.serve(DRAGOMAN_API_KEY=key[1]):
+        for environ in ({}, {"DRAGOMAN_API_KEY": key[1]}):
+            found = LINK.fullmatch(shell.run("console", "--print", **environ).out.strip())
+            assert found is not None
+            assert sign_in(int(found[1]), found[2])[0] == 200
+
+
 def test_without_the_console_there_is_no_link(shell: Shell) -> None:
     with shell.serve(DRAGOMAN_CONSOLE="0") as served:
         assert "/console" not in served.out

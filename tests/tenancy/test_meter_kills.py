@@ -13,18 +13,30 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dragoman.store import Store, open_store
-from dragoman.store.meter import GONE, Admitted, Settle, Unavailable
+from dragoman.store.meter import GONE, Admit, Admitted, Settle, Unavailable
 from dragoman.store.postgres_meter import MAX_SILENT as MAX_SILENT_IN_POSTGRES
 from dragoman.store.postgres_meter import PostgresMeter
 from dragoman.store.valkey_meter import BEAT_S
-from dragoman.tenancy.memory_meter import MAX_SILENT
+from dragoman.tenancy.memory_meter import MAX_SILENT, MemoryMeter
 from dragoman.tenancy.opened_meter import RunningMeter, make_meter, make_postgres_meter
 from dragoman.tenancy.paired_meter import PairedMeter
 from dragoman.tenancy.shared_meter import MeterPlace, SharedMeter
 from dragoman.tenancy.windows import find_spending
 from store.rows import EVER
 from tenancy.meter_load import HELD, OWNER, RESERVED, SHARED, MeterLoad
-from tenancy.meters import ALL_USD, SLOTS, USD, MeterRig, get_utc, make_charge, make_row, run_paired_meter, slot, usd
+from tenancy.meters import (
+    ALL_USD,
+    SLOTS,
+    USD,
+    MeterRig,
+    get_utc,
+    make_charge,
+    make_row,
+    run_memory_meter,
+    run_paired_meter,
+    slot,
+    usd,
+)
 from valkey_server import ValkeyServer
 from waiting import PATIENCE_S
 
@@ -232,6 +244,27 @@ async def kill_gateways(url: str, kills: int) -> None:
                 await rig.meter.watch_processes()
         await expect_rows(rig)
         assert len([row async for row in list_interrupted(store)]) >= kills * HELD
+
+
+async def test_a_lost_request_whose_row_is_stored_is_charged_what_its_row_says(postgres_url: str) -> None:
+    async with await open_store(postgres_url) as store, running(make_postgres_meter(store, get_utc), store) as rig:
+        assert isinstance(rig.meter, PostgresMeter)
+        async with running(make_postgres_meter(store, get_utc), store) as lost:
+            assert isinstance(await lost.admit("a", usd(10**9, 100), charge=make_charge(1)), Admitted)
+            await store.append_usage([make_row(2, 5, "a")])  # its settlement never arrives
+            for _ in range(MAX_SILENT_IN_POSTGRES + 2):
+                await rig.meter.watch_processes()
+            assert (await rig.level(USD)).spent == 5
+
+
+async def test_a_lost_request_of_a_worker_whose_row_is_stored_is_charged_what_its_row_says(tmp_path: Path) -> None:
+    async with run_memory_meter(f"sqlite:///{tmp_path}/dragoman.db") as rig:
+        assert isinstance(rig.meter, MemoryMeter)
+        admit = Admit("a", "a worker", (usd(10**9, 100),), charge=make_charge(1))
+        assert isinstance(await rig.ask(admit), Admitted)
+        await rig.store.append_usage([make_row(2, 5, "a")])  # its settlement never arrives
+        await rig.meter.end_process("a worker")
+        assert (await rig.level(USD)).spent == 5
 
 
 async def test_a_gateway_that_postgresql_has_ended_begins_anew(postgres_url: str) -> None:

@@ -369,7 +369,11 @@ class PostgresMeter:
             await self.write_lost_rows()
 
     async def write_lost_rows(self) -> None:
-        """Charge and write what processes had that were collected."""
+        """Charge and write what processes had that were collected.
+
+        A process may have stored a row that it did not settle: the counters are compared with the rows afterwards.
+        """
+        has_written = False
         while found := await self._store.database.read(_read_lost):
             running = [charge_lease(lost.admit, lost.admit.holds) for lost in found if lost.is_running]
             if running:
@@ -382,6 +386,9 @@ class PostgresMeter:
             results = await self.apply([RowsWritten(tuple(lost.admit.lease for lost in found))])
             if results != [ACKNOWLEDGED]:
                 return
+            has_written = True
+        if has_written:
+            await self.compare_with_rows()
 
     async def adopt_changes(self) -> None:
         """Read again what was spent where the time zone was changed, or an adjustment was made or ended."""

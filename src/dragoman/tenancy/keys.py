@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import math
 import secrets
 import string
 import time
@@ -162,6 +163,7 @@ class Keyring:
             self._fixed[digest] = ENVIRONMENT_KEY
             self._environment_tenant = f"{ENVIRONMENT_KEY}:{_digest(TENANT_SALT + digest).hex()[:32]}"
         self._live: dict[bytes, tuple[bytes, KeyId, int | None]] = {}  # digest, id, time of expiry
+        self._valid_until: dict[KeyId, float] = {}  # a stored key that is in the environment too has both ids
         self._access: dict[KeyId, Access] = {}  # of keys that are not plain client keys without settings
         self._used: set[KeyId] = set()
         self._lookups = 0
@@ -220,8 +222,7 @@ class Keyring:
 
     def is_valid(self, key: KeyId) -> bool:
         """Return whether a key that was valid before still is."""
-        now = self._clock()
-        return any(id == key and (until is None or now < until) for _, id, until in self._live.values())
+        return self._clock() < self._valid_until.get(key, 0)
 
     def owner_key(self) -> KeyId | None:
         """Return a valid key that has all rights: a stored one, else the environment's; None if there is none."""
@@ -354,6 +355,10 @@ class Keyring:
         fixed = {} if self.environment_key_revoked else self._fixed
         live = {one.digest: (one.digest, one.id, one.expires_at) for one in stored}
         self._live = live | {digest: (digest, key, None) for digest, key in fixed.items()}
+        self._valid_until = dict.fromkeys(fixed.values(), math.inf)
+        for one in stored:  # twice, if the key has two secrets
+            until = math.inf if one.expires_at is None else one.expires_at
+            self._valid_until[one.id] = max(until, self._valid_until.get(one.id, 0))
         special = {one.id: _find_access(one) for one in stored if one.role != KeyRole.CLIENT or one.default_thinking}
         self._access = special | {ENVIRONMENT_KEY: OWNER}
 

@@ -146,8 +146,12 @@ class MemoryMeter:
         await self.write_lost_rows()
 
     async def write_lost_rows(self) -> None:
-        """Write the rows of processes that are gone; those that cannot be written now are tried again."""
-        for process in self.counters.collected:
+        """Write the rows of processes that are gone; those that cannot be written now are tried again.
+
+        A process may have stored a row that it did not settle: the counters are compared with the rows afterwards.
+        """
+        collected = self.counters.collected
+        for process in collected:
             found = [*self.counters.find_unwritten(process)]
             try:
                 if self._store is not None:
@@ -156,6 +160,8 @@ class MemoryMeter:
                 log.warning("the usage of a process that is gone cannot be stored now: %s", error)
                 return
             self.counters.apply(RowsWritten(tuple(id for id, _ in found)))
+        if collected:
+            await self.compare_with_rows()
 
     async def adopt_changes(self) -> None:
         """Read again what was spent where the time zone was changed, or an adjustment was made or ended."""
