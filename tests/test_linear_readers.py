@@ -67,7 +67,6 @@ from dragoman.translate.protocols.responses.state_items import (
     open_compaction,
     read_input,
     read_metadata,
-    read_request,
     seal_compaction,
 )
 from dragoman.upstreams.account_state import parse_reset, read_exhausted_until
@@ -336,7 +335,6 @@ READERS: dict[str, Reader] = {
             **repeat("AAAA", start="dgm1.c."),
         },
     ),
-    "translate.protocols.responses.state_items:read_request": Reader(read_request, NESTED),
     "translate.protocols.responses.state_items:read_input": Reader(
         of_json(read_input),
         {"items": write_json(lambda size: {"input": [{"role": "user", "content": "x"}] * size})},
@@ -450,6 +448,7 @@ CAPTURE = "a capture, which this gateway wrote"
 CREDENTIALS = "a file of the operator's own credentials, read up to a bound"
 SEALED = "a credential that the operator has put into the store, of a bounded size"
 COVERED = {
+    "translate.caching.breakpoints:read_breakpoint": REQUEST,
     "translate.framing.fields:read_body": REQUEST,
     "translate.profiles.shipped_data:read_shipped": SHIPPED,
     **{f"upstreams.credentials.credential:{name}": CREDENTIALS for name in ("read_bytes", "read_table", "read_text")},
@@ -504,7 +503,7 @@ COVERED = {
     "translate.protocols.responses.parse:parse": REQUEST,
     "translate.protocols.responses.parse:parse_with_items": REQUEST,
     "translate.protocols.responses.parse_turns:read_tool_uses": REQUEST,
-    "translate.protocols.responses.state_items:read_id": "translate.protocols.responses.state_items:read_request",
+    "translate.protocols.responses.state_items:read_id": REQUEST,
     "upstreams.codex.credential:read_expiry": "upstreams.codex.credential:read_claims",
     "upstreams.codex.credential:read_account_claims": "upstreams.codex.credential:read_claims",
     "upstreams.codex.credential:read_account_id": "upstreams.codex.credential:read_claims",

@@ -20,7 +20,7 @@ ROOMS = {
     "upstreams": "one folder per vendor; routing; credentials, their renewal, pools and cooldowns",
     "server_tools": "the tools that the gateway runs itself: web search, web fetch, and the guard of what they fetch",
     "state": "stored responses and conversations, parked and background runs, a WebSocket's memory, lost calls",
-    "tenancy": "client keys and sessions of the console",
+    "tenancy": "client keys, teams, limits and what counts them; sessions of the console",
     "store": "SQLite or PostgreSQL: each operation once, drivers under it",
     "net": "HTTP/1.1 and WebSocket, server and client, on asyncio and httptools; sinks",
     "config": "dragoman.toml, environment and flags → one frozen Config",

@@ -11,14 +11,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-import msgspec
 from msgspec import Struct
 
 from dragoman.config.load import Stamp
 from dragoman.config.problems import ConfigError, Problem
-from dragoman.config.proxies import read_proxies
-from dragoman.config.secret import find_unreadable_secrets, resolve_secret
-from dragoman.config.settings import Config, Tools, find_console_state, is_loopback
+from dragoman.config.secret import resolve_secret
+from dragoman.config.settings import Config, find_console_state, is_loopback
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
 from dragoman.net.limits import limits_for
@@ -33,8 +31,9 @@ from dragoman.operate.request_log import RequestLog
 from dragoman.operate.usage.cache_watch import CacheWatch
 from dragoman.operate.usage.usage_writer import UsageWriter, remove_old_usage_forever
 from dragoman.proxy.gateway import Gateway
+from dragoman.proxy.memories import make_memories
 from dragoman.proxy.outcome import Outcome, OutcomeObserver
-from dragoman.proxy.runtime import Runtime
+from dragoman.proxy.runtime_builder import RuntimeBuilder
 from dragoman.server.api.operations import AdminAudit, EveryWorker
 from dragoman.server.api.table import AdminApi
 from dragoman.server.background import BackgroundApi
@@ -46,10 +45,7 @@ from dragoman.server.process_group import ProcessGroup, name_process
 from dragoman.server.rejections import HostCheck, render_transport_error
 from dragoman.server.responses import ResponsesApi
 from dragoman.server.worker_group import GroupMember, WorkerGroup
-from dragoman.server_tools.backends import CurrentBackends, Network, ToolPlan, UpstreamTools, plan_tools
-from dragoman.server_tools.guarded_fetch import GuardedFetcher, LinkedMediaFetcher
 from dragoman.state.background import BackgroundRuns
-from dragoman.state.lost_calls import LostCalls
 from dragoman.state.run_index import MAX_BYTES, MAX_OWNER_BYTES, MAX_RUN_BYTES
 from dragoman.state.service import ResponseService, remove_old_responses_forever
 from dragoman.store import Store, StoreError
@@ -62,15 +58,11 @@ from dragoman.tenancy.limiter import Limiter
 from dragoman.tenancy.memory_meter import MemoryMeter
 from dragoman.tenancy.opened_meter import RunningMeter, make_meter, pair_with_shared
 from dragoman.tenancy.shared_meter import ALONE, MeterPlace
-from dragoman.translate.protocols import PROTOCOLS
 from dragoman.upstreams import Surroundings
 from dragoman.upstreams.credentials.cooldown_exchange import make_exchange
 from dragoman.upstreams.credentials.shared_cooldowns import CooldownBoard
 from dragoman.upstreams.credentials.stored import make_stored_credentials
 from dragoman.upstreams.kept_rules import KeptRules
-from dragoman.upstreams.models import CachedCatalogue
-from dragoman.upstreams.provider import Provider
-from dragoman.upstreams.section import USER_AGENT, make_provider
 
 log = logging.getLogger(__name__)
 
@@ -145,11 +137,12 @@ class App:
         self.shared = make_shared(config.store, environ)  # what it is asked, other gateways may have answered to
         self._client = HttpClient()
         self._metrics = make_registry(environ, process.shared_counters)
-        self._tools = CurrentBackends()
         self._rules = KeptRules(store)
-        self._cooldowns = CooldownBoard()
-        self._exchange = make_exchange(self._cooldowns, self.shared, store)
+        cooldowns = CooldownBoard()
+        self._exchange = make_exchange(cooldowns, self.shared, store)
         self._stored = None if store is None else make_stored_credentials(store, config.store.url, environ)
+        around = Surroundings(self._client.send, environ, self._stored, None if self._exchange is None else cooldowns)
+        self._runtimes = RuntimeBuilder(around, self._rules, keyring.policies)
         self._is_replaced = False
         self._console: Console | None = None
         self.reloads = {"good": 0, "bad": 0}
@@ -162,7 +155,7 @@ class App:
             observers.append(request_log.observe)
         if self.usage is not None:
             observers.append(self.usage.observe)
-        self.gateway = Gateway(self._build_runtime(config, None), LostCalls(store), observers)
+        self.gateway = Gateway(self._runtimes.build(config, self._pricing), make_memories(store), observers)
         self.windows = self._make_window_meter(member)
         self.meter = self._pair_with_shared(self.windows)
         self._limit_watch = LimitWatch(self.meter, store)
@@ -333,7 +326,7 @@ class App:
         await self.site.parked_runs.stop()
         if self._stored is not None:
             await self._stored.finish(RENEWAL_S)
-        await self._tools.close()
+        await self._runtimes.close()
         await self._client.close()
         self.gateway.observers.flush()
         self.site.auth_backoff.close()
@@ -394,7 +387,7 @@ class App:
         old_shared = self.gateway.runtime.config.store.shared
         old, new = self.gateway.runtime.config.server, config.server
         self._pricing = _make_pricing(config)
-        self.gateway.adopt(self._build_runtime(config, self.gateway.runtime))
+        self.gateway.adopt(self._runtimes.build(config, self._pricing, self.gateway.runtime))
         self.keyring.policies.adopt(config.limits, config.teams)
         if self.usage is not None:
             self.usage.pricing = self._pricing
@@ -455,59 +448,6 @@ class App:
             self.reloads["good"] += 1
             self.settings.adopted()
             log.info("the edited configuration is in effect")
-
-    def _build_runtime(self, config: Config, old: Runtime | None) -> Runtime:
-        providers, catalogues = {}, {}
-        clock = asyncio.get_running_loop().time
-        board = None if self._exchange is None else self._cooldowns
-        around = Surroundings(self._client.send, self._environ, self._stored, board)
-        for name, section in config.providers.items():
-            if old is not None and old.config.providers.get(name) == section:
-                providers[name], catalogues[name] = old.providers[name], old.catalogues[name]
-                continue
-            before = None if old is None else old.providers.get(name)
-            self._check_secrets(section, starts=old is None)
-            providers[name] = make_provider(section, around, before)
-            catalogues[name] = CachedCatalogue(providers[name], clock)
-        fetcher = None
-        if config.fetch.enabled:
-            guarded = GuardedFetcher(self._client.send, proxies=read_proxies(self._environ))
-            fetcher = LinkedMediaFetcher(guarded, config.fetch, USER_AGENT)
-        self._rules.adopt(config.providers)
-        budgets = msgspec.structs.asdict(config.effort)
-        plans = self._plan_tools(config, providers, None if old is None else old.config.tools)
-        return Runtime(
-            config=config,
-            providers=providers,
-            catalogues=catalogues,
-            protocols=PROTOCOLS,
-            fetcher=fetcher,
-            budgets=budgets,
-            learned_quirks=self._rules,
-            tool_plans=plans,
-            policies=self.keyring.policies,
-            prices=self._pricing,
-        )
-
-    def _plan_tools(self, config: Config, providers: Mapping[str, Provider], old: Tools | None) -> dict[str, ToolPlan]:
-        if config.tools != old:
-            for section in (config.tools.web_search, config.tools.web_fetch):
-                self._check_secrets(section, starts=old is None)
-        network = Network(self._client.send, read_proxies(self._environ), self._environ, USER_AGENT)
-        backends = self._tools.find(config.tools, network)
-        planned = {
-            name: plan_tools(config.tools, backends, _list_upstream_tools(provider))
-            for name, provider in providers.items()
-        }
-        return {name: plan for name, plan in planned.items() if plan is not None}
-
-    def _check_secrets(self, section: Struct, *, starts: bool) -> None:
-        """Log secrets that cannot be read at the start; raises ConfigError for a changed configuration."""
-        problems = find_unreadable_secrets(section, self._environ)
-        if problems and not starts:
-            raise ConfigError(problems)
-        for problem in problems:
-            log.warning("%s", problem)
 
 
 async def run(app: App, settings: AppSettings, listen: Listening, *, ends_with_terminal: bool = False) -> None:
@@ -573,8 +513,3 @@ async def _watch_configuration(app: App, settings: AppSettings, seen: Stamp, mus
 
 def _make_pricing(config: Config) -> Pricing:
     return Pricing(config.providers, config.prices, config.tools.web_search.usd_per_1000)
-
-
-def _list_upstream_tools(provider: Provider) -> UpstreamTools:
-    requests = provider.requests
-    return UpstreamTools(requests.hosted_tools, provider.account.search, mixes=requests.mixes_tools is None)

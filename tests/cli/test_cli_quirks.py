@@ -1,4 +1,4 @@
-"""`dragoman quirks`: what was learnt is shown, survives a restart, and a running gateway forgets it on command."""
+"""`dragoman quirks`: what was learned is shown, survives a restart, and a running gateway forgets it on command."""
 
 import msgspec
 import pytest
@@ -46,7 +46,7 @@ def test_what_was_learnt_is_shown_survives_a_restart_and_is_forgotten_on_command
         with shell.serve("--config", "up.toml", "--workers", "2") as served:
             for number in range(3, 9):
                 ask(served, key)
-                assert len(fake.calls) == number, "it was learnt before the restart, and each worker knows it"
+                assert len(fake.calls) == number, "it was learned before the restart, and each worker knows it"
             assert shell.run("quirks", "forget", "other").out == "Forgot 0 rules.\n"
             assert shell.run("quirks", "forget", "up").out == "Forgot 1 rule.\n"
 

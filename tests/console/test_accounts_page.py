@@ -101,7 +101,7 @@ def test_plans_are_shown_with_what_is_left_of_them(chromium: Browser, tmp_path: 
             tab.open(name)
             card = tab.page.get_by_role("article").filter(has_text="codex")
             expect(card).to_contain_text("Plan: pro <b>")
-            expect(card).to_contain_text("primary: 82 % used, starts anew in 1 h 30 min")
+            expect(card).to_contain_text("primary: 82 % used, resets in 1 h 30 min")
             expect(card.get_by_role("img", name="primary: 82 % used")).to_be_visible()
             tab.keep(f"{name}-plan")
             tab.check_page(name)

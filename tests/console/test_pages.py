@@ -209,7 +209,7 @@ def test_the_file_is_checked_compared_and_written(chromium: Browser, tmp_path: P
         expect(tab.page.get_by_role("region", name="Difference")).to_contain_text("+attempts = 2")
         tab.keep("settings-edited")
         tab.page.get_by_role("button", name="Write and reload").click()
-        expect(tab.page.locator("main")).to_contain_text("Written and in force.")
+        expect(tab.page.locator("main")).to_contain_text("Written and in effect.")
         row = tab.page.get_by_role("row").filter(has_text="retry.attempts")
         expect(row).to_contain_text("2")
         assert gateway.app.gateway.runtime.config.retry.attempts == 2

@@ -181,7 +181,7 @@ def test_three_faults_at_once_take_three_more_requests_and_are_learnt_together(t
         refused = ask(gateway, "chat", "up/third", **faults)
         assert (refused.status, refused.json["error"]["message"]) == (400, "Unsupported parameter: 'a1'")
         assert ask(gateway, "chat", "up/third", a1="x").status == 200
-        assert "a1" in fake.calls[-2].json, "nothing was learnt from a call that failed"
+        assert "a1" in fake.calls[-2].json, "nothing was learned from a call that failed"
 
 
 def test_a_host_that_rejects_everything_gets_three_more_requests_and_its_client_the_first_error(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Two replicas on one database agree within a second: on cooldowns, learnt rules, moved conversations and prompts.
+"""Two replicas on one database agree within a second: on cooldowns, learned rules, moved conversations and prompts.
 
 With Valkey they tell each other; with PostgreSQL alone each of them reads what all have stored.
 """

@@ -157,7 +157,7 @@ def test_a_quirk_that_one_key_provokes_does_not_change_another_keys_requests(
         ask(gateway, second, "messages", body("Hi"))
         assert "max_completion_tokens" in fake.calls[-1].json
         ask(gateway, first, "messages", body("Hi"))
-        assert "max_completion_tokens" not in fake.calls[-1].json, "its own key has learnt it"
+        assert "max_completion_tokens" not in fake.calls[-1].json, "its own key has learned it"
 
 
 @pytest.mark.parametrize("cache_key", [None, "shared"], ids=["by its first words", "by a cache key"])

@@ -16,7 +16,7 @@ from model.server import ALIAS
 def test_the_server_is_known_by_its_list_of_models(upstream: str) -> None:
     port = urlsplit(upstream).port
     assert port is not None
-    (server,) = asyncio.run(discover({"vllm": port}, besides=0))
+    (server,) = asyncio.run(discover({"vllm": port}, own_port=0))
     assert (server.name, server.endpoint, server.quirks) == ("llamacpp", upstream, ("llama-cpp-python",))
 
 

@@ -34,7 +34,7 @@ async def test_a_warning_is_posted_until_it_is_taken(
         async with HttpClient() as http:
             await LimitWebhook(http, lambda: f"{hook.url}/budget", pause_s=0)(WARNING)
     assert [request.json for request in hook.requests] == [msgspec.to_builtins(WARNING)] * posts
-    assert ("did not take the warning at 75 %: HTTP 302" in caplog.text) == (posts == TRIES)
+    assert ("did not accept the warning at 75 %: HTTP 302" in caplog.text) == (posts == TRIES)
 
 
 async def test_without_a_webhook_nothing_is_posted_and_a_closed_port_is_logged(
@@ -44,7 +44,7 @@ async def test_without_a_webhook_nothing_is_posted_and_a_closed_port_is_logged(
         await LimitWebhook(http, lambda: None)(WARNING)
         assert caplog.text == ""
         await LimitWebhook(http, lambda: "http://127.0.0.1:1/", pause_s=0)(WARNING)
-        assert "did not take the warning" in caplog.text
+        assert "did not accept the warning" in caplog.text
         source = SecretSource("env:BUDGET_HOOK", "limits.webhook")
         await LimitWebhook(http, lambda: resolve_secret(source, {}).reveal())(WARNING)
     assert "the warning at 75 % is not sent" in caplog.text

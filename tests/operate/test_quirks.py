@@ -1,4 +1,4 @@
-"""What was learnt is listed with the name of its key, and forgotten."""
+"""What was learned is listed with the name of its key, and forgotten."""
 
 import asyncio
 import time

@@ -21,7 +21,7 @@ from dragoman.net.request_head import RequestHead
 from dragoman.net.sink import ReplySink
 from dragoman.net.socket_sink import SocketSink
 from dragoman.proxy.call import Call
-from dragoman.proxy.client_encoding import ClientEncoding
+from dragoman.proxy.client_encoding import ClientEncoding, ReplyShape
 from dragoman.proxy.prepare import prepare
 from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.request_record import RequestRecord
@@ -287,7 +287,7 @@ def make_encoding(call: Call, *, joins: bool = False) -> ClientEncoding:
         context = ReplyContext(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
         return client.encoder(context, ledger)
 
-    return ClientEncoding(make, lambda trip: None, serial=client.serial_blocks, joins=joins)
+    return ClientEncoding(make, lambda trip: None, ReplyShape(client.serial_blocks, joins))
 
 
 def make_document_writer(sink: ReplySink, call: Call) -> DocumentWriter:

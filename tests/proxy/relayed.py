@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dragoman.net.headers import Header
 from dragoman.net.sink import ReplySink
 from dragoman.proxy.gateway import Gateway
+from dragoman.proxy.memories import make_memories
 from dragoman.proxy.relay import RelayedCall
 from dragoman.proxy.request_record import RequestRecord
 from dragoman.proxy.runtime import Runtime
 from dragoman.proxy.steps.choose_routes import choose_relayed_routes
 from dragoman.proxy.steps.read_body import read_relayed_body
-from dragoman.state.lost_calls import LostCalls
 from dragoman.translate.protocols.relayed_paths import RELAYED_PATHS
 from proxy.in_memory import Sender, make_request
 
@@ -27,4 +27,4 @@ async def answer_relayed(call: RelayedCall, world: Runtime, sink: ReplySink) -> 
     with call:
         await read_relayed_body(call, world)
         await choose_relayed_routes(call, world)
-        await Gateway(world, LostCalls(None)).answer_relayed(call, sink)
+        await Gateway(world, make_memories(None)).answer_relayed(call, sink)

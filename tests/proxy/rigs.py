@@ -15,6 +15,7 @@ from dragoman.net.headers import Header, Headers
 from dragoman.net.socket_sink import SocketSink
 from dragoman.proxy.call import Call
 from dragoman.proxy.gateway import Gateway
+from dragoman.proxy.memories import make_memories
 from dragoman.proxy.outcome import Outcome
 from dragoman.proxy.prepared import Change, Prepared
 from dragoman.proxy.replies.opening import DocumentReplies, Replies, StreamReplies
@@ -116,7 +117,7 @@ class GatewayRig:
         providers = [self._provider(name, self._servers.enter_context(fake)) for name, fake in fakes.items()]
         models = (ModelRoute("m", tuple(f"{name}/m" for name in fakes)),)
         world = make_world(*providers, server=self.server, retry=self.retry, models=models)
-        self.gateway = Gateway(world, LostCalls(None))
+        self.gateway = Gateway(world, make_memories(None))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -228,10 +229,11 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
         call,
         scene.memory or LostCalls(None),
         replies,
-        noted.append,
         asyncio.get_running_loop().time,
     )
-    turn = UpstreamTurn(Ask(Route("up", "m"), provider, 1, scene.changes, None, None, scene.renew_after), around)
+    turn = UpstreamTurn(
+        Ask(Route("up", "m"), provider, 1, scene.changes, None, None, scene.renew_after), around, noted.append
+    )
     try:
         end = await turn.run()
         await finish(turn, writer, end)

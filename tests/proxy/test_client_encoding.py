@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dragoman.proxy.client_encoding import ClientEncoding, EventCollector
+from dragoman.proxy.client_encoding import ClientEncoding, EventCollector, ReplyShape
 from dragoman.proxy.continue_elsewhere import Continuation
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.translate.hub.events import (
@@ -37,7 +37,7 @@ class Encoding(ClientEncoding):
         self.made: list[Ledger] = []
         self.trips: list[str] = []
         self.collector = EventCollector()
-        super().__init__(self._make, self.trips.append, serial=serial, joins=joins)
+        super().__init__(self._make, self.trips.append, ReplyShape(serial, joins))
 
     def _make(self, ledger: Ledger) -> Stage[Event, bytes]:
         self.made.append(ledger)
@@ -130,7 +130,7 @@ def chat_encoding() -> ClientEncoding:
     assert client is not None
     encoder, request = client.encoder, client.parse(CHAT_STREAM, Ledger())
     context = ReplyContext(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001)
-    return ClientEncoding(lambda ledger: encoder(context, ledger), lambda trip: None, serial=False, joins=False)
+    return ClientEncoding(lambda ledger: encoder(context, ledger), lambda trip: None, ReplyShape())
 
 
 def test_an_error_can_be_the_whole_reply() -> None:
@@ -143,7 +143,7 @@ def test_a_request_that_cannot_be_parsed_has_no_encoder() -> None:
     def make(ledger: Ledger) -> Stage[Event, bytes]:
         raise RequestError(Failure(Kind.BAD_REQUEST, "no"))
 
-    encoding = ClientEncoding(make, lambda trip: None, serial=False, joins=False)
+    encoding = ClientEncoding(make, lambda trip: None, ReplyShape())
     with pytest.raises(RequestError):
         encoding.fail_alone(BROKEN)
 

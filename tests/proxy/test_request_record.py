@@ -310,7 +310,10 @@ async def test_an_observer_that_fails_on_every_request_harms_no_stream(
     assert all(stream.rstrip().endswith(b"data: [DONE]") for stream in streams)
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 5
-    assert all(f"{one} went unobserved: ValueError at" in line for one, line in zip(observed, errors, strict=True))
+    assert all(
+        f"{one} was not passed to an observer: ValueError at" in line
+        for one, line in zip(observed, errors, strict=True)
+    )
     assert "is full" not in caplog.text
     assert b"\ndragoman_observer_failures_total 5\n" in scraped
 

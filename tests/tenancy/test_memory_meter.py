@@ -33,7 +33,7 @@ async def test_a_counter_that_differs_from_its_rows_is_set_right_and_logged(
             await meter.compare_with_rows()
         assert (await rig.level(USD)).spent == 140
         assert meter.drift == pytest.approx(40 / 140)
-        assert f'"{USD}" was 100, and is 140 by the rows' in caplog.text
+        assert f'"{USD}" was 100; its usage rows add up to 140' in caplog.text
         await meter.compare_with_rows()
         assert meter.drift == 0
         await meter.stop()

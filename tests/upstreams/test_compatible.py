@@ -48,7 +48,7 @@ def test_rejected_fields_are_left_out_and_recorded(tmp_path: Path) -> None:
         assert "cache_control" not in lost
         assert len(fake.calls) == 3
         assert ask()[0] == "Hello."
-        assert len(fake.calls) == 4, "what was learnt is kept"
+        assert len(fake.calls) == 4, "what was learned is kept"
         assert fake.calls[-1].json["max_tokens"] == 9
 
 

@@ -1,4 +1,4 @@
-"""What was learnt is in the store: another process knows it soon, and a changed section forgets it."""
+"""What was learned is in the store: another process knows it soon, and a changed section forgets it."""
 
 import asyncio
 from pathlib import Path

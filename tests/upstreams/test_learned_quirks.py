@@ -1,4 +1,4 @@
-"""What upstreams reject is learnt separately for each client key, for a day, and its number is bounded."""
+"""What upstreams reject is learned separately for each client key, for a day, and its number is bounded."""
 
 from dragoman.store.learned_rules import MAX_RULES, MAX_RULES_OF_ONE
 from dragoman.upstreams.learned_quirks import KEPT_S, LearnedQuirks

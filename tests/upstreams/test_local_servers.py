@@ -33,7 +33,7 @@ def be_patient(monkeypatch: pytest.MonkeyPatch, timeout_s: float) -> None:
 
 
 def discover_servers(ports: dict[str, int], own_port: int = 0) -> tuple[LocalServer, ...]:
-    return asyncio.run(discover(ports, besides=own_port))
+    return asyncio.run(discover(ports, own_port=own_port))
 
 
 def page(value: object, status: int = 200) -> Answer:

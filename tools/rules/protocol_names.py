@@ -37,7 +37,7 @@ EXEMPT = {
     "translate/profiles/token_count.py": "how vendors count the tokens of an image",
     "operate/metrics/readings.py": "OpenTelemetry's names of vendors",
     "operate/prices/__init__.py": "names of vendors and models",
-    **dict.fromkeys((f"server/{name}.py" for name in ("background", "responses", "socket_messages")), STATE),
+    **dict.fromkeys((f"server/{name}.py" for name in ("background", "responses")), STATE),
     **dict.fromkeys((f"proxy/steps/{name}.py" for name in ("accept_background", "compact", "restore_state")), STATE),
 }
 

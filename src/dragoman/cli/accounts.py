@@ -47,7 +47,7 @@ def command() -> None:
 @file_argument
 @store_options
 def push(name: str, file: Path, config_file: str | None, as_json: bool) -> None:
-    """Put the credential in FILE into the store, as NAME, in place of the one that is there."""
+    """Store the credential in FILE as NAME, and replace the one that is there."""
     pushed = asyncio.run(SharedAccounts(read_settings(config_file), os.environ).push(name, file.expanduser()))
     if as_json:
         show_json(pushed.account)
@@ -61,15 +61,15 @@ def push(name: str, file: Path, config_file: str | None, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @store_options
 def pull(name: str, file: Path, force: bool, config_file: str | None, as_json: bool) -> None:
-    """Write the credential NAME into FILE, in its vendor's form, readable by you alone."""
+    """Write the credential NAME to FILE, in its vendor's format, readable only by you."""
     config = read_settings(config_file)
     account = asyncio.run(SharedAccounts(config, os.environ).pull(name, file.expanduser(), replaces=force))
     if as_json:
         show_json(account)
         return
-    click.echo(f'Credential "{name}" ({account.kind}), version {account.version}, is in {file}, readable by you alone.')
+    click.echo(f'Credential "{name}" ({account.kind}), version {account.version}, is in {file}, readable only by you.')
     if account.providers:
-        print_note("Gateways go on renewing the one in the store: what is in the file ends with the next renewal.")
+        print_note("Gateways keep renewing the one in the store: the copy in the file is valid until the next renewal.")
 
 
 @command.command("reseal")
@@ -98,7 +98,7 @@ def _show_pushed(pushed: PushedAccount) -> None:
     account = pushed.account
     click.echo(f'Credential "{account.name}" ({account.kind}) is in the store, version {account.version}.')
     if pushed.key_file is not None:
-        print_note(f"It is sealed with the key in {pushed.key_file}: without that file it cannot be opened.")
+        print_note(f"It is sealed with the key in {pushed.key_file}: without that file it cannot be decrypted.")
     if account.providers:
         print_note("Running gateways use it from their next renewal on.")
     else:

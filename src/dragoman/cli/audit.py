@@ -1,6 +1,5 @@
 """`dragoman audit`: show who changed what, and check that the log is whole."""
 
-import asyncio
 import sys
 import time
 from datetime import datetime
@@ -10,7 +9,7 @@ import msgspec
 
 from dragoman.cli.durations import parse_duration
 from dragoman.cli.screen import fit, print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import admin_options, read_settings
+from dragoman.cli.settings import CommonOptions, common_options
 from dragoman.operate.audit import AUDIT, AuditEntry
 from dragoman.store.audit import AuditFilter
 
@@ -22,13 +21,15 @@ MAX_DETAIL = 60
 @click.option(
     "--since", metavar="TIME", callback=parse_duration, help="How far back, such as 24h or 7d. [default: all]"
 )
-@click.option("--actor", default="", metavar="ID", help="Only what this key did; local: commands on the store itself.")
+@click.option(
+    "--actor", default="", metavar="ID", help="Only changes by this key; local: by commands on the store itself."
+)
 @click.option("--action", default="", metavar="ACTION", help="Only keys, keys.create, limits, teams, config and so on.")
-@click.option("--subject", default="", metavar="TEXT", help="Only what was done to this.")
+@click.option("--subject", default="", metavar="TEXT", help="Only changes of this subject.")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many, the newest first."
 )
-@admin_options
+@common_options
 @click.pass_context
 def command(
     context: click.Context,
@@ -37,30 +38,28 @@ def command(
     action: str,
     subject: str,
     limit: int,
-    url: str | None,
-    config_file: str | None,
-    as_json: bool,
+    options: CommonOptions,
 ) -> None:
     """Show who changed what, the newest first."""
     if context.invoked_subcommand is not None:
         return
     since_ms = 0 if since is None else int((time.time() - since) * 1000)
     fits = AuditFilter(since_ms, actor, action, subject)
-    found = asyncio.run(AUDIT.use(read_settings(config_file), url, lambda audit: audit.list(fits, limit)))
-    if as_json:
+    found = options.use(AUDIT, lambda audit: audit.list(fits, limit))
+    if options.as_json:
         show_json(found)
     elif found:
         show_table(HEADINGS, [_format_row(entry) for entry in found])
     else:
-        print_note("Nothing was changed in this time.")
+        print_note("No changes in this period.")
 
 
 @command.command("verify")
-@admin_options
-def verify(url: str | None, config_file: str | None, as_json: bool) -> None:
+@common_options
+def verify(options: CommonOptions) -> None:
     """Check that no row was changed or removed; the exit code is 1 if one was."""
-    check = asyncio.run(AUDIT.use(read_settings(config_file), url, lambda audit: audit.verify()))
-    if as_json:
+    check = options.use(AUDIT, lambda audit: audit.verify())
+    if options.as_json:
         show_json(check)
     elif check.broken is None:
         click.echo(f"The audit log is whole: {check.rows} rows.")

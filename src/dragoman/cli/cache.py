@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.cli.completion import complete_captures
 from dragoman.cli.screen import one_line, print_note, show_json
-from dragoman.cli.settings import key_option, read_settings, store_options, url_option
+from dragoman.cli.settings import CommonOptions, common_options, key_option
 from dragoman.operate import NotFound
 from dragoman.operate.captures.cache_request import ask_why
 from dragoman.operate.captures.cache_why import HIT, UNKNOWN, CacheExplanation
@@ -24,22 +24,19 @@ def command() -> None:
     """Look into the prompt caches of upstreams."""
 
 
-@command.command("why", short_help="Say why a request was not read from the cache.")
+@command.command("why", short_help="Explain why a request was not read from the cache.")
 @click.argument("which", metavar="REQUEST", shell_complete=complete_captures)
 @click.option("--against", metavar="OTHER", help="Compare with this request. [default: the session's one before]")
-@url_option
 @key_option
-@store_options
-def why(
-    which: str, against: str | None, url: str | None, key: str | None, config_file: str | None, as_json: bool
-) -> None:
-    """Say why an upstream read less of REQUEST from its prompt cache than it could.
+@common_options
+def why(which: str, against: str | None, key: str | None, options: CommonOptions) -> None:
+    """Explain why an upstream read less of REQUEST from its prompt cache than it could.
 
     REQUEST and OTHER are request ids, their beginnings or ends, or `last`. Where both were captured, they are compared;
     else the request's row answers. The exit code is 0 for a hit, 1 for a miss that is explained, and 3 for one that is
     not, or if there is no such request.
     """
-    config = read_settings(config_file)
+    config, url = options.config, options.url
     key = choose_key(config, key)
 
     async def ask() -> tuple[CacheExplanation, str]:
@@ -53,7 +50,7 @@ def why(
         sys.exit(NOT_FOUND)
     if problem:
         print_note(f"The store was read instead of the gateway: {problem}")
-    if as_json:
+    if options.as_json:
         show_json(msgspec.to_builtins(found))
     else:
         for name, text in list_lines(found):

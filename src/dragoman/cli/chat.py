@@ -16,7 +16,7 @@ from dragoman.cli.gateway import open_gateway
 from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.models import ModelPage
 from dragoman.cli.screen import DIM, PLAIN, count, has_colour, remove_control, show_json
-from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings, url_option
+from dragoman.cli.settings import CommonOptions, common_options, key_option, read_found_settings
 from dragoman.config.settings import Config
 from dragoman.net.client import HttpResponse
 from dragoman.operate import AdminError
@@ -62,20 +62,16 @@ MAX_SEARCHES = 5
 @click.option("--think", is_flag=True, help="Ask the model to think first.")
 @click.option("--search", is_flag=True, help="Let the model search the web, and list the pages that it cites.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the route, the timing and the token counts.")
-@url_option
-@config_option
 @key_option
-@json_option
+@common_options
 def command(
     text: tuple[str, ...],
     model: str | None,
     think: bool,
     search: bool,
     verbose: bool,
-    url: str | None,
-    config_file: str | None,
     key: str | None,
-    as_json: bool,
+    options: CommonOptions,
 ) -> None:
     """Send TEXT to a model and show the reply as it streams. TEXT "-" reads standard input."""
     log_to_stderr(NoteFormatter(), logging.ERROR)
@@ -85,9 +81,9 @@ def command(
     for name, value in (("TEXT", prompt), ("--model", model or "")):
         if not _is_decoded(value):
             raise click.UsageError(f"{name} is not valid UTF-8.")
-    output = _Output(verbose, as_json)
-    config = read_found_settings(config_file)
-    place = _Place(choose_key(config, key), url)
+    output = _Output(verbose, options.as_json)
+    config = read_found_settings(options.config_file)
+    place = _Place(choose_key(config, key), options.url)
     asyncio.run(_chat(config, place, _Prompt(prompt, model, think, search), output))
 
 

@@ -11,7 +11,7 @@ from dragoman.cli.client_name import ConnectedClient
 from dragoman.cli.completion import complete_models
 from dragoman.cli.models import ModelPage, read_page
 from dragoman.cli.screen import print_note, show_json
-from dragoman.cli.settings import admin_options, read_found_settings
+from dragoman.cli.settings import CommonOptions, common_options, read_found_settings
 from dragoman.config.settings import Config
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.operate import AdminError
@@ -31,15 +31,13 @@ from dragoman.operate.gateway.running_gateway import find_gateway
 @click.option(
     "-m", "--model", metavar="M", shell_complete=complete_models, help="The model that the client should use."
 )
-@admin_options
+@common_options
 def command(
     client: str,
     is_writing: bool,
     undo: bool,
     model: str | None,
-    url: str | None,
-    config_file: str | None,
-    as_json: bool,
+    options: CommonOptions,
 ) -> None:
     """Show how to point CLIENT at this gateway, or write it into the client's own settings."""
     if is_writing and undo:
@@ -53,14 +51,14 @@ def command(
         if not any(undone):
             raise AdminError(_explain_no_record(_path(recipe.file)))
         return
-    config = read_found_settings(config_file)
+    config, url = read_found_settings(options.config_file), options.url
     root = asyncio.run(find_gateway(config, os.environ, url)) or base_url(config.server.host, config.server.port)
     targets = Targets(config, root, recipe, url)
     if is_writing and recipe.file is not None:
         _write(client, recipe.file, targets, model)
         return
     target = targets.choose(model)
-    if as_json:
+    if options.as_json:
         show_json(_fields(client, recipe, target))
     else:
         _show(client, recipe, target, is_writing=is_writing)

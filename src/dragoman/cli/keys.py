@@ -20,14 +20,12 @@ from dragoman.cli.limits import (
     forgive_in_scope,
     forgive_options,
     read_changes,
-    read_forgiveness,
-    show_forgiven,
     show_limits,
     split_pair,
     split_words,
 )
 from dragoman.cli.screen import print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import admin_options, combine_options, read_settings
+from dragoman.cli.settings import CommonOptions, combine_options, common_options
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Config, DefaultThinking, parse_thinking
 from dragoman.operate.configuration.effective import KEY_VARIABLE, client_key_variable
@@ -73,10 +71,17 @@ LIST = "a list with commas"
 key_options = combine_options(
     click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Such as usd_per_day=5. Repeatable."),
     click.option("--metadata", metavar="PAIRS", help="Your own notes: name=value,name=value."),
-    click.option("--max-output-tokens", type=click.IntRange(min=0), metavar="N", help="More is lowered. 0: no limit."),
-    click.option("--capture", type=click.Choice(get_args(CaptureSetting)), help="At most this much is captured."),
-    click.option("--strict/--no-strict", default=None, help="Refuse requests that would lose something."),
-    click.option("--default-model", metavar="MODEL", help="Used where a request names none."),
+    click.option(
+        "--max-output-tokens",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Higher limits are lowered to this. 0: no limit.",
+    ),
+    click.option(
+        "--capture", type=click.Choice(get_args(CaptureSetting)), help="The most that is captured of a request."
+    ),
+    click.option("--strict/--no-strict", default=None, help="Reject requests that cannot be translated without loss."),
+    click.option("--default-model", metavar="MODEL", help="The model of requests that name none."),
     click.option("--providers", metavar="GLOBS", help=f"The providers that it may use, {LIST}."),
     click.option("--models", metavar="GLOBS", help=f"The models that it may use, {LIST}."),
     click.option("--team", metavar="TEAM", help="Its team, if it is not its user's. Of an admin token: the only one."),
@@ -102,24 +107,22 @@ def command() -> None:
     "--expires",
     metavar="TIME",
     callback=parse_duration,
-    help="How long it is valid, for example 30d or 12h. [default: for ever]",
+    help="How long it is valid, for example 30d or 12h. [default: forever]",
 )
 @click.option(
     "--default-thinking",
     metavar="EFFORT",
     callback=parse_default_thinking,
-    help="low, medium, high or a number of tokens: requested of models that can think if a request asks for nothing.",
+    help="low, medium, high or a number of tokens: the thinking of requests that do not set it.",
 )
 @key_options
-@admin_options
+@common_options
 def create(
     name: str | None,
     scopes: tuple[str, ...],
     expires: int | None,
     default_thinking: DefaultThinking | None,
-    url: str | None,
-    config_file: str | None,
-    as_json: bool,
+    options: CommonOptions,
     **given: object,
 ) -> None:
     """Create a client key. It is shown only once: the store keeps only a digest of it."""
@@ -134,8 +137,8 @@ def create(
         default_thinking=default_thinking,
         team=fields.team or "",
     )
-    created, acceptance = asyncio.run(_make(read_settings(config_file), url, lambda keys: keys.create(name, grant)))
-    _show_created(created, acceptance, as_json)
+    created, acceptance = asyncio.run(_make(options, lambda keys: keys.create(name, grant)))
+    _show_created(created, acceptance, options)
 
 
 @command.command("set")
@@ -143,17 +146,15 @@ def create(
 @click.option("--expires", metavar="TIME", callback=parse_duration, help="From now on, for example 30d. 0: never.")
 @click.option("--default-thinking", metavar="EFFORT", help='low, medium, high or a number of tokens; "" for none.')
 @key_options
-@admin_options
+@common_options
 def change(
     name_or_id: str,
     expires: int | None,
     default_thinking: str | None,
-    url: str | None,
-    config_file: str | None,
-    as_json: bool,
+    options: CommonOptions,
     **given: object,
 ) -> None:
-    """Change what is set for a key, by its name or id. An empty value sets an option back."""
+    """Change the settings of a key, by its name or id. An empty value resets an option."""
     limits = read_changes(given.pop("limits"))
     fields = _read_fields(given)
     if default_thinking is not None:
@@ -161,27 +162,24 @@ def change(
     if expires is not None:
         fields = replace(fields, expires_at=int(time.time()) + expires if expires else None)
     if fields == KeyFields() and not limits:
-        raise click.UsageError("Nothing to change: name an option.")
-    config = read_settings(config_file)
+        raise click.UsageError("Nothing to change: give at least one option.")
     if limits:
-        asyncio.run(change_limits(config, url, ("key", name_or_id), limits))
+        change_limits(("key", name_or_id), limits, options)
     is_changed = fields != KeyFields()
-    row = asyncio.run(
-        KEYS.use(config, url, lambda keys: keys.change(name_or_id, fields) if is_changed else keys.find(name_or_id))
-    )
-    _show(row, as_json)
+    row = options.use(KEYS, lambda keys: keys.change(name_or_id, fields) if is_changed else keys.find(name_or_id))
+    _show(row, options)
 
 
 @command.command("show")
 @click.argument("name_or_id", shell_complete=complete_keys)
-@admin_options
-def show(name_or_id: str, url: str | None, config_file: str | None, as_json: bool) -> None:
-    """Show what is set for a key, and its limits."""
-    row, limits = asyncio.run(_read(read_settings(config_file), url, name_or_id))
-    if as_json:
+@common_options
+def show(name_or_id: str, options: CommonOptions) -> None:
+    """Show the settings and the limits of a key."""
+    row, limits = asyncio.run(_read(options, name_or_id))
+    if options.as_json:
         show_json(_fields(row) | {"limits": limits})
         return
-    _show(row, as_json)
+    _show(row, options)
     if limits:
         show_limits(limits)
 
@@ -189,13 +187,10 @@ def show(name_or_id: str, url: str | None, config_file: str | None, as_json: boo
 @command.command("forgive")
 @click.argument("name_or_id", shell_complete=complete_keys)
 @forgive_options
-@admin_options
-def forgive(
-    name_or_id: str, url: str | None, config_file: str | None, as_json: bool, **given: str | float | None
-) -> None:
+@common_options
+def forgive(name_or_id: str, options: CommonOptions, **given: str | float | None) -> None:
     """Take an amount off what a key has spent."""
-    forgiven = forgive_in_scope(read_settings(config_file), url, ("key", name_or_id), read_forgiveness(given))
-    show_forgiven(forgiven, as_json)
+    forgive_in_scope(("key", name_or_id), given, options)
 
 
 @command.command("rotate")
@@ -207,43 +202,39 @@ def forgive(
     callback=parse_duration,
     help="How long the old key is still accepted, 0 to 7d. [default: 24h]",
 )
-@admin_options
-def rotate(name_or_id: str, grace: int, url: str | None, config_file: str | None, as_json: bool) -> None:
+@common_options
+def rotate(name_or_id: str, grace: int, options: CommonOptions) -> None:
     """Replace the secret of a key, by its name or id. Its id, rights and history stay."""
-    created, acceptance = asyncio.run(
-        _make(read_settings(config_file), url, lambda keys: keys.rotate(name_or_id, grace))
-    )
-    _show_created(created, acceptance, as_json)
-    if not as_json:
+    created, acceptance = asyncio.run(_make(options, lambda keys: keys.rotate(name_or_id, grace)))
+    _show_created(created, acceptance, options)
+    if not options.as_json:
         print_note(f"The old one is accepted until {_format_time(created.row.old_secret_until)}.")
 
 
 @command.command("list")
-@admin_options
-def list_keys(url: str | None, config_file: str | None, as_json: bool) -> None:
+@common_options
+def list_keys(options: CommonOptions) -> None:
     """List all keys, including the revoked ones."""
-    config = read_settings(config_file)
-    rows = asyncio.run(KEYS.use(config, url, lambda keys: keys.list()))
-    if as_json:
+    config, rows = options.config, options.use(KEYS, lambda keys: keys.list())
+    if options.as_json:
         show_json([_fields(row) for row in rows])
         return
     if rows:
         show_table(HEADINGS, [_format_row(row) for row in rows])
     else:
         print_note("There are no keys yet. `dragoman keys create NAME` makes one; so does the first `dragoman serve`.")
-    if config.client_key is not None and url is None:  # a gateway that lists its keys has accepted it
+    if config.client_key is not None and options.url is None:  # a gateway that lists its keys has accepted it
         print_note(asyncio.run(_describe_environment_key(config, config.client_key)))
 
 
 @command.command("revoke")
 @click.argument("name_or_id", shell_complete=complete_keys)
-@click.option("--now", "ends_requests", is_flag=True, help="End its requests under way, too.")
-@admin_options
-def revoke(name_or_id: str, ends_requests: bool, url: str | None, config_file: str | None, as_json: bool) -> None:
+@click.option("--now", "ends_requests", is_flag=True, help="Also end its running requests.")
+@common_options
+def revoke(name_or_id: str, ends_requests: bool, options: CommonOptions) -> None:
     """Revoke a key, by its name or id."""
-    config = read_settings(config_file)
-    row, is_environment_key = asyncio.run(_revoke(config, url, name_or_id, ends_requests=ends_requests))
-    if as_json:
+    row, is_environment_key = asyncio.run(_revoke(options, name_or_id, ends_requests=ends_requests))
+    if options.as_json:
         show_json(_fields(row))
         return
     click.echo(f'Key "{row.name}" ({row.id}) is revoked.')
@@ -251,11 +242,11 @@ def revoke(name_or_id: str, ends_requests: bool, url: str | None, config_file: s
         print_note(f"${client_key_variable(os.environ)} in this shell holds this key: unset it, or set another.")
 
 
-def _show_created(created: CreatedKey, acceptance: KeyAcceptance, as_json: bool) -> None:
+def _show_created(created: CreatedKey, acceptance: KeyAcceptance, options: CommonOptions) -> None:
     row, secret = created.row, created.secret.reveal()
     if acceptance.root is not None and not acceptance.is_accepted:
         print_note(f"The gateway at {acceptance.root} does not accept it: it uses another store.")
-    if as_json:
+    if options.as_json:
         show_json(_fields(row) | {"key": secret})
         return
     kind = "Admin token" if row.role == KeyRole.ADMIN else "Key"
@@ -266,23 +257,23 @@ def _show_created(created: CreatedKey, acceptance: KeyAcceptance, as_json: bool)
 
 
 @asynccontextmanager
-async def _open(config: Config, url: str | None) -> AsyncIterator[tuple[KeyAccess, str | None]]:
+async def _open(options: CommonOptions) -> AsyncIterator[tuple[KeyAccess, str | None]]:
     """Yield the keys, and the address of the gateway that uses them if one runs."""
-    root = await find_gateway(config, os.environ, url)
-    async with KEYS.open(config, root, named=url is not None) as keys:
+    root = await find_gateway(options.config, os.environ, options.url)
+    async with KEYS.open(options.config, root, named=options.url is not None) as keys:
         yield keys, root
 
 
-async def _make(config: Config, url: str | None, make: MakeKey) -> tuple[CreatedKey, KeyAcceptance]:
-    async with _open(config, url) as (keys, root):
+async def _make(options: CommonOptions, make: MakeKey) -> tuple[CreatedKey, KeyAcceptance]:
+    async with _open(options) as (keys, root):
         created = await make(keys)
     return created, await wait_until_accepted(root, created.secret)
 
 
-async def _read(config: Config, url: str | None, name_or_id: str) -> tuple[KeyRow, list[ListedLimit]]:
-    async with _open(config, url) as (keys, root):
+async def _read(options: CommonOptions, name_or_id: str) -> tuple[KeyRow, list[ListedLimit]]:
+    async with _open(options) as (keys, root):
         row = await keys.find(name_or_id)
-    async with LIMITS.open(config, root, named=url is not None) as access:
+    async with LIMITS.open(options.config, root, named=options.url is not None) as access:
         return row, await access.list("key", row.name, effective=True)
 
 
@@ -304,8 +295,8 @@ def _read_fields(given: Mapping[str, object]) -> KeyFields:
         raise click.UsageError(str(wrong)) from None
 
 
-def _show(row: KeyRow, as_json: bool) -> None:
-    if as_json:
+def _show(row: KeyRow, options: CommonOptions) -> None:
+    if options.as_json:
         show_json(_fields(row))
         return
     fields = {name: value for name, value in _fields(row).items() if name in SHOWN and value}
@@ -315,13 +306,14 @@ def _show(row: KeyRow, as_json: bool) -> None:
         click.echo(f"  {name}: {text}")
 
 
-async def _revoke(config: Config, url: str | None, name_or_id: str, *, ends_requests: bool) -> tuple[KeyRow, bool]:
-    async with _open(config, url) as (keys, root):
+async def _revoke(options: CommonOptions, name_or_id: str, *, ends_requests: bool) -> tuple[KeyRow, bool]:
+    async with _open(options) as (keys, root):
         row = await keys.revoke(name_or_id, ends_requests=ends_requests)
     await wait_until_rejected(root)
-    if url is not None or config.client_key is None:
+    client_key = options.config.client_key
+    if options.url is not None or client_key is None:
         return row, False
-    return row, await find_key(config, config.client_key) == row
+    return row, await find_key(options.config, client_key) == row
 
 
 async def _describe_environment_key(config: Config, secret: Secret) -> str:

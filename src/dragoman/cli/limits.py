@@ -1,6 +1,5 @@
 """`dragoman limits`: show limits and what is spent of them, set, remove and forgive."""
 
-import asyncio
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,15 +12,14 @@ import msgspec
 
 from dragoman.cli.durations import parse_duration
 from dragoman.cli.screen import print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import admin_options, combine_options, read_settings
+from dragoman.cli.settings import CommonOptions, combine_options, common_options
 from dragoman.config.limits import LimitName, parse_limit_name
-from dragoman.config.settings import Config
 from dragoman.operate import InvalidArgument
 from dragoman.operate.limit_access import LIMITS, Changes, LimitAccess
 from dragoman.operate.limits import Forgiven, Forgiveness, ListedLimit, StoredLimits
 from dragoman.store.limit_tables import ALL
 
-HEADINGS = ("SCOPE", "LIMIT", "VALUE", "SPENT", "RESERVED", "STARTS ANEW", "SET IN")
+HEADINGS = ("SCOPE", "LIMIT", "VALUE", "SPENT", "RESERVED", "RESETS", "SET IN")
 NONE = "–"
 T = TypeVar("T")
 Scope = tuple[str, str]  # kind and name
@@ -29,7 +27,7 @@ Scope = tuple[str, str]  # kind and name
 
 # The options of what is forgiven.
 forgive_options = combine_options(
-    click.option("--reason", default="", metavar="TEXT", help="Why; kept with it."),
+    click.option("--reason", default="", metavar="TEXT", help="The reason, stored with it."),
     click.option("--until", metavar="TIME", callback=parse_duration, help="Only for this long, such as 2h or 7d."),
     click.option("--credits", type=int, metavar="N", help="Forgive credits."),
     click.option("--tokens", type=int, metavar="N", help="Forgive tokens."),
@@ -49,14 +47,12 @@ def command() -> None:
 @command.command("list")
 @click.argument("scope", required=False)
 @click.option("--effective", is_flag=True, help="Show what each user and key gets by default, instead of the defaults.")
-@admin_options
-def list_limits(scope: str | None, effective: bool, url: str | None, config_file: str | None, as_json: bool) -> None:
+@common_options
+def list_limits(scope: str | None, effective: bool, options: CommonOptions) -> None:
     """Show the limits that are set, and what is spent of each."""
     kind, name = (scope, None) if scope is None or ":" not in scope else _parse_scope(scope)
-    found = asyncio.run(
-        LIMITS.use(read_settings(config_file), url, lambda limits: limits.list(kind, name, effective=effective))
-    )
-    if as_json:
+    found = options.use(LIMITS, lambda limits: limits.list(kind, name, effective=effective))
+    if options.as_json:
         show_json(found)
     elif found:
         show_limits(found)
@@ -73,53 +69,48 @@ def list_limits(scope: str | None, effective: bool, url: str | None, config_file
     callback=parse_duration,
     help="Raise it only for this long, such as 2h or 7d: the difference is forgiven until then.",
 )
-@admin_options
+@common_options
 def set_limits(
     scope: str,
     changes: tuple[str, ...],
     until: int | None,
-    url: str | None,
-    config_file: str | None,
-    as_json: bool,
+    options: CommonOptions,
 ) -> None:
     """Set limits of a scope, for example: dragoman limits set team:core usd_per_day=20 requests_per_min=none."""
-    kind, name = _parse_scope(scope)
-    changed, config = read_changes(changes), read_settings(config_file)
+    parsed, changed = _parse_scope(scope), read_changes(changes)
     if until is None:
-        _show_stored(asyncio.run(change_limits(config, url, (kind, name), changed)), as_json)
+        _show_stored(change_limits(parsed, changed, options), options)
         return
-    forgiven = asyncio.run(
-        LIMITS.use(config, url, lambda limits: _raise_until(limits, (kind, name), changed, int(time.time()) + until))
-    )
-    show_forgiven(forgiven, as_json)
+    end = int(time.time()) + until
+    show_forgiven(options.use(LIMITS, lambda limits: _raise_until(limits, parsed, changed, end)), options)
 
 
 @command.command("remove")
 @click.argument("scope")
-@admin_options
-def remove(scope: str, url: str | None, config_file: str | None, as_json: bool) -> None:
+@common_options
+def remove(scope: str, options: CommonOptions) -> None:
     """Remove the limits of a scope, other than those of dragoman.toml."""
     kind, name = _parse_scope(scope)
-    stored = asyncio.run(LIMITS.use(read_settings(config_file), url, lambda limits: limits.remove(kind, name)))
-    _show_stored(stored, as_json)
+    _show_stored(options.use(LIMITS, lambda limits: limits.remove(kind, name)), options)
 
 
 @command.command("forgive")
 @click.argument("scope")
 @forgive_options
-@admin_options
-def forgive(scope: str, url: str | None, config_file: str | None, as_json: bool, **given: str | float | None) -> None:
+@common_options
+def forgive(scope: str, options: CommonOptions, **given: str | float | None) -> None:
     """Take an amount off what a scope has spent."""
-    config, kind_and_name = read_settings(config_file), _parse_scope(scope)
-    show_forgiven(forgive_in_scope(config, url, kind_and_name, read_forgiveness(given)), as_json)
+    forgive_in_scope(_parse_scope(scope), given, options)
 
 
-async def change_limits(config: Config, url: str | None, scope: Scope, changes: Changes) -> StoredLimits:
-    return await LIMITS.use(config, url, lambda limits: limits.change(*scope, changes))
+def change_limits(scope: Scope, changes: Changes, options: CommonOptions) -> StoredLimits:
+    return options.use(LIMITS, lambda limits: limits.change(*scope, changes))
 
 
-def forgive_in_scope(config: Config, url: str | None, scope: Scope, given: Forgiveness) -> Forgiven:
-    return asyncio.run(LIMITS.use(config, url, lambda limits: limits.forgive(*scope, given)))
+def forgive_in_scope(scope: Scope, given: Mapping[str, str | float | None], options: CommonOptions) -> None:
+    """Forgive what the options say, and show it."""
+    forgiveness = read_forgiveness(given)
+    show_forgiven(options.use(LIMITS, lambda limits: limits.forgive(*scope, forgiveness)), options)
 
 
 def read_forgiveness(given: Mapping[str, str | float | None]) -> Forgiveness:
@@ -206,18 +197,18 @@ async def _raise_until(limits: LimitAccess, scope: Scope, changed: Changes, unti
     return await limits.forgive(*scope, given)
 
 
-def _show_stored(stored: StoredLimits, as_json: bool) -> None:
-    if as_json:
+def _show_stored(stored: StoredLimits, options: CommonOptions) -> None:
+    if options.as_json:
         show_json(stored)
         return
     values = format_limits(stored.limits)
     click.echo(f"{_format_scope(stored.scope, stored.name)}: {values or 'no limits of its own'}")
     if stored.in_file:
-        print_note(f"dragoman.toml sets besides: {format_limits(stored.in_file)}")
+        print_note(f"dragoman.toml also sets: {format_limits(stored.in_file)}")
 
 
-def show_forgiven(forgiven: Forgiven, as_json: bool) -> None:
-    if as_json:
+def show_forgiven(forgiven: Forgiven, options: CommonOptions) -> None:
+    if options.as_json:
         show_json(forgiven)
         return
     end = "" if forgiven.until is None else f", until {_format_time(forgiven.until)}"

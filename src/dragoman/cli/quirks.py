@@ -1,4 +1,4 @@
-"""`dragoman quirks`: show and forget what was learnt from the rejections of upstreams."""
+"""`dragoman quirks`: show and forget what was learned from the rejections of upstreams."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ HEADINGS = ("RULE", "PATH", "PROVIDER", "MODEL", "KEY", "LEARNED", "UNTIL")
 @store_options
 @click.pass_context
 def command(context: click.Context, config_file: str | None, as_json: bool) -> None:
-    """Show what is left out of requests because an upstream rejected it."""
+    """Show what is left out of requests because upstreams rejected it."""
     if context.invoked_subcommand is not None:
         return
     rules = asyncio.run(list_learned(read_settings(config_file)))
@@ -24,7 +24,7 @@ def command(context: click.Context, config_file: str | None, as_json: bool) -> N
         show_json(rules)
         return
     if not rules:
-        print_note("Nothing was learned in the last 24 hours.")
+        print_note("No rules were learned in the last 24 hours.")
         return
     rows = [
         (rule.rule, rule.path or "-", rule.provider, rule.model or "all", rule.key, rule.learnt, rule.until)
@@ -40,6 +40,6 @@ def command(context: click.Context, config_file: str | None, as_json: bool) -> N
 def forget(provider: str | None, all_providers: bool, config_file: str | None) -> None:
     """Forget the rules of a provider. A running gateway then tries the full form of requests again."""
     if (provider is None) is not all_providers:
-        raise click.UsageError("Name a provider, or use --all.")
+        raise click.UsageError("Name a provider, or give --all.")
     count = asyncio.run(forget_learned(read_settings(config_file), provider))
     click.echo(f"Forgot {count} {'rule' if count == 1 else 'rules'}.")

@@ -2,9 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
@@ -12,7 +13,12 @@ from dragoman.config.load import ConfigSource
 from dragoman.config.settings import Config
 from dragoman.operate.configuration.effective import read_with_local_servers
 
+if TYPE_CHECKING:  # which loads the store
+    from dragoman.operate.admin_access import AdminPart
+
 Command = TypeVar("Command", bound=Callable[..., object])
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def config_option(command: Command) -> Command:
@@ -56,7 +62,33 @@ def combine_options(*options: Option) -> Option:
 
 
 store_options = combine_options(config_option, json_option)
-admin_options = combine_options(url_option, config_option, json_option)  # of the running gateway, or of the store
+
+
+class CommonOptions:
+    """Which gateway or store a command is about, and how it prints."""
+
+    def __init__(self, url: str | None, config_file: str | None, as_json: bool) -> None:
+        self.url = url
+        self.config_file = config_file
+        self.as_json = as_json
+
+    @cached_property
+    def config(self) -> Config:
+        return read_settings(self.config_file)
+
+    def use(self, part: "AdminPart[T]", action: Callable[[T], Awaitable[R]]) -> R:
+        """Do something with the gateway that was named, with the one that runs, or else with the store."""
+        return asyncio.run(part.use(self.config, self.url, action))
+
+
+def common_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add these options to a command, which gets them as `options`."""
+
+    @wraps(command)
+    def collect(url: str | None, config_file: str | None, as_json: bool, **others: object) -> None:
+        command(options=CommonOptions(url, config_file, as_json), **others)
+
+    return combine_options(url_option, config_option, json_option)(collect)
 
 
 def config_source(config_file: str | None) -> ConfigSource:

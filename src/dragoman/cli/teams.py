@@ -1,6 +1,5 @@
 """`dragoman teams`: create, change, list and remove teams."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -9,7 +8,7 @@ import msgspec
 
 from dragoman.cli.limits import format_limits, read_changes, split_words
 from dragoman.cli.screen import print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import admin_options, combine_options, read_settings
+from dragoman.cli.settings import CommonOptions, combine_options, common_options
 from dragoman.config.limits import LimitValues
 from dragoman.operate import NotFound
 from dragoman.operate.limit_access import TEAMS, Changes, TeamAccess, merge_values
@@ -19,11 +18,13 @@ HEADINGS = ("TEAM", "MEMBERS", "KEYS", "LIMITS", "EACH USER", "SET IN")
 T = TypeVar("T")
 
 
-EACH_USER_HELP = "A limit of each user that has none of its own. Repeatable."
+EACH_USER_HELP = "A limit for each user without one of its own. Repeatable."
 # The options of what is set for a team; each says nothing if it is absent.
 team_options = combine_options(
     click.option("--each-user", multiple=True, metavar="NAME=VALUE", help=EACH_USER_HELP),
-    click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit of all together. Repeatable."),
+    click.option(
+        "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit for all members together. Repeatable."
+    ),
     click.option("--providers", metavar="GLOBS", help="The providers that its keys may use, a list with commas."),
     click.option("--models", metavar="GLOBS", help="The models that its keys may use, a list with commas."),
     click.option("--members", metavar="USERS", help="Its members, a list with commas."),
@@ -38,11 +39,11 @@ def command() -> None:
 @command.command("create")
 @click.argument("name")
 @team_options
-@admin_options
-def create(name: str, url: str | None, config_file: str | None, as_json: bool, **given: object) -> None:
-    """Create a team. Keys get into it by their users, or with `dragoman keys set KEY --team TEAM`."""
+@common_options
+def create(name: str, options: CommonOptions, **given: object) -> None:
+    """Create a team. Keys join it through their users, or with `dragoman keys set KEY --team TEAM`."""
     new = msgspec.convert({"name": name} | _read_fields(given, None), NewTeam)
-    _show(asyncio.run(TEAMS.use(read_settings(config_file), url, lambda teams: teams.create(new))), as_json)
+    _show(options.use(TEAMS, lambda teams: teams.create(new)), options)
 
 
 @command.command("set")
@@ -50,17 +51,15 @@ def create(name: str, url: str | None, config_file: str | None, as_json: bool, *
 @click.option("--add-member", multiple=True, metavar="USER", help="Add a member. Repeatable.")
 @click.option("--remove-member", multiple=True, metavar="USER", help="Remove a member. Repeatable.")
 @team_options
-@admin_options
+@common_options
 def change(
     name: str,
     add_member: tuple[str, ...],
     remove_member: tuple[str, ...],
-    url: str | None,
-    config_file: str | None,
-    as_json: bool,
+    options: CommonOptions,
     **given: object,
 ) -> None:
-    """Change what is set for a team. An empty value sets an option back; a limit of `none` is removed."""
+    """Change the settings of a team. An empty value resets an option; `none` removes a limit."""
 
     async def change_in(teams: TeamAccess) -> TeamDescription:
         old = await _find(teams, name)
@@ -70,18 +69,18 @@ def change(
             kept = [one for one in (*_words(members), *add_member) if one not in remove_member]
             fields["members"] = list(dict.fromkeys(kept))
         if not fields:
-            raise click.UsageError("Nothing to change: name an option.")
+            raise click.UsageError("Nothing to change: give at least one option.")
         return await teams.change(name, msgspec.convert(fields, TeamFields))
 
-    _show(asyncio.run(TEAMS.use(read_settings(config_file), url, change_in)), as_json)
+    _show(options.use(TEAMS, change_in), options)
 
 
 @command.command("list")
-@admin_options
-def list_teams(url: str | None, config_file: str | None, as_json: bool) -> None:
+@common_options
+def list_teams(options: CommonOptions) -> None:
     """List all teams, with their members and limits."""
-    found = asyncio.run(TEAMS.use(read_settings(config_file), url, lambda teams: teams.list()))
-    if as_json:
+    found = options.use(TEAMS, lambda teams: teams.list())
+    if options.as_json:
         show_json(found)
     elif found:
         show_table(HEADINGS, [_format_row(team) for team in found], HEADINGS[2:3])
@@ -91,19 +90,19 @@ def list_teams(url: str | None, config_file: str | None, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("name")
-@admin_options
-def show(name: str, url: str | None, config_file: str | None, as_json: bool) -> None:
-    """Show what is set for a team."""
-    _show(asyncio.run(TEAMS.use(read_settings(config_file), url, lambda teams: _find(teams, name))), as_json)
+@common_options
+def show(name: str, options: CommonOptions) -> None:
+    """Show the settings of a team."""
+    _show(options.use(TEAMS, lambda teams: _find(teams, name)), options)
 
 
 @command.command("remove")
 @click.argument("name")
-@admin_options
-def remove(name: str, url: str | None, config_file: str | None, as_json: bool) -> None:
+@common_options
+def remove(name: str, options: CommonOptions) -> None:
     """Remove a team that has no keys, with its limits."""
-    removed = asyncio.run(TEAMS.use(read_settings(config_file), url, lambda teams: teams.remove(name)))
-    if as_json:
+    removed = options.use(TEAMS, lambda teams: teams.remove(name))
+    if options.as_json:
         show_json(removed)
     else:
         click.echo(f'Team "{removed.name}" is removed.')
@@ -138,8 +137,8 @@ def _words(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list | tuple) else ()
 
 
-def _show(team: TeamDescription, as_json: bool) -> None:
-    if as_json:
+def _show(team: TeamDescription, options: CommonOptions) -> None:
+    if options.as_json:
         show_json(team)
     else:
         show_table(HEADINGS, [_format_row(team)], HEADINGS[2:3])

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dragoman.cli.logs import NoteFormatter, log_to_stderr
 from dragoman.cli.screen import count, fit, pad, print_note, remove_control, show_json, show_table
-from dragoman.cli.settings import key_option, read_settings, store_options, url_option
+from dragoman.cli.settings import CommonOptions, common_options, key_option
 from dragoman.config.settings import Config
 from dragoman.operate import AdminError, InvalidArgument
 from dragoman.operate.gateway.running_gateway import choose_key, find_gateway, require_key
@@ -80,9 +80,8 @@ def _check_group(context: click.Context, parameter: click.Parameter, by: str) ->
 @click.option("--rows", "each", is_flag=True, help="Show every request by itself.")
 @click.option("--plans", is_flag=True, help="Show how much of each account's plan is used instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-@url_option
 @key_option
-@store_options
+@common_options
 def command(
     by: str,
     since: str,
@@ -90,27 +89,25 @@ def command(
     each: bool,
     plans: bool,
     as_csv: bool,
-    url: str | None,
     key: str | None,
-    config_file: str | None,
-    as_json: bool,
+    options: CommonOptions,
 ) -> None:
     """Show what was used: requests, tokens and cost."""
-    if as_csv and (as_json or plans):
+    if as_csv and (options.as_json or plans):
         raise click.UsageError("--csv cannot be used with --json or --plans.")
-    if url is not None and plans:
+    if options.url is not None and plans:
         raise click.UsageError("--url cannot be used with --plans, which asks the providers.")
     log_to_stderr(NoteFormatter(), logging.ERROR)
-    config = read_settings(config_file)
+    config = options.config
     if plans:
-        sys.exit(_show_plans(config, as_json))
+        sys.exit(_show_plans(config, options.as_json))
     try:
         span = parse_span(since, until, datetime.now())
     except InvalidArgument as error:
         raise click.UsageError(str(error)) from None
-    form = "json" if as_json else "csv" if as_csv else "table"
+    form = "json" if options.as_json else "csv" if as_csv else "table"
     group = ROWS if each else "all" if by == "day" else by
-    loaded = asyncio.run(_load(config, choose_key(config, key), UsageQuestion(span, group), url))
+    loaded = asyncio.run(_load(config, choose_key(config, key), UsageQuestion(span, group), options.url))
     if loaded.gateway_problem:
         print_note(f"The store was read instead of the gateway: {loaded.gateway_problem}")
     if not loaded.report.whole:

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from dragoman.config.limits import InvalidLimit, LimitValues, to_limits
 from dragoman.config.problems import Key, suggest
 from dragoman.config.settings import LimitSettings, ProviderLimits, TeamSettings
-from dragoman.config.tree import Tree, build_struct, read_fields, table_at
+from dragoman.config.tree import Tree, build_struct, list_tables, read_fields, table_at
 from dragoman.config.urls import split_url
 
 MAX_NAME = 100
@@ -43,7 +43,7 @@ def read_teams(tree: Tree) -> tuple[TeamSettings, ...]:
     found: list[TeamSettings] = []
     teams: dict[str, int] = {}
     places: dict[str, str] = {}
-    for index in _list_tables(tree, ("teams",)):
+    for index in list_tables(tree, ("teams",)):
         team = _read_team(tree, ("teams", index))
         if team is None:
             continue
@@ -106,7 +106,7 @@ def _read_team(tree: Tree, key: Key) -> TeamSettings | None:
 
 def _read_provider_limits(tree: Tree, providers: Collection[str]) -> Iterator[ProviderLimits]:
     seen: set[frozenset[str]] = set()
-    for index in _list_tables(tree, ("limits", "providers")):
+    for index in list_tables(tree, ("limits", "providers")):
         key: Key = ("limits", "providers", index)
         found = _read_values(tree, key, ProviderLimits)
         if found is None:
@@ -136,14 +136,3 @@ def _read_values(tree: Tree, key: Key, model: type[L], nested: frozenset[str] = 
         tree.problem((*key, error.name.value), str(error))
         return None
     return values
-
-
-def _list_tables(tree: Tree, key: Key) -> range:
-    """Return the indices of a list of tables; anything else is noted."""
-    value = tree.get(key)
-    if value is None:
-        return range(0)
-    if not isinstance(value, list):
-        tree.problem(key, f"expected a list of tables: write [[{'.'.join(map(str, key))}]]")
-        return range(0)
-    return range(len(value))

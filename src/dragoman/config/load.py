@@ -53,6 +53,7 @@ from dragoman.config.tree import (
     expand,
     expand_source,
     key_lines,
+    list_tables,
     read_fields,
     read_section,
     table_at,
@@ -275,12 +276,8 @@ def _has_address(url: str) -> bool:
 
 
 def _read_models(tree: Tree, providers: dict[str, ProviderConfig]) -> tuple[ModelRoute, ...]:
-    tables = tree.values.get("models", [])
-    if not isinstance(tables, list):
-        tree.problem(("models",), "expected a list of tables: write [[models]]")
-        return ()
     routes = []
-    for index in range(len(tables)):
+    for index in list_tables(tree, ("models",)):
         fields = read_fields(tree, ("models", index), ModelRoute)
         if fields is not None:
             routes.append(build_struct(ModelRoute, fields))
@@ -320,11 +317,7 @@ def _check_provider_pattern(tree: Tree, index: int, name: str, providers: dict[s
 
 
 def _read_prices(tree: Tree) -> tuple[PriceOverride, ...]:
-    tables = tree.values.get("prices", [])
-    if not isinstance(tables, list):
-        tree.problem(("prices",), "expected a list of tables: write [[prices]]")
-        return ()
-    found = (read_fields(tree, ("prices", index), PriceOverride) for index in range(len(tables)))
+    found = (read_fields(tree, ("prices", index), PriceOverride) for index in list_tables(tree, ("prices",)))
     return tuple(build_struct(PriceOverride, fields) for fields in found if fields is not None)
 
 

@@ -265,6 +265,17 @@ def read_fields(
     return fields if len(tree.problems) == before else None
 
 
+def list_tables(tree: Tree, key: Key) -> range:
+    """Return the indices of a list of tables; anything else is noted."""
+    value = tree.get(key)
+    if value is None:
+        return range(0)
+    if not isinstance(value, list):
+        tree.problem(key, f"expected a list of tables: write [[{'.'.join(map(str, key))}]]")
+        return range(0)
+    return range(len(value))
+
+
 def table_at(tree: Tree, key: Key) -> dict[str, object] | None:
     """Return the raw table at a path, empty if there is none; None if it is not a table, which is noted."""
     value: object = tree.values

@@ -74,6 +74,6 @@ export function meter(share, label) {
 /** What is used of a plan, as of the last response. @param {any} limits */
 export function planWindows(limits) {
   return [limits?.plan ? h("p.soft", null, `Plan: ${plain(limits.plan)}`) : null,
-    ...Object.entries(limits?.windows || {}).map(([name, window]) => h("div", null, h("p", null, `${plain(name)}: `, window.unlimited ? "unlimited" : `${number(window.used_percent)} % used`, window.resets_at ? `, starts anew ${ago(window.resets_at * 1000)}` : ""),
+    ...Object.entries(limits?.windows || {}).map(([name, window]) => h("div", null, h("p", null, `${plain(name)}: `, window.unlimited ? "unlimited" : `${number(window.used_percent)} % used`, window.resets_at ? `, resets ${ago(window.resets_at * 1000)}` : ""),
       window.unlimited || window.used_percent === null ? null : meter(window.used_percent / 100, `${plain(name)}: ${number(window.used_percent)} % used`)))];
 }

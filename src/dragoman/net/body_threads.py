@@ -54,14 +54,6 @@ _large = SerialThread("large-body")
 _huge = SerialThread("huge-body", _return_freed_memory)
 
 
-async def scan_off_loop(size: int, work: Callable[[], T]) -> T:
-    """Return the result of `work`, which only looks through this number of bytes: for most bodies on the event loop.
-
-    Each piece of work in a thread costs about as much as looking through a hundred kilobytes.
-    """
-    return work() if size <= SCANNED_BYTES else await run_off_loop(size, work)
-
-
 async def run_off_loop(size: int, work: Callable[[], T]) -> T:
     """Return the result of `work` on this number of bytes; few bytes are handled on the event loop."""
     if size <= LARGE_BYTES:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class KeyFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be set for a key. null sets a field back; a field that is not there stays as it is."""
+    """What can be set for a key. null resets a field; an absent field stays as it is."""
 
     expires_at: int | UnsetType | None = UNSET  # Unix seconds
     default_thinking: str | int | UnsetType | None = UNSET  # low, medium, high, or a budget in tokens
@@ -66,13 +66,13 @@ def make_grant(policies: Policies, role: KeyRole, fields: KeyFields) -> Grant:
 def make_change(policies: Policies, row: KeyRow, fields: KeyFields) -> KeyChange:
     """Return how a key is to be after a change of some fields; raises InvalidArgument, which names the field."""
     _check_role(row, fields)
-    expires_at = _pick(fields.expires_at, row.expires_at)
+    expires_at = pick(fields.expires_at, row.expires_at)
     if isinstance(fields.expires_at, int) and not time.time() < fields.expires_at <= MAX_EXPIRY:
         raise InvalidArgument("expires_at must be a time in the future, in Unix seconds.", "expires_at")
-    thinking = _pick(fields.default_thinking, row.default_thinking)
+    thinking = pick(fields.default_thinking, row.default_thinking)
     if thinking is not None and fields.default_thinking is not UNSET:
         thinking = str(_parse_thinking(thinking))
-    user, team = _pick(fields.user, row.user) or "", _pick(fields.team, row.team) or ""
+    user, team = pick(fields.user, row.user) or "", pick(fields.team, row.team) or ""
     if (fields.user, fields.team) != (UNSET, UNSET):
         check_membership(policies, user, team, row.id)
     return KeyChange(
@@ -151,13 +151,13 @@ def _change_settings(old: KeySettings, fields: KeyFields) -> KeySettings:
     for name in ("default_model", "metadata"):
         _check_printable(name, getattr(fields, name))
     return KeySettings(
-        models=_pick(fields.models, old.models) or none.models,
-        providers=_pick(fields.providers, old.providers) or none.providers,
-        default_model=_pick(fields.default_model, old.default_model) or none.default_model,
-        strict=_pick(fields.strict, old.strict) or none.strict,
-        capture=_pick(fields.capture, old.capture) or none.capture,
-        max_output_tokens=_pick(fields.max_output_tokens, old.max_output_tokens),
-        metadata=_pick(fields.metadata, old.metadata) or none.metadata,
+        models=pick(fields.models, old.models) or none.models,
+        providers=pick(fields.providers, old.providers) or none.providers,
+        default_model=pick(fields.default_model, old.default_model) or none.default_model,
+        strict=pick(fields.strict, old.strict) or none.strict,
+        capture=pick(fields.capture, old.capture) or none.capture,
+        max_output_tokens=pick(fields.max_output_tokens, old.max_output_tokens),
+        metadata=pick(fields.metadata, old.metadata) or none.metadata,
     )
 
 
@@ -182,7 +182,7 @@ def check_values(values: LimitValues, prefix: str = "") -> Limits:
         raise InvalidArgument(f"{name}: {wrong}", name) from wrong
 
 
-def _pick(given: T | UnsetType | None, old: T) -> T | None:
+def pick(given: T | UnsetType | None, old: T) -> T | None:
     """Return what is given, or else what there was."""
     return old if isinstance(given, UnsetType) else given
 

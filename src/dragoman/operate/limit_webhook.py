@@ -45,7 +45,7 @@ class LimitWebhook:
             problem = await self._post(url, msgspec.json.encode(warning))
             if not problem:
                 return
-        log.warning("limits.webhook did not take the warning at %d %%: %s", warning.percent, problem)
+        log.warning("limits.webhook did not accept the warning at %d %%: %s", warning.percent, problem)
 
     async def _post(self, url: str, body: bytes) -> str:
         """Return why the warning was not taken; empty if it was."""

@@ -247,7 +247,7 @@ def _sort_key(found: FoundLimit) -> tuple[int, str, str, int]:
 
 
 def _list_inherited(policies: Policies, found: Iterable[FoundLimit]) -> Iterator[FoundLimit]:
-    """Yield what users and keys get by default, as far as they have no limit of their own."""
+    """Yield the defaults of users and keys that have no limit of their own."""
     defaults: dict[tuple[str, str], list[FoundLimit]] = {}
     for one in found:
         defaults.setdefault((one.target.scope, one.target.id), []).append(one)

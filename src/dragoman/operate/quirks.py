@@ -1,4 +1,4 @@
-"""What the gateway has learnt from rejections: list it, and forget it."""
+"""What the gateway has learned from rejections: list it, and forget it."""
 
 import time
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from dragoman.upstreams.learned_quirks import Learned
 
 
 class LearnedRule(Struct, frozen=True):
-    """A rule, with the name of the key whose requests it holds for."""
+    """A rule, with the name of the key whose requests it applies to."""
 
     rule: str
     path: str
@@ -26,7 +26,7 @@ class LearnedRule(Struct, frozen=True):
 
 
 async def list_learned(config: Config) -> list[LearnedRule]:
-    """Return the rules that hold now, the oldest first. Raises StoreError."""
+    """Return the rules in effect, the oldest first. Raises StoreError."""
     async with await open_store(config.store.url) as store:
         rows = await store.list_rules(int(time.time()))
         learned = [
@@ -50,5 +50,5 @@ async def forget_learned(config: Config, provider: str | None) -> int:
 def _describe(rule: Learned, names: dict[str, str]) -> LearnedRule:
     is_environment = rule.tenant.startswith(f"{ENVIRONMENT_KEY}:")
     key = "$DRAGOMAN_API_KEY" if is_environment else names.get(rule.tenant, rule.tenant)
-    learnt, until = (datetime.fromtimestamp(int(moment), UTC).isoformat() for moment in (rule.time, rule.until))
-    return LearnedRule(rule.rule, rule.path, rule.provider, rule.model, key, learnt, until)
+    learned, until = (datetime.fromtimestamp(int(moment), UTC).isoformat() for moment in (rule.time, rule.until))
+    return LearnedRule(rule.rule, rule.path, rule.provider, rule.model, key, learned, until)

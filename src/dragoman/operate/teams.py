@@ -11,7 +11,7 @@ from dragoman.config.limit_sections import find_name_problem
 from dragoman.config.limits import NO_LIMITS, Limits, LimitValues, to_values
 from dragoman.config.problems import suggest
 from dragoman.operate import Conflict, InvalidArgument, NotFound, VersionMismatch
-from dragoman.operate.key_fields import Globs, check_values
+from dragoman.operate.key_fields import Globs, check_values, pick
 from dragoman.store import Store
 from dragoman.store.audit import AuditRow
 from dragoman.store.limit_tables import EACH_USER, TEAM, PolicyKey, TeamInUse, TeamLimits, TeamRow, TeamTaken
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class TeamFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be set for a team. null sets a field back; a field that is not there stays as it is."""
+    """What can be set for a team. null resets a field; an absent field stays as it is."""
 
     members: Members | UnsetType | None = UNSET
     models: Globs | UnsetType | None = UNSET  # over the requested name and provider/model
@@ -195,11 +195,7 @@ def _changed_meanwhile(name: str) -> VersionMismatch:
 def _change(old: TeamRow, fields: TeamFields) -> TeamRow:
     return replace(
         old,
-        members=_pick(fields.members, old.members) or (),
-        models=_pick(fields.models, old.models) or (),
-        providers=_pick(fields.providers, old.providers) or (),
+        members=pick(fields.members, old.members) or (),
+        models=pick(fields.models, old.models) or (),
+        providers=pick(fields.providers, old.providers) or (),
     )
-
-
-def _pick(given: T | UnsetType | None, old: T) -> T | None:
-    return old if isinstance(given, UnsetType) else given

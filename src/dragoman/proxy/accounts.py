@@ -5,6 +5,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from dragoman.proxy.call import Call
 from dragoman.proxy.outcome import OK, Outcome, TurnUsage
 from dragoman.proxy.ports import PriceList
 from dragoman.proxy.request_record import RequestRecord
@@ -43,9 +44,10 @@ def charge_interrupted(charges: Charges | None, record: RequestRecord, lease: Le
     return charges.encode(outcome)
 
 
-def correct(prices: PriceList | None, record: RequestRecord, lease: Lease, route: Route, usage: Usage | None) -> None:
+def correct(call: Call, route: Route, usage: Usage | None) -> None:
     """Raise what a request has reserved to what it is known to have used: its upstream has reported the input."""
-    if usage is None or prices is None or usage.source is UsageSource.ESTIMATED:
+    lease, prices, record = call.lease, call.runtime.prices, call.record
+    if lease is None or usage is None or prices is None or usage.source is UsageSource.ESTIMATED:
         return
     turns = (*record.earlier_turns, TurnUsage(route.provider, route.model, usage))
     costs = [prices.price_turn(turn, record.started_at) or 0 for turn in turns]

@@ -1,20 +1,15 @@
 """One call, from its first upstream turn to the end of its reply: a loop over steps and turns."""
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dragoman.net.sink import ReplySink
 from dragoman.proxy.accounts import correct, reserve_turn
 from dragoman.proxy.between_turns import CallScope
-from dragoman.proxy.call import Call
 from dragoman.proxy.continue_elsewhere import record_continuation
 from dragoman.proxy.failures import AllTargetsFailed
 from dragoman.proxy.moved_sessions import CallTargets
 from dragoman.proxy.policy import Policy
-from dragoman.proxy.ports import LostCallMemory
-from dragoman.proxy.rejected_reasoning import CallReasoning
-from dragoman.proxy.replies.opening import Replies
 from dragoman.proxy.replies.translated import TranslatedReply
 from dragoman.proxy.response_writer import ResponseWriter
 from dragoman.proxy.rounds import end_at_limit
@@ -35,20 +30,16 @@ class ActiveCall:
 
     def __init__(
         self,
-        call: Call,
-        memory: LostCallMemory,
+        context: CallContext,
         policy: Policy,
-        writer: "ResponseWriter | RelayedWriter",
-        replies: Replies,  # which write to it
-        clock: Callable[[], float],
-        reasoning: CallReasoning | None = None,
+        writer: "ResponseWriter | RelayedWriter",  # the replies of the context write to it
         targets: CallTargets | None = None,  # None: there is one, or it does not matter which one answers
     ) -> None:
-        self._call = call
+        self._call = context.call
         self._targets = targets
         self._policy = policy
         self._writer = writer
-        self._context = CallContext(call, memory, replies, self._record_first_token, clock, reasoning)
+        self._context = context
         self._scope: CallScope | None = None  # of the steps between two turns, from the first one on
         self._turn: UpstreamTurn | None = None
         self._current_route: Route | None = None  # the target of the turn that runs now
@@ -104,12 +95,12 @@ class ActiveCall:
         self._writer.close()
         if self._turn is not None:
             self._turn.close()
-        del self._context, self._turn  # which refer back to this, and hold the request's body
+        del self._context, self._turn  # they hold the request's body, and the turn refers back to this
 
     def _begin_turn(self, ask: Ask) -> UpstreamTurn:
         if self._turn is not None:
             self._turn.close()
-        self._turn = turn = UpstreamTurn(ask, self._context)
+        self._turn = turn = UpstreamTurn(ask, self._context, self._record_first_token)
         self._current_route, self._accepted = ask.route, False
         return turn
 
@@ -164,7 +155,7 @@ class ActiveCall:
         ledger = prepared.ledger
         call.record.record_reply(prepared.route, prepared.protocol.name, ledger, reply)
         if call.lease is not None:
-            correct(call.runtime.prices, call.record, call.lease, prepared.route, reply.reported)
+            correct(call, prepared.route, reply.reported)
 
     async def _give_up(self, step: GiveUp) -> None:
         stream = self._writer.open_stream

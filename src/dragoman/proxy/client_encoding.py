@@ -29,25 +29,23 @@ NOTHING = LastWrites()
 MakeEncoder = Callable[[Ledger], Stage[Event, bytes]]
 
 
-class ClientEncoding:
-    """Turns events into the client's bytes. `serial`: its blocks may not interleave; `joins`: turns may be joined."""
+class ReplyShape(Struct, frozen=True):
+    """What the events of a client's reply must be like."""
 
-    def __init__(
-        self,
-        make_encoder: MakeEncoder,
-        on_guard_trip: Callable[[str], None],
-        *,
-        serial: bool,
-        joins: bool,
-        cites_apart: bool = False,  # a cited link is a block of its own
-        any_arguments: bool = False,  # the arguments of calls need not be valid JSON
-    ) -> None:
+    serial: bool = False  # its blocks may not interleave
+    joins: bool = False  # the replies of several turns may become one
+    cites_apart: bool = False  # a cited link is a block of its own
+    any_arguments: bool = False  # the arguments of calls need not be valid JSON
+
+
+class ClientEncoding:
+    """Turns events into the client's bytes."""
+
+    def __init__(self, make_encoder: MakeEncoder, on_guard_trip: Callable[[str], None], shape: ReplyShape) -> None:
         self._make_encoder = make_encoder
         self._on_guard_trip = on_guard_trip
-        self._serial = serial
-        self._joint = JoinReplies() if joins else None
-        self._cites_apart = cites_apart
-        self._any_arguments = any_arguments
+        self._shape = shape
+        self._joint = JoinReplies() if shape.joins else None
         self._rounds: JoinRounds | None = None  # where the gateway runs tools
         self.sources = Sources()  # what those tools have shown the model
         self._watch = _CurrentWatch()  # of the turn that is read now
@@ -145,12 +143,12 @@ class ClientEncoding:
 
     def _make_round_stages(self) -> Sequence[Stage[Event, Event]]:
         self._joint, self._rounds = None, JoinRounds()  # a reply with rounds is not continued elsewhere
-        return (self._rounds, CiteLinks(self.sources, apart=self._cites_apart), *self._make_stages())
+        return (self._rounds, CiteLinks(self.sources, apart=self._shape.cites_apart), *self._make_stages())
 
     def _make_stages(self) -> Sequence[Stage[Event, Event]]:
-        serialise = (SerialiseBlocks(),) if self._serial else ()
+        serialise = (SerialiseBlocks(),) if self._shape.serial else ()
         checks = (
-            CheckCalls(any_arguments=self._any_arguments),
+            CheckCalls(any_arguments=self._shape.any_arguments),
             *serialise,
             Guard(self._on_guard_trip, self._watch.fail),
         )

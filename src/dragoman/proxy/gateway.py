@@ -8,20 +8,22 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from dragoman.net.body_threads import run_off_loop
 from dragoman.net.sink import ReplySink
 from dragoman.proxy.accounts import Charges
 from dragoman.proxy.answer import ActiveCall
 from dragoman.proxy.call import Call
 from dragoman.proxy.capture.writer import RequestCapture
-from dragoman.proxy.client_encoding import ClientEncoding
+from dragoman.proxy.client_encoding import ClientEncoding, ReplyShape
 from dragoman.proxy.credential_rotation import available_targets
+from dragoman.proxy.memories import Memories
 from dragoman.proxy.moved_sessions import CallTargets, MovedSessions
 from dragoman.proxy.outcome import OutcomeObserver
 from dragoman.proxy.policy import Policy, RetryLimits, SecondChances
-from dragoman.proxy.ports import LostCallMemory, OtherProcesses, PromptMemory, ReasoningMemory
-from dragoman.proxy.prompt_caching import ProcessMemory
-from dragoman.proxy.rejected_reasoning import CallReasoning, ProcessReasoning
+from dragoman.proxy.ports import OtherProcesses
+from dragoman.proxy.rejected_reasoning import CallReasoning
 from dragoman.proxy.replies.opening import DocumentReplies, Replies, StreamReplies
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.request_record import ObserverQueue
@@ -29,6 +31,7 @@ from dragoman.proxy.response_writer import DocumentWriter, ResponseWriter, Strea
 from dragoman.proxy.running_requests import RunningRequests
 from dragoman.proxy.runtime import Runtime
 from dragoman.proxy.sessions import find_session, tenant_session
+from dragoman.proxy.turn import CallContext
 from dragoman.tenancy.limiter import Limiter
 from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.loss import Ledger
@@ -45,19 +48,9 @@ log = logging.getLogger("dragoman.requests")
 class Gateway:
     """Answers calls with the configuration in force."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        memory: LostCallMemory,
-        observers: Sequence[OutcomeObserver] = (),
-        prompts: PromptMemory | None = None,
-        reasoning: ReasoningMemory | None = None,
-    ) -> None:
-        """`prompts`, `reasoning`: None is a memory of this process alone."""
+    def __init__(self, runtime: Runtime, memories: Memories, observers: Sequence[OutcomeObserver] = ()) -> None:
         self.runtime = runtime
-        self._memory = memory
-        self._prompts: PromptMemory = ProcessMemory() if prompts is None else prompts
-        self._reasoning: ReasoningMemory = ProcessReasoning() if reasoning is None else reasoning
+        self._memories = memories
         self.moved_sessions = MovedSessions()
         self.observers = ObserverQueue(observers)
         self.running = RunningRequests()
@@ -78,7 +71,7 @@ class Gateway:
         from dragoman.proxy.shared_prompts import SharedPrompts
 
         self.moved_sessions.join_group(group)
-        self._prompts = SharedPrompts(self._prompts, group)
+        self._memories = replace(self._memories, prompts=SharedPrompts(self._memories.prompts, group))
 
     def adopt(self, runtime: Runtime) -> None:
         """Use this configuration from the next request on."""
@@ -86,8 +79,7 @@ class Gateway:
 
     async def answer(self, call: Call, sink: ReplySink) -> None:
         """Answer a call at its targets. Raises RequestError if every one failed and nothing was sent to the client."""
-        runtime, routes, memory, recording = call.runtime, call.routes, self._memory, call.record.recording
-        prompts, reasoning = self._prompts, self._reasoning
+        runtime, routes, memories, recording = call.runtime, call.routes, self._memories, call.record.recording
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         on_guard_trip: Callable[[str], None] = self._record_guard_trip
         targets = None
@@ -95,18 +87,12 @@ class Gateway:
             targets = CallTargets(call, self.moved_sessions)
             routes = await targets.order(available_targets(routes, runtime.providers))
         if recording is not None:
-            from dragoman.proxy.capture.lookups import (
-                LookedUpMemory,
-                LookedUpPrompts,
-                LookedUpReasoning,
-                RecordingLookups,
-            )
+            from dragoman.proxy.capture.lookups import RecordingLookups, look_up_memories
 
             lookups = RecordingLookups(recording)
             if call.state is not None:
                 lookups.record_state(call.state)
-            recording.settings.routes, memory = routes, LookedUpMemory(memory, lookups)
-            prompts, reasoning = LookedUpPrompts(prompts, lookups), LookedUpReasoning(reasoning, lookups)
+            recording.settings.routes, memories = routes, look_up_memories(memories, lookups)
             make_watch, on_guard_trip = recording.make_monitor, recording.record_guard_trips(self._record_guard_trip)
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
         sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
@@ -118,14 +104,13 @@ class Gateway:
         if call.stream:
             encoding = partial(self._make_encoding, call, on_guard_trip)
             writer = stream = StreamWriter(sink, call, encoding, runtime.config.server.keep_alive_s)
-            replies = StreamReplies(call, stream, make_watch, prompts)
+            replies = StreamReplies(call, stream, make_watch, memories.prompts)
         else:
             writer = document = DocumentWriter(sink, call, on_guard_trip, partial(self._encode_whole, call))
-            replies = DocumentReplies(call, document, make_watch, prompts)
-        left_out = CallReasoning(call, reasoning)
-        await ActiveCall(call, memory, policy, writer, replies, self._clock, left_out, targets).run(
-            sink, self._answering
-        )
+            replies = DocumentReplies(call, document, make_watch, memories.prompts)
+        reasoning = CallReasoning(call, memories.reasoning)
+        context = CallContext(call, memories.lost_calls, replies, self._clock, reasoning)
+        await ActiveCall(context, policy, writer, targets).run(sink, self._answering)
         self.answered += 1
 
     async def answer_relayed(self, call: "RelayedCall", sink: ReplySink) -> None:
@@ -140,7 +125,8 @@ class Gateway:
         chances = SecondChances(runtime.learned_quirks, call.tenant, False)  # it cannot be built anew
         policy = Policy(routes, runtime.providers, RetryLimits(runtime.config.retry, False, _jitter), chances, {})
         replies = RelayedReplies(call, writer := RelayedWriter(sink), make_watch)
-        await ActiveCall(call, self._memory, policy, writer, replies, self._clock).run(sink, self._answering)
+        context = CallContext(call, self._memories.lost_calls, replies, self._clock)
+        await ActiveCall(context, policy, writer).run(sink, self._answering)
         self.answered += 1
 
     def describe_stop(self, requests: int, signals: int) -> str:
@@ -163,10 +149,7 @@ class Gateway:
         return ClientEncoding(
             lambda ledger: client.encoder(self._reply_context(call), ledger),
             on_guard_trip,
-            serial=client.serial_blocks,
-            joins=call.continues,
-            cites_apart=client.cites_apart,
-            any_arguments=client.arguments_are_text,
+            ReplyShape(client.serial_blocks, call.continues, client.cites_apart, client.arguments_are_text),
         )
 
     def _encode_whole(self, call: Call, events: Sequence[Event], ledger: Ledger) -> bytes:

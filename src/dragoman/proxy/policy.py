@@ -324,14 +324,14 @@ MAX_REPAIRS = 3  # requests of one call that are sent because of refusals, besid
 class SecondChances(Struct, eq=False):
     """What may be changed after a refusal, each once: a renewed credential, an adjusted request.
 
-    What was rejected is learnt once the request without it has been answered; if it is not, `first` is the failure.
+    What was rejected is learned once the request without it has been answered; if it is not, `first` is the failure.
     """
 
-    _learnt: LearnedQuirks
+    _learned: LearnedQuirks
     _tenant: str
     _adjusts: bool = True  # the request can be built anew, and its client allows it
     _taken: frozenset[tuple[str, int, str]] = frozenset()
-    _repairs: dict[Route, tuple[Found, ...]] = {}  # tried, and not learnt yet
+    _repairs: dict[Route, tuple[Found, ...]] = {}  # tried, and not learned yet
     _requests: int = 0  # that were sent because of refusals
     first: NoReply | None = None  # the refusal that was answered with a repair
     changes: tuple[Change, ...] = ()
@@ -360,13 +360,13 @@ class SecondChances(Struct, eq=False):
         return SecondChance.WITHOUT_REASONING if adjustment.drops_reasoning else SecondChance.CHANGED_REQUEST
 
     def list_repairs(self, route: Route) -> tuple[Found, ...]:
-        """Return what was rejected of this call by the target, as far as it is not learnt yet."""
+        """Return what was rejected of this call by the target, as far as it is not learned yet."""
         return self._repairs.get(route, ())
 
     def learn(self, route: Route) -> None:
         """Keep what the target rejected, for it has answered the request without it."""
         for found in self._repairs.pop(route, ()):
-            self._learnt.add(self._tenant, route.provider, route.model, found)
+            self._learned.add(self._tenant, route.provider, route.model, found)
         self.first = None
 
     def _is_first(self, provider: Provider, name: str) -> bool:

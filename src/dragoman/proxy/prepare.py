@@ -49,27 +49,34 @@ from dragoman.upstreams.routing import Route
 
 
 async def prepare(call: Call, ask: Ask, settings: TargetSettings, prompts: PromptMemory | None = None) -> Prepared:
-    """Make the request for one target. Raises RequestError."""
-    endpoint, rules, model = ask.provider.endpoint, ask.provider.requests, ask.route.model
+    """Make the request for one target: of the client's own bytes if they can pass, else translated.
+
+    Raises RequestError.
+    """
+    provider, model, own = ask.provider, ask.route.model, call.protocol.name
+    endpoint, rules = provider.endpoint, provider.requests
+
+    # The protocol that is spoken with the upstream.
     speaks = endpoint.protocols if endpoint.find_protocols is None else await endpoint.find_protocols(model)
-    keeps_state = call.state is None or call.leaves_state_to(endpoint.stores_replies)
-    passing = call.body if keeps_state and call.protocol.name in speaks else None
-    if passing is not None and rules.passthrough_body is not pass_body:
-        passing = await run_off_loop(len(passing), partial(rules.passthrough_body, call.protocol.name, passing))
     choose = partial(choose_protocol, call, speaks, settings)
     choice = choose() if len(call.body) <= SCANNED_BYTES else await run_off_loop(len(call.body), choose)
     protocol, upstream = choice.protocol, choice.protocol.upstream
     assert upstream is not None
     options = None if rules.options is no_options else await rules.options(model)
+    preparation = _Preparation(call, ask, provider, settings, protocol, upstream, options)
+
+    # The client's bytes, unless something in them has to be changed.
+    has_its_state = call.state is None or call.leaves_state_to(endpoint.stores_replies)
+    passing = call.body if has_its_state and own in speaks else None
+    if passing is not None and rules.passthrough_body is not pass_body:
+        passing = await run_off_loop(len(passing), partial(rules.passthrough_body, own, passing))
     own_tools = () if passing is None else await find_server_tools(call, settings.tool_plan)
-    is_altered = (
-        ask.changes or own_tools or call.is_from_other_protocol or call.continues or ask.provider.replies.stages
-    )
-    preparation = _Preparation(call, ask, ask.provider, settings, protocol, upstream, options)
-    if passing is not None and not is_altered and protocol.name == call.protocol.name:
+    is_altered = ask.changes or own_tools or call.is_from_other_protocol or call.continues or provider.replies.stages
+    if passing is not None and not is_altered and protocol.name == own:
         passed = await (preparation.pass_unchanged if choice.unchanged else preparation.pass_without_foreign)(passing)
         if passed is not None:
             return passed
+
     if call.size > LARGE_BYTES:
         await call.read()
     return await preparation.translate(_explain(preparation, choice, speaks, own_tools), prompts)

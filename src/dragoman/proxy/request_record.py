@@ -477,7 +477,7 @@ class ObserverQueue:
                     observe(outcome)
                 except Exception as bug:
                     self.failures += 1
-                    log.error("%s went unobserved: %s", outcome.request_id, describe_fault(bug))
+                    log.error("%s was not passed to an observer: %s", outcome.request_id, describe_fault(bug))
 
     def _schedule(self) -> None:
         loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ from msgspec import Struct
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.sink import ReplySink
 from dragoman.proxy.call import Call
-from dragoman.proxy.client_encoding import NOTHING, ClientEncoding, LastCollector, LastWrites
+from dragoman.proxy.client_encoding import NOTHING, ClientEncoding, LastCollector, LastWrites, ReplyShape
 from dragoman.proxy.decoding import is_named_stream
 from dragoman.proxy.held_events import HeldEvents
 from dragoman.proxy.ports import CallState
@@ -236,15 +236,9 @@ class DocumentWriter(Struct, eq=False):
     def encoding(self) -> ClientEncoding:
         """Made when it is first used: a body that passes unchanged needs none."""
         if self._encoding is None:
-            self._collector = LastCollector()
-            self._encoding = ClientEncoding(
-                self._collector.make,
-                self._on_guard_trip,
-                serial=False,
-                joins=False,
-                cites_apart=self._call.client.cites_apart,
-                any_arguments=self._call.client.arguments_are_text,
-            )
+            client, self._collector = self._call.client, LastCollector()
+            shape = ReplyShape(cites_apart=client.cites_apart, any_arguments=client.arguments_are_text)
+            self._encoding = ClientEncoding(self._collector.make, self._on_guard_trip, shape)
         return self._encoding
 
     async def send_unchanged(self, prepared: Prepared, headers: Headers, body: bytes, why: Why) -> None:

@@ -38,9 +38,9 @@ class TargetSettings(Struct, frozen=True):
     protocols: dict[str, Protocol]
     profile: Profile
     budgets: dict[str, int]
-    quirks: frozenset[str]  # learnt, besides those that the provider is known for
+    quirks: frozenset[str]  # learned, besides those that the provider is known for
     fetcher: MediaFetcher | None  # None: linked media are not fetched
-    rules: tuple[Found, ...] = ()  # learnt, of what the upstream rejects
+    rules: tuple[Found, ...] = ()  # learned, of what the upstream rejects
     tool_plan: ToolPlan | None = None  # None: the gateway runs no tools for this provider
 
 
@@ -61,7 +61,7 @@ class Runtime(Struct, frozen=True):
     settings: "dict[SettingsKey, TargetSettings]" = field(default_factory=dict)  # of targets that were used before
 
 
-SettingsKey = tuple[Route, tuple[Found, ...], int | None]  # with what was learnt and the output limit that is listed
+SettingsKey = tuple[Route, tuple[Found, ...], int | None]  # with what was learned and the output limit that is listed
 
 
 async def find_targets(runtime: Runtime, name: str, fallback: str = "") -> tuple[Route, ...]:
@@ -102,7 +102,7 @@ def describe_unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str,
 def target_settings(
     runtime: Runtime, route: Route, tenant: str, repairs: tuple[Found, ...] = (), *, strict: bool = False
 ) -> TargetSettings:
-    """Return what a request is fitted to. `repairs` are not learnt yet; a strict request loses nothing by them."""
+    """Return what a request is fitted to. `repairs` are not learned yet; a strict request loses nothing by them."""
     rules = (*runtime.learned_quirks.find(tenant, route.provider, route.model), *repairs)
     if strict:
         rules = list_free(rules)

@@ -7,6 +7,8 @@ story; whoever received the request renders it. docs/architecture.md has a table
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from dragoman.net.sink import ReplySink
 from dragoman.proxy.call import Call
 from dragoman.proxy.count_tokens import count_tokens
@@ -32,23 +34,15 @@ if TYPE_CHECKING:  # imported when such a request comes
     from dragoman.proxy.relay import RelayedCall
 
 
-class Services:
+class Services(Struct):
     """What the steps use."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        parked: ParkedRuns,
-        state: StateSource | None = None,
-        counted_state: StateSource | None = None,
-        background: BackgroundRuns | None = None,
-    ) -> None:
-        self.gateway = gateway
-        self.parked = parked
-        self.state = state  # None: nothing is kept
-        self.counted_state = counted_state  # the same for calls that are only counted
-        self.background = background  # None: no response is queued
-        self.live: LiveView | None = None  # None: there is no console
+    gateway: Gateway
+    parked: ParkedRuns
+    state: StateSource | None = None  # None: nothing is kept
+    counted_state: StateSource | None = None  # the same for calls that are only counted
+    background: BackgroundRuns | None = None  # None: no response is queued
+    live: LiveView | None = None  # None: there is no console
 
 
 async def serve(services: Services, call: Call, sink: ReplySink) -> None:

@@ -77,7 +77,7 @@ class Ask(Struct, frozen=True):
     continuation: Continuation | None = None  # of a reply that another upstream has begun
     rounds: Rounds | None = None  # of this reply, between which the gateway has run tools
     renew_after: Failure | None = None  # renew the credential first; this stays the failure if that does not work
-    repairs: tuple[Found, ...] = ()  # what was rejected of it in this call, and is not learnt yet
+    repairs: tuple[Found, ...] = ()  # what was rejected of it in this call, and is not learned yet
     drops_reasoning: bool = False  # the provider has just rejected it
     left_out: LeftOut | None = None  # reasoning; no reason to build a request whose bytes may pass
 

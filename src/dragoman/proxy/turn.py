@@ -41,7 +41,6 @@ class CallContext(Struct, frozen=True):
     call: Call
     memory: LostCallMemory
     replies: Replies
-    record_first_token: Callable[["UpstreamTurn"], None]
     clock: Callable[[], float]  # of the event loop
     reasoning: CallReasoning | None = None  # None: the call has none
 
@@ -49,9 +48,10 @@ class CallContext(Struct, frozen=True):
 class UpstreamTurn:
     """One upstream request and its reply."""
 
-    def __init__(self, ask: Ask, context: CallContext) -> None:
+    def __init__(self, ask: Ask, context: CallContext, record_first_token: Callable[["UpstreamTurn"], None]) -> None:
         self._ask = ask
         self._context = context
+        self._record_first_token = record_first_token
         self._replies = context.replies
         self._server = context.call.runtime.config.server
         self._clock = context.clock
@@ -204,7 +204,7 @@ class UpstreamTurn:
         failure = await self._until_first_token(prepared, answer, reply, begun)
         if failure is not None:
             return NoReply(failure)
-        self._context.record_first_token(self)
+        self._record_first_token(self)
         await reply.commit()
         if not reply.is_over:
             await self._pump(prepared, answer, reply)
@@ -297,7 +297,7 @@ class UpstreamTurn:
         reply.take(reply.read() if size <= LARGE_BYTES else await run_off_loop(size, reply.read))
         if reply.watch.failure is not None:
             return NoReply(attribute_failure(prepared, reply.watch.failure))
-        self._context.record_first_token(self)
+        self._record_first_token(self)
         await reply.commit()
         return reply.conclude()
 

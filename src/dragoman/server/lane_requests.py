@@ -20,11 +20,12 @@ from dragoman.proxy.run_headers import KEY, LAST_EVENT, PARK, RESUME
 from dragoman.proxy.serve import Services, serve_lane, serve_without_model
 from dragoman.server.lane_sink import LaneSink
 from dragoman.server.routes import RoutedRequest, make_call
-from dragoman.server.socket_messages import QueuedRequest, SocketReplies, read_body
+from dragoman.server.socket_messages import QueuedRequest, SocketReplies
 from dragoman.server.unknown_models import HoldBack
 from dragoman.state.service import ResponseService
 from dragoman.state.socket_memory import HeldRequest, SocketMemory
 from dragoman.state.stored_call import StoredCall
+from dragoman.translate.framing.fields import read_body
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 
 log = logging.getLogger(__name__)

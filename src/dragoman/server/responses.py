@@ -19,12 +19,12 @@ from dragoman.state.conversations import Conversations, render
 from dragoman.state.service import ResponseService, includes_opaque, read_page
 from dragoman.store.response_rows import ResponseRow
 from dragoman.tenancy.keys import KeyId, Keyring
+from dragoman.translate.framing.fields import read_body
 from dragoman.translate.framing.url_paths import quote_name
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.translate.hub.request import Json
 from dragoman.translate.protocols import find_client_keys
 from dragoman.translate.protocols.responses.errors import render_error
-from dragoman.translate.protocols.responses.state_items import read_request
 from dragoman.translate.protocols.responses.wire import NAME
 
 if TYPE_CHECKING:
@@ -246,4 +246,4 @@ class ConversationsApi:
 
 
 async def _read_body(request: RoutedRequest) -> dict[str, Json]:
-    return read_request(await request.http.body() or b"{}")
+    return read_body(await request.http.body() or b"{}")

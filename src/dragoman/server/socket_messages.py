@@ -10,11 +10,11 @@ from msgspec import Struct
 from dragoman.net.headers import Header
 from dragoman.net.websocket import SocketMessage, WebSocket
 from dragoman.proxy.failures import retry_headers
+from dragoman.translate.framing.fields import read_body
 from dragoman.translate.framing.jsonread import JSON_ERRORS
 from dragoman.translate.hub.failure import BadRequest, RequestError
 from dragoman.translate.hub.ports import Client
 from dragoman.translate.hub.request import Json
-from dragoman.translate.protocols.responses.state_items import read_request
 
 DEFAULT_LANE = ""
 _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
@@ -32,10 +32,6 @@ class QueuedRequest(Struct, frozen=True):
 
 def read_fields(message: SocketMessage) -> dict[str, Json]:
     return read_body(message.read())
-
-
-def read_body(body: bytes) -> dict[str, Json]:
-    return read_request(body)
 
 
 def make_request(fields: dict[str, Json], size: int) -> QueuedRequest:

@@ -76,12 +76,12 @@ class Context(Struct, frozen=True):
     @property
     def earlier_bytes(self) -> int:
         """Return the bytes of the items that come before the input."""
-        return _sum_rows(self.earlier)
+        return sum_rows(self.earlier)
 
     @property
     def stored_bytes(self) -> int:
         """Return the bytes of all items that come from what is kept."""
-        return self.earlier_bytes + _sum_rows(self.items)
+        return self.earlier_bytes + sum_rows(self.items)
 
     def check(self) -> None:
         """Raise RequestError if an item comes twice, or a call and its result are not together."""
@@ -101,7 +101,8 @@ class Context(Struct, frozen=True):
         )
 
 
-def _sum_rows(items: Iterable[ContextItem]) -> int:
+def sum_rows(items: Iterable[ContextItem]) -> int:
+    """Return the bytes of the items that are stored."""
     return sum(one.row.size for one in items if one.row is not None)
 
 

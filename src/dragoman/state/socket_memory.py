@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from dragoman.net.errors import BufferBudgetExceeded
-from dragoman.state.context import ContextItem, Memory
+from dragoman.state.context import ContextItem, Memory, sum_rows
 
 
 class ByteCounter(Protocol):
@@ -58,7 +58,7 @@ class SocketMemory:
 
     def hold_stored(self, request: HeldRequest, items: Iterable[ContextItem]) -> None:
         """Count what was read from the store for a request; raises BufferBudgetExceeded."""
-        stored = _sum_rows(items)
+        stored = sum_rows(items)
         self._counter.hold(stored)
         request.stored = stored
 
@@ -68,7 +68,7 @@ class SocketMemory:
         What it consists of was counted for the request, and for the response that it continues, so far.
         """
         sent = request.size + (0 if request.parent is None else request.parent.sent)
-        size = sent + _sum_rows(items)
+        size = sent + sum_rows(items)
         self.end(request)
         self.forget(lane)
         try:
@@ -100,7 +100,3 @@ class SocketMemory:
         remembered.users -= 1
         if not remembered.users:
             self._counter.release(remembered.size)
-
-
-def _sum_rows(items: Iterable[ContextItem]) -> int:
-    return sum(one.row.size for one in items if one.row is not None)

@@ -15,6 +15,7 @@ from dragoman.state.context import Context, ContextItem, digest_item, mint, rest
 from dragoman.store import StoreError
 from dragoman.store.response_rows import ItemRow, OwnedId, ResponseRow, TimedLock
 from dragoman.store.responses import Responses
+from dragoman.translate.framing.fields import read_body
 from dragoman.translate.hub.failure import BadRequest, describe_cause
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import ReplyState, StoredReply
@@ -31,7 +32,7 @@ from dragoman.translate.protocols.responses.encode_response import (
     make_stored_reply,
 )
 from dragoman.translate.protocols.responses.parse import parse_with_items
-from dragoman.translate.protocols.responses.state_items import ItemIdReader, find_item_ids, read_metadata, read_request
+from dragoman.translate.protocols.responses.state_items import ItemIdReader, find_item_ids, read_metadata
 from dragoman.translate.protocols.responses.wire import ENCRYPTED, Item
 
 log = logging.getLogger(__name__)
@@ -366,7 +367,7 @@ def restore_call(recorded: RecordedState, body: bytes) -> StoredCall:
         recorded.keeper,
     )
     terms = Terms(recorded.owner, keeps=recorded.keeps, retention_s=0, why_not=recorded.why_not)
-    raw = read_request(body)
+    raw = read_body(body)
     if recorded.in_background:
         raw["background"] = True  # as the client requested it, unlike the process that ran the response
     state = StoredCall(None, terms, ParsedBody(raw, len(body)), context)

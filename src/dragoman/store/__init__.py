@@ -1,4 +1,4 @@
-"""Data that outlives a process: client keys, cut tool calls, usage and the audit log, in SQLite or PostgreSQL."""
+"""Data that outlives a process, in SQLite or PostgreSQL; counters that gateways share, in Valkey or Redis."""
 
 from dragoman.store.database import DriverMissing, StoreError
 from dragoman.store.store import Store, make_store, open_store

@@ -42,7 +42,7 @@ class AuditRow(Struct, frozen=True):
 
 
 class Actor(Struct, frozen=True):
-    """Who does something: the id of a key and the address of its peer, or a command on the store itself."""
+    """Who changes something: the id of a key and the address of its peer, or a command on the store itself."""
 
     id: str
     address: str
@@ -60,7 +60,7 @@ def make_audit_row(
 
 
 class AuditFilter(Struct, frozen=True):
-    """Which rows of the audit log; of the texts, an empty one fits any."""
+    """A filter of the audit log; an empty text matches any."""
 
     since_ms: int = 0
     actor: str = ""
@@ -72,14 +72,14 @@ ALL_ROWS = AuditFilter()
 
 
 class AuditCheck(Struct, frozen=True):
-    """What was found in the audit log. `broken` is the number of the first row that was changed or removed."""
+    """The result of a check. `broken` is the number of the first row that was changed or removed."""
 
     rows: int
     broken: int | None = None
 
 
 def hash_audit_row(row: AuditRow | None) -> bytes:
-    """Return what the next row holds of this one, so that a row cannot be changed or removed unnoticed."""
+    """Return the hash that the next row has of this one, so that no row can be changed or removed unnoticed."""
     return b"" if row is None else hashlib.sha256(msgspec.msgpack.encode(astuple(row))).digest()
 
 
@@ -120,7 +120,7 @@ class AuditLog(StorePart):
 
 
 async def append_audit_row(session: Session, row: AuditRow | None) -> None:
-    """Add a row in the transaction of what it is about, as the last thing that is done in it; None: nothing."""
+    """Add a row as the last statement of the transaction that it describes; None adds nothing."""
     if row is None:
         return
     await session.lock("audit")

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class StoreClock:
-    """The time of a database, in Unix seconds: that of this machine, corrected by what is learnt each minute."""
+    """The time of a database, in Unix seconds: that of this machine, corrected by what is learned each minute."""
 
     def __init__(self, database: Database, own: Callable[[], float] = time.time) -> None:
         self.ahead_s = 0.0  # by which this machine's clock is ahead

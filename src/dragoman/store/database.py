@@ -36,7 +36,7 @@ class NotUnique(StoreError):
 
 
 class HeldElsewhere(StoreError):
-    """Another process has held a name for too long."""
+    """Another process held a name for too long."""
 
 
 class Session(Protocol):
@@ -60,10 +60,10 @@ class Session(Protocol):
 
 
 class HoldingSession(Session, Protocol):
-    """A session that its user keeps for as long as it needs it. What it has changed is there once it is committed."""
+    """A session that its user keeps as long as necessary. Its changes are visible once they are committed."""
 
     async def commit(self) -> None:
-        """Make the changes last, and let others hold the name."""
+        """Commit the changes, and let others hold the name."""
 
 
 Operation = Callable[[Session], Awaitable[T]]

@@ -11,7 +11,7 @@ RULE_LIFE_S = 24 * 3600
 
 
 class RuleRow(Struct, frozen=True):
-    """A rule without the words that it was learnt from; the time is in Unix seconds."""
+    """A rule without the words that it was learned from; the time is in Unix seconds."""
 
     tenant: str
     provider: str

@@ -1,4 +1,4 @@
-"""Which limits have been warned of, so that one process of all does it, once for each window."""
+"""Which limits have been warned of: only one of all processes warns, once per window."""
 
 from dragoman.store.database import Session, StorePart, find, writes
 
@@ -10,7 +10,7 @@ PAST = "DELETE FROM dragoman.limit_warnings WHERE until_ms > 0 AND until_ms < $1
 class LimitWarnings(StorePart):
     @writes
     async def claim_warning(self, session: Session, counter: str, percent: int, until_ms: int, now_ms: int) -> bool:
-        """Return whether this is the first warning of so much; `until_ms` is 0 for a window without an end."""
+        """Return whether this is the first warning at this percentage; `until_ms` is 0 for a window without an end."""
         await session.lock("limit warnings")
         await session.execute(PAST, now_ms)
         if await find(session, int, SELECT, counter, percent) is not None:

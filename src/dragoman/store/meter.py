@@ -1,4 +1,4 @@
-"""What a meter is asked and answers: it counts what requests take of limits, while they run and afterwards.
+"""The operations of a meter and their results: it counts what requests take of limits, while they run and afterwards.
 
 A request under limits has a lease. `Admit` takes everything that its limits count (a request, a slot, tokens, dollars)
 or nothing; `Correct` raises what is reserved; `Settle` ends the lease with what was really spent; `RowsWritten` follows

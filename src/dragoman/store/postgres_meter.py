@@ -284,7 +284,7 @@ class PostgresMeter:
             case RowsWritten(leases), _:
                 self._own.difference_update(leases)
             case Beat(process), Gone() if process == self.process:
-                log.warning("this process was silent for too long: its leases were charged")
+                log.warning("this process sent no heartbeat for too long: its running requests were charged")
                 self.process = secrets.token_hex(8)
                 self._own.clear()
                 self.post(Beat(self.process, ()))
@@ -338,7 +338,7 @@ class PostgresMeter:
                     await self.tidy()
                     await self.compare_with_rows()
             except StoreError as error:
-                log.debug("the meter cannot be tended now: %s", error)
+                log.debug("the meter cannot be maintained now: %s", error)
 
     async def watch_processes(self) -> None:
         """Send a heartbeat, and collect processes that have sent none for six of ours."""
@@ -355,7 +355,9 @@ class PostgresMeter:
         }
         for process, (beats, silent) in self._seen.items():
             if silent >= MAX_SILENT:
-                log.warning("a process was silent for %.0f s: what it had running is charged", MAX_SILENT * BEAT_S)
+                log.warning(
+                    "a process sent no heartbeat for %.0f s: its running requests are charged", MAX_SILENT * BEAT_S
+                )
                 await self.end_process(process, beats)
         await self.write_lost_rows()
 
@@ -459,7 +461,7 @@ class PostgresMeter:
         before, spent = found
         drift = abs(spent - before) / max(1, abs(spent), abs(before))
         if drift > DRIFT:
-            log.warning('"%s" was %d, and is %d by the rows', counter, before, spent)
+            log.warning('the counter "%s" was %d; its usage rows add up to %d', counter, before, spent)
         return drift
 
 

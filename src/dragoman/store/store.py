@@ -43,7 +43,7 @@ class Store(
     RepeatableRequests,
     SealedCredentials,
 ):
-    """Client keys, teams, limits, cut calls, learnt rules, cooldowns, usage, the audit log, console sessions, stored
+    """Client keys, teams, limits, cut calls, learned rules, cooldowns, usage, the audit log, console sessions, stored
     responses, credentials of upstream accounts.
 
     Every operation may raise StoreError, does not block the event loop, and works again without a restart once the

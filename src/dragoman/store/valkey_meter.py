@@ -431,7 +431,7 @@ class ValkeyMeter:
             if self._epoch != forgotten:
                 return
             if forgotten:
-                log.warning("%s has lost its data: what runs is named to it again", self._shared.address.name)
+                log.warning("%s has lost its data: running requests are registered again", self._shared.address.name)
             found = await self._run("", ("epoch", secrets.token_hex(8), "beat", self.process))
             assert found is not None
             await self._name(self._slots)
@@ -477,7 +477,7 @@ class ValkeyMeter:
                 else:
                     self._count_processes(await self._ask("alive", self.process))  # finds an epoch that is over, too
             except SharedStateError as error:
-                log.debug("rates and slots cannot be tended now: %s", error)
+                log.debug("rates and slots cannot be maintained now: %s", error)
             await asyncio.sleep(TICK_S)
 
     async def watch_processes(self) -> None:
@@ -499,7 +499,7 @@ class ValkeyMeter:
         }
         for process, (beats, silent) in self._seen.items():
             if silent >= MAX_SILENT:
-                log.warning("a process was silent for %.0f s: its slots are free", MAX_SILENT * BEAT_S)
+                log.warning("a process sent no heartbeat for %.0f s: its slots are free", MAX_SILENT * BEAT_S)
                 await self._ask("collect", process, beats)
         self._beats += 1
         if self._must_name or self._unknown or self._beats % NAME_EVERY == 0:
@@ -542,7 +542,7 @@ class ValkeyMeter:
 
     def _begin_anew(self) -> None:
         """Take a new id: others have ended this process, and freed its slots. What runs takes them again."""
-        log.warning("this process was silent for too long: its slots were free meanwhile")
+        log.warning("this process sent no heartbeat for too long: its slots were free meanwhile")
         self.process = secrets.token_hex(8)
         self._must_name = True
         self._post("beat", self.process)

@@ -1,1 +1,1 @@
-"""Who may use the gateway: client keys and the sessions of the console."""
+"""Who may use the gateway, and how much of it: client keys, limits and their counters, sessions of the console."""

@@ -223,7 +223,7 @@ class Counters:
                 self._settle(charge_lease(lease.admit, lease.holds))
 
     def find_unwritten(self, process: str) -> Iterator[tuple[str, UsageRow | None]]:
-        """Yield the ids of the settled leases of a process, and their rows; None if a lease has none."""
+        """Yield the ids of the settled leases of a process with their rows; None if a lease has none."""
         for id, lease in [*self.leases.items()]:
             if lease.admit.process == process and lease.settled is not None:
                 yield id, make_lost_row(lease.admit, lease.settled)
@@ -268,7 +268,7 @@ class Counters:
         return before
 
     def forget_windows(self) -> None:
-        """Know nothing of what was spent any more, so that it is read from the rows again."""
+        """Forget what was spent, so that it is read from the rows again."""
         for window in self.windows.values():
             window.is_known = False
 

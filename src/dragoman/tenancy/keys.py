@@ -271,7 +271,7 @@ class Keyring:
     ) -> KeyRow:
         """Revoke a key by id or name, at once in this process and within seconds in others.
 
-        `ends_requests`: its requests under way are ended, too.
+        `ends_requests`: also end its running requests.
         """
         now, settings = int(self._clock()), None
         if ends_requests:

@@ -4,8 +4,11 @@ import math
 from collections.abc import Callable
 from datetime import datetime, tzinfo
 
+from msgspec import Struct
+
 from dragoman.config.limits import LimitName, format_amount
 from dragoman.store.meter import Hold, HoldKind, Refused
+from dragoman.tenancy.limit_parts import LimitPart
 from dragoman.translate.hub.failure import UNKNOWN_USE, Failure, Kind
 
 MAX_RATE_WAIT_S = 60.0
@@ -16,49 +19,60 @@ UNREACHABLE_WAIT_S = 5.0
 Spread = Callable[[float, float], float]  # a time between two others, so that clients do not come back all at once
 
 
-def describe_wait(name: LimitName, title: str, hold: Hold, refused: Refused) -> Failure:
+class RefusedBy(Struct, frozen=True):
+    part: LimitPart
+    hold: Hold
+    result: Refused
+
+
+def describe_refusal(refused: RefusedBy, zone: tzinfo, spread: Spread) -> Failure:
+    """Return the refusal by a limit; `zone` is that of its resets."""
+    if refused.result.is_spent or refused.hold.limit == 0:
+        return _describe_spent(refused, zone)
+    return _describe_reserved(refused, spread) if refused.result.waits else _describe_wait(refused)
+
+
+def _describe_wait(refused: RefusedBy) -> Failure:
     """Return the refusal of a rate or of slots."""
-    wait_s = refused.wait_ms / 1000
-    if hold.kind is HoldKind.SLOT:
+    wait_s = refused.result.wait_ms / 1000
+    if refused.hold.kind is HoldKind.SLOT:
         wait_s = min(max(wait_s, MIN_SLOT_WAIT_S), MAX_SLOT_WAIT_S)
     wait_s = min(wait_s, MAX_RATE_WAIT_S)
-    message = f"The limit {_format_limit(name, hold.limit)} of {title} is reached. Try again in {_round(wait_s)} s."
+    message = f"The limit {_name_limit(refused)} is reached. Try again in {_round(wait_s)} s."
     return Failure(Kind.LIMITED, message, retry_after=wait_s)
 
 
-def describe_reserved(name: LimitName, title: str, hold: Hold, refused: Refused, spread: Spread) -> Failure:
+def _describe_reserved(refused: RefusedBy, spread: Spread) -> Failure:
     """Return the refusal of a request that waited in vain for what others have reserved."""
-    wait_s = spread(MIN_BUDGET_WAIT_S, MAX_BUDGET_WAIT_S)
-    limit, why = _format_limit(name, hold.limit), "requests under way have reserved what is left"
-    if refused.reserved:  # else it stood behind others in line, and never asked
-        spent, reserved = _format(name, refused.spent), _format(name, refused.reserved)
-        why = f"{spent} are spent, and requests under way have reserved {reserved}"
-    message = f"The limit {limit} of {title} is almost spent: {why}. Try again in {_round(wait_s)} s."
+    name, result, wait_s = refused.part.name, refused.result, spread(MIN_BUDGET_WAIT_S, MAX_BUDGET_WAIT_S)
+    why = "running requests have reserved the rest"
+    if result.reserved:  # else it stood behind others in line, and never asked
+        spent, reserved = _format(name, result.spent), _format(name, result.reserved)
+        why = f"{spent} is spent, and running requests have reserved {reserved}"
+    message = f"The limit {_name_limit(refused)} is almost spent: {why}. Try again in {_round(wait_s)} s."
     return Failure(Kind.LIMITED, message, retry_after=wait_s)
 
 
-def describe_spent(
-    name: LimitName, title: str, hold: Hold, refused: Refused, resets_at: float | None, zone: tzinfo
-) -> Failure:
-    """Return the refusal of a limit that has no room until `resets_at` (Unix seconds; None: for ever)."""
-    limit = _format_limit(name, hold.limit)
+def _describe_spent(refused: RefusedBy, zone: tzinfo) -> Failure:
+    """Return the refusal of a limit that has no room until its window ends."""
+    part, hold, spent, limit = refused.part, refused.hold, refused.result.spent, _name_limit(refused)
     if hold.limit == 0:
-        return Failure(Kind.SPENT, f"The limit {limit} of {title} allows nothing. Ask whoever set it to raise it.")
-    when = _describe_reset(resets_at, zone)
-    if refused.spent < hold.limit:
+        return Failure(Kind.SPENT, f"The limit {limit} allows nothing. Ask whoever set it to raise it.")
+    when = _describe_reset(part.end_ms, zone)
+    if spent < hold.limit:
         message = (
-            f"This request may cost {_format(name, hold.amount)}, and of the limit {limit} of {title} "
-            f'{_format(name, hold.limit - refused.spent)} are left: it does not fit (limits.budget = "strict"). '
-            f"Allow fewer output tokens, or send less. {when}"
+            f"This request may cost {_format(part.name, hold.amount)}, but only "
+            f"{_format(part.name, hold.limit - spent)} of the limit {limit} is left "
+            f'(limits.budget = "strict"). Allow fewer output tokens, or send less. {when}'
         )
         return Failure(Kind.SPENT, message)
-    return Failure(Kind.SPENT, f"The limit {limit} of {title} is spent ({_format(name, refused.spent)}). {when}")
+    return Failure(Kind.SPENT, f"The limit {limit} is spent ({_format(part.name, spent)}). {when}")
 
 
 def describe_unreachable() -> Failure:
     """Return the refusal while it is not known how much of the limits is left."""
     message = (
-        "The counters of this gateway's limits cannot be reached, so that the request is not admitted. "
+        "The gateway cannot reach the counters of its limits, so it does not admit this request. "
         f"Try again in {UNREACHABLE_WAIT_S:g} s."
     )
     return Failure(Kind.LIMITED, message, code=UNKNOWN_USE, retry_after=UNREACHABLE_WAIT_S)
@@ -67,21 +81,22 @@ def describe_unreachable() -> Failure:
 def describe_backlog() -> Failure:
     """Return the refusal while the usage of too many requests is not stored yet."""
     message = (
-        "The usage of too many requests waits to be stored, so that no more are admitted under limits. "
+        "Too many usage rows wait to be stored, so no more requests are admitted under limits. "
         f"Try again in {UNREACHABLE_WAIT_S:g} s."
     )
     return Failure(Kind.LIMITED, message, code=UNKNOWN_USE, retry_after=UNREACHABLE_WAIT_S)
 
 
-def _describe_reset(resets_at: float | None, zone: tzinfo) -> str:
-    if resets_at is None:
-        return "It does not start anew. Ask whoever set it to raise it."
-    moment = datetime.fromtimestamp(resets_at, zone)
-    return f"It starts anew on {moment:%Y-%m-%d} at {moment:%H:%M} ({zone})."
+def _describe_reset(end_ms: int | None, zone: tzinfo) -> str:
+    if end_ms is None:
+        return "It never resets. Ask whoever set it to raise it."
+    moment = datetime.fromtimestamp(end_ms / 1000, zone)
+    return f"It resets on {moment:%Y-%m-%d} at {moment:%H:%M} ({zone})."
 
 
-def _format_limit(name: LimitName, amount: int) -> str:
-    return f"{name.value} = {format_amount(name, amount)}"
+def _name_limit(refused: RefusedBy) -> str:
+    part = refused.part
+    return f"{part.name.value} = {format_amount(part.name, refused.hold.limit)} of {part.scope.title}"
 
 
 def _format(name: LimitName, amount: int) -> str:

@@ -12,7 +12,7 @@ from dragoman.config.limits import format_amount
 from dragoman.net.tasks import spawn
 from dragoman.store import Store, StoreError
 from dragoman.store.meter import HoldKind, Meter
-from dragoman.tenancy.limiter import LimitPart
+from dragoman.tenancy.limit_parts import LimitPart
 
 THRESHOLDS = (75, 95)  # per cent
 GATHER_S = 1.0  # between two looks at what was spent
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class LimitWarning(Struct, frozen=True, kw_only=True):
-    """So much of a limit is spent; amounts are in the limit's own unit."""
+    """A part of a limit that is spent; amounts are in the limit's own unit."""
 
     scope: str
     title: str  # of the scope, for people
@@ -78,7 +78,6 @@ class LimitWatch:
         if (part.counter, percent) in self._warned or not await self._claim(part, percent):
             return
         self.counts[percent] += 1
-        end_ms = None if part.window is None else part.window.end_ms
         warning = LimitWarning(
             scope=part.scope.name,
             title=part.scope.title,
@@ -86,7 +85,7 @@ class LimitWatch:
             percent=percent,
             value=format_amount(part.name, part.limit),
             spent=format_amount(part.name, spent),
-            resets_at=None if end_ms is None else end_ms // 1000,
+            resets_at=None if part.end_ms is None else part.end_ms // 1000,
         )
         share = spent * 100 // part.limit
         log.warning(
@@ -96,14 +95,13 @@ class LimitWatch:
             await self.notify(warning)
 
     async def _claim(self, part: LimitPart, percent: int) -> bool:
-        """Return whether this is the first warning of this; while the store fails, other processes may warn, too."""
+        """Return True for the first such warning; while the store fails, other processes may also warn."""
         if len(self._warned) >= MAX_WARNED:
             self._warned.clear()
         self._warned.add((part.counter, percent))
         if self._store is None:
             return True
-        until_ms = 0 if part.window is None else part.window.end_ms or 0
         try:
-            return await self._store.claim_warning(part.counter, percent, until_ms, int(time.time() * 1000))
+            return await self._store.claim_warning(part.counter, percent, part.end_ms or 0, int(time.time() * 1000))
         except StoreError:
             return True

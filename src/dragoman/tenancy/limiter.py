@@ -13,7 +13,6 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.config.limits import LimitName
 from dragoman.store.meter import (
     Acknowledged,
     Admit,
@@ -29,37 +28,15 @@ from dragoman.store.meter import (
     Settle,
     Unavailable,
 )
-from dragoman.tenancy.limit_refusals import (
-    describe_backlog,
-    describe_reserved,
-    describe_spent,
-    describe_unreachable,
-    describe_wait,
-)
+from dragoman.tenancy.limit_parts import LimitPart, make_parts
+from dragoman.tenancy.limit_refusals import RefusedBy, describe_backlog, describe_refusal, describe_unreachable
 from dragoman.tenancy.policies import KeyPolicy, LimitedScope, Policies
 from dragoman.tenancy.reservation import DEFAULT_OUTPUT, MAX_OUTPUT, CostHistory, RequestSize, find_worst_case
 from dragoman.tenancy.waiting_lines import LinesFull, Place, WaitingLines
-from dragoman.tenancy.windows import Window, WindowKind, find_window, name_counter
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 
 MAX_PENDING_ROWS = 9_000  # of usage that is not stored yet; the writer keeps 10,000
 ASK_AGAIN_S = (0.1, 0.3)  # how often the first of a line asks, if nothing has ended here
-ORDER = (  # in which limits are checked
-    LimitName.REQUESTS_PER_MIN,
-    LimitName.CONCURRENT,
-    LimitName.TOKENS_PER_MIN,
-    LimitName.TOKENS_PER_DAY,
-    LimitName.TOKENS_PER_MONTH,
-    LimitName.TOKENS_PER_TOTAL,
-    LimitName.USD_PER_DAY,
-    LimitName.USD_PER_WEEK,
-    LimitName.USD_PER_MONTH,
-    LimitName.USD_PER_TOTAL,
-    LimitName.CREDITS_PER_MONTH,
-)
-RANKS = {name: rank for rank, name in enumerate(ORDER)}
-KINDS = {LimitName.REQUESTS_PER_MIN: HoldKind.RATE, LimitName.TOKENS_PER_MIN: HoldKind.RATE}
-KINDS |= {LimitName.CONCURRENT: HoldKind.SLOT, LimitName.CREDITS_PER_MONTH: HoldKind.CHECK}
 
 
 class AdmissionTarget(Struct, frozen=True):
@@ -92,31 +69,12 @@ class Used(Struct, frozen=True):
     credits_nano: int = 0
 
 
-class LimitPart(Struct, frozen=True):
-    """One limit of a scope, and its counter in the window of this moment."""
-
-    scope: LimitedScope
-    name: LimitName
-    limit: int
-    counter: str
-    window: Window | None  # None: of a rate or slots
-    kind: HoldKind
-    unit: str  # requests, concurrent, tokens, usd, credits
-    rank: int  # in the order of the checks
-
-
 class RateLevel(Struct, frozen=True):
     """What is left of a limit of requests or tokens, and when all of it will be there again."""
 
     limit: int
     remaining: int
     reset_s: float | None  # from now; None: never
-
-
-class RefusedBy(Struct, frozen=True):
-    part: LimitPart
-    hold: Hold
-    result: Refused
 
 
 MakeCharge = Callable[["Lease"], bytes]
@@ -333,7 +291,6 @@ class Limiter:
         self._now = now
         self._spread = spread
         self._lines = WaitingLines(lambda: spread(*ASK_AGAIN_S))
-        self._windows: dict[WindowKind, tuple[object, Window]] = {}
         self._parts: dict[str, tuple[LimitedScope, object, tuple[LimitPart, ...], int]] = {}
 
     @property
@@ -495,24 +452,16 @@ class Limiter:
 
     def list_parts(self, scope: LimitedScope) -> tuple[LimitPart, ...]:
         """Return the limits of a scope, with their counters of this moment."""
-        now_ms, zone = self._now() * 1000, self.policies.time_zone
+        now, zone = self._now(), self.policies.time_zone
         known = self._parts.get(scope.name)
-        if known is not None and known[0] is scope and known[1] is zone and now_ms < known[3]:
+        if known is not None and known[0] is scope and known[1] is zone and now * 1000 < known[3]:
             return known[2]
-        parts = tuple(self._make_part(scope, name, limit) for name, limit in scope.limits.items())
-        ends = [part.window.end_ms for part in parts if part.window is not None and part.window.end_ms is not None]
+        parts = tuple(make_parts(scope, now, zone))
+        ends = [part.end_ms for part in parts if part.end_ms is not None]
         if len(self._parts) >= MAX_SCOPES:
             self._parts.clear()
         self._parts[scope.name] = (scope, zone, parts, min(ends, default=2**63))
         return parts
-
-    def _make_part(self, scope: LimitedScope, name: LimitName, limit: int) -> LimitPart:
-        kind, rank = KINDS.get(name, HoldKind.WINDOW), RANKS[name]
-        unit, _, per = name.value.partition("_per_")
-        if kind in (HoldKind.RATE, HoldKind.SLOT):
-            return LimitPart(scope, name, limit, f"{scope.name}:{name.value}", None, kind, unit, rank)
-        window = find_window(WindowKind(per), self._now(), self.policies.time_zone)
-        return LimitPart(scope, name, limit, name_counter(scope.name, unit, window), window, kind, unit, rank)
 
     def _find_blocked(self, lease: Lease, counter: str) -> RefusedBy:
         """Return what a request waited for that never asked: others stood before it."""
@@ -520,15 +469,7 @@ class Limiter:
         return RefusedBy(part, Hold(counter, part.kind, part.limit, 0), Refused(0, waits=True))
 
     def _describe(self, refused: RefusedBy) -> Failure:
-        part, hold, result = refused.part, refused.hold, refused.result
-        title, zone = part.scope.title, self.policies.time_zone
-        if result.is_spent or hold.limit == 0:
-            end_ms = None if part.window is None else part.window.end_ms
-            resets_at = None if end_ms is None else end_ms / 1000
-            return describe_spent(part.name, title, hold, result, resets_at, zone)
-        if result.waits:
-            return describe_reserved(part.name, title, hold, result, self._spread)
-        return describe_wait(part.name, title, hold, result)
+        return describe_refusal(refused, self.policies.time_zone, self._spread)
 
 
 MAX_SCOPES = 10_000  # of which the counters of this moment are kept
@@ -559,4 +500,4 @@ def find_levels(holds: Sequence[tuple[LimitPart, Hold]], remaining: Sequence[int
 def _reset_s(part: LimitPart, hold: Hold, left: int, now: float) -> float | None:
     if part.window is None:
         return 60.0 * (hold.limit - left) / hold.limit if hold.limit else 0.0
-    return None if part.window.end_ms is None else max(0.0, part.window.end_ms / 1000 - now)
+    return None if part.end_ms is None else max(0.0, part.end_ms / 1000 - now)

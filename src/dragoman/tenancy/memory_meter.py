@@ -140,7 +140,8 @@ class MemoryMeter:
             self._silent[process] += 1
             if self._silent[process] > MAX_SILENT:
                 log.warning(
-                    "a process of the gateway was silent for %.0f s: its leases are charged", MAX_SILENT * WATCH_S
+                    "a process of the gateway sent no heartbeat for %.0f s: its running requests are charged",
+                    MAX_SILENT * WATCH_S,
                 )
                 await self.end_process(process)
         await self.write_lost_rows()
@@ -199,7 +200,9 @@ class MemoryMeter:
             before = windows[counter].spent
             differs = await self._begin_comparing(counter)
             if differs > DRIFT and counter in windows:
-                log.warning('"%s" was %d, and is %d by the rows', counter, before, windows[counter].spent)
+                log.warning(
+                    'the counter "%s" was %d; its usage rows add up to %d', counter, before, windows[counter].spent
+                )
             drift = max(drift, differs)
         self.drift = drift
 

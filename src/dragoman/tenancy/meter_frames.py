@@ -1,4 +1,4 @@
-"""What processes say to the one that has the meter: frames of numbered questions and answers, in MessagePack."""
+"""Frames between processes and the one that has the meter: numbered questions and answers, in MessagePack."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -14,13 +14,13 @@ _LENGTH = struct.Struct(">I")
 
 
 class Read(Struct, frozen=True, array_like=True, tag="l"):
-    """How do these counters stand?"""
+    """A question: the levels of these counters."""
 
     counters: tuple[str, ...]
 
 
 class Levels(Struct, frozen=True, array_like=True, tag="v"):
-    """So they do."""
+    """Its answer."""
 
     levels: tuple[Level, ...]
 
@@ -34,7 +34,7 @@ read_answers = msgspec.msgpack.Decoder(list[AnswerFrame]).decode
 
 
 class FrameError(Exception):
-    """The other side sent what is no frame."""
+    """The other side sent something that is not a frame."""
 
 
 def write_frame(content: Sequence[Question] | Sequence[AnswerFrame]) -> bytes:

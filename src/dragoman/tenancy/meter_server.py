@@ -104,7 +104,7 @@ class _Asker(asyncio.Protocol):
                 for number, question in read_questions(frame):
                     self._answer(number, question, answers)
         except (FrameError, msgspec.DecodeError) as error:
-            log.warning("a process asked the meter what is not understood: %s", error)
+            log.warning("a process sent the meter an invalid frame: %s", error)
             if self._transport is not None:
                 self._transport.abort()
             return

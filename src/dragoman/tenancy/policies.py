@@ -61,13 +61,13 @@ class KeySettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Revocation(Struct):
-    ends_requests: bool = False  # of a key that is revoked: its requests under way are ended, too
+    ends_requests: bool = False  # of a revoked key: its running requests are ended, too
 
 
 class KeyPolicy(Struct, frozen=True, kw_only=True):
     """All that is set for the requests of one key, other than what it may do in the admin API."""
 
-    scopes: tuple[LimitedScope, ...] = ()  # all, team, user, key, as far as they have limits; not those of providers
+    scopes: tuple[LimitedScope, ...] = ()  # of all, team, user and key, if they have limits; not those of providers
     user: str = ""  # for usage rows; empty: none
     team: str = ""
     models: tuple[str, ...] = ()  # globs of the key itself; `allows` knows those of its team, too

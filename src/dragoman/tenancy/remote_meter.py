@@ -1,8 +1,8 @@
 """The meter of a process that asks another one on this machine.
 
-What has come up in a turn of the event loop is sent in one frame. Admissions are answered within two seconds, or not at
-all; what must not get lost is repeated until it is acknowledged, and after each new connection this process announces
-its leases, since the other one may be new.
+Everything that comes up in one turn of the event loop is sent in one frame. Admissions are answered within two seconds,
+or not at all; what must not get lost is repeated until it is acknowledged, and after each new connection this process
+announces its leases, since the other one may be new.
 """
 
 import asyncio
@@ -203,7 +203,7 @@ class RemoteMeter:
 
     def _begin_anew(self) -> None:
         """Take a new id: the other side has ended this process, and charged its leases."""
-        log.warning("this process was silent for too long: what it had running was charged")
+        log.warning("this process sent no heartbeat for too long: its running requests were charged")
         self.process = secrets.token_hex(8)
         self.leases.clear()
         self._posted.clear()
@@ -295,7 +295,7 @@ class _Answers(asyncio.Protocol):
             for frame in self._frames.feed(data):
                 self._meter.receive(frame)
         except (FrameError, msgspec.DecodeError) as error:
-            log.warning("the meter answered what is not understood: %s", error)
+            log.warning("the meter sent an invalid frame: %s", error)
             if self._transport is not None:
                 self._transport.abort()
 

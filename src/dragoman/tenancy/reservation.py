@@ -19,7 +19,7 @@ class RequestSize(Struct, frozen=True):
 
     input_tokens: int
     input_price: float  # of fresh input
-    cache_write_price: float  # the dearest that there is
+    cache_write_price: float  # the most expensive
     output_price: float
     request_price: int = 0  # nanodollars for the request itself
     max_tokens: int | None = None  # of the request, else the key's ceiling, else the model's maximum

@@ -1,7 +1,7 @@
 """Lines of requests that wait until others have given back what they reserved.
 
-A line stands before one counter, and is served in order: only its first asks, at once when something was settled here,
-and every now and then, since other processes settle too.
+A line waits for one counter, and is served in order: only its first asks, at once when something was settled here,
+and from time to time, since other processes settle too.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ MOST_WAITING = 1000  # requests in all lines of a process
 
 
 class LinesFull(Exception):
-    """As many requests wait as may."""
+    """The largest number of requests waits already."""
 
 
 class Place:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class KeptRules(LearnedQuirks):
-    """Rules that follow the store; without one, or while it fails, it knows what this process has learnt."""
+    """Rules that follow the store; without one, or while it fails, it knows what this process has learned."""
 
     def __init__(self, store: Store | None, clock: Callable[[], float] = time.time) -> None:
         super().__init__(clock=clock)
@@ -28,7 +28,7 @@ class KeptRules(LearnedQuirks):
         self._seen = -1  # the version of the store that was read last
 
     def adopt(self, sections: Mapping[str, Struct]) -> None:
-        """Forget what was learnt of a provider whose section has changed."""
+        """Forget what was learned about a provider whose section has changed."""
         digests = {name: hashlib.sha256(repr(section).encode()).hexdigest()[:16] for name, section in sections.items()}
         changed = {name for name, digest in self._sections.items() if digests.get(name) != digest}
         for name in changed:
@@ -42,7 +42,7 @@ class KeptRules(LearnedQuirks):
         if is_new and self._store is not None:
             self._unsaved[learned] = None
             section = self._sections.get(learned.provider, "")  # now: it may have changed before the task runs
-            spawn(self._save(self._store, learned, section), name="learnt rule")
+            spawn(self._save(self._store, learned, section), name="learned rule")
         return is_new
 
     async def watch(self, poll_s: float) -> None:
@@ -90,6 +90,6 @@ class KeptRules(LearnedQuirks):
         try:
             await store.add_rule(row, int(self._clock()))
         except StoreError as error:
-            log.warning("a rule that was learnt could not be stored: %s", error)
+            log.warning("a rule that was learned could not be stored: %s", error)
         finally:
             self._unsaved.pop(learned, None)

@@ -12,14 +12,14 @@ KEPT_S = float(RULE_LIFE_S)  # then the full form is tried again, because server
 
 
 class Learned(Struct, frozen=True):
-    """A rule that a tenant has learnt of a provider."""
+    """A rule that a tenant has learned about a provider."""
 
     tenant: str
     provider: str
     rule: str
     path: str
     model: str  # empty: every model
-    time: float  # when it was learnt, in seconds since the epoch
+    time: float  # when it was learned, in seconds since the epoch
 
     @property
     def until(self) -> float:
@@ -36,7 +36,7 @@ _Key = tuple[str, str, str, str, str]  # tenant, provider, rule, path, model
 class LearnedQuirks:
     """What upstreams have rejected, by tenant and provider, kept from request to request in this process.
 
-    A rule is learnt from an upstream's refusal, and a refusal may repeat what the client wrote: one client key must
+    A rule is learned from an upstream's refusal, and a refusal may repeat what the client wrote: one client key must
     not be able to change how another key's requests are made. Called in every request: nothing here waits.
     `everywhere` holds, by provider, what is known for every tenant, as text.
     """
@@ -46,7 +46,7 @@ class LearnedQuirks:
     ) -> None:
         self._everywhere = {name: tuple(map(parse_rule, texts)) for name, texts in (everywhere or {}).items()}
         self._clock = clock
-        self.counts: dict[str, int] = {}  # by rule: how many were learnt here
+        self.counts: dict[str, int] = {}  # by rule: how many were learned here
         self._all: dict[_Key, Learned] = {}  # the oldest first
         self._by_owner: dict[tuple[str, str], dict[_Key, Learned]] = {}
 
@@ -86,7 +86,7 @@ class LearnedQuirks:
         return True
 
     def forget(self, provider: str | None = None) -> None:
-        """Forget what was learnt of a provider, or of all."""
+        """Forget what was learned about a provider, or of all."""
         for learned in [learned for learned in self._all.values() if provider in (None, learned.provider)]:
             self._remove(learned)
 
@@ -96,7 +96,7 @@ class LearnedQuirks:
         return [learned for learned in self._all.values() if learned.until > now]
 
     def list_known_to(self, tenant: str) -> dict[str, tuple[str, ...]]:
-        """Return everything that this tenant has learnt, by provider, as text; for captures."""
+        """Return everything that this tenant has learned, by provider, as text; for captures."""
         known: dict[str, list[str]] = {}
         for provider, rules in self._everywhere.items():
             known[provider] = [format_rule(found, model) for found, model in rules]

@@ -52,9 +52,9 @@ class _Root(Struct, frozen=True):
     message: str = ""
 
 
-async def discover(ports: Mapping[str, int], *, besides: int) -> tuple[LocalServer, ...]:
-    """Return the servers that list models on those ports, except `besides`, which is our own port."""
-    others = [(name, port) for name, port in ports.items() if port != besides]
+async def discover(ports: Mapping[str, int], *, own_port: int) -> tuple[LocalServer, ...]:
+    """Return the servers that list models on those ports, other than on our own."""
+    others = [(name, port) for name, port in ports.items() if port != own_port]
     if not others:
         return ()
     async with HttpClient() as http:

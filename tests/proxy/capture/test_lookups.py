@@ -17,7 +17,7 @@ from dragoman.proxy.capture.lookups import (
     CREDENTIAL,
     RENEW,
     STATE,
-    LookedUpMemory,
+    LookedUpLostCalls,
     LookedUpPrompts,
     LookedUpReasoning,
     Lookups,
@@ -240,7 +240,7 @@ def make_surroundings(*, answers: bool = True) -> Surroundings:
 
 
 def look_up_all(real: Surroundings, lookups: Lookups) -> Surroundings:
-    memory, prompts = LookedUpMemory(real.memory, lookups), LookedUpPrompts(real.prompts, lookups)
+    memory, prompts = LookedUpLostCalls(real.memory, lookups), LookedUpPrompts(real.prompts, lookups)
     reasoning = LookedUpReasoning(real.reasoning, lookups)
     return Surroundings(look_up_through(real.runtime, lookups), memory, prompts, reasoning)
 
@@ -459,7 +459,7 @@ async def test_media_that_do_not_fit_into_the_recording_are_left_out() -> None:
 
 async def test_what_is_remembered_is_passed_on() -> None:
     memory = LostCalls(None)
-    recorder = LookedUpMemory(memory, RecordingLookups(make_recording()))
+    recorder = LookedUpLostCalls(memory, RecordingLookups(make_recording()))
     await recorder.remember("t", b"digest", LOST)
     assert await memory.recall("t", (b"digest",)) == LOST
     assert await recorder.recall("t", (b"other",)) == ()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dragoman.proxy.client_encoding import ClientEncoding
+from dragoman.proxy.client_encoding import ClientEncoding, ReplyShape
 from dragoman.proxy.replies.translation import Translation
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.source import EventSource
@@ -30,7 +30,7 @@ def make_translation(upstream: str, client: str) -> tuple[EventSource, Translati
     assert hears is not None
     encoder, request = hears.encoder, hears.parse(BODY, Ledger())
     context = ReplyContext(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001)
-    encoding = ClientEncoding(lambda ledger: encoder(context, ledger), lambda trip: None, serial=True, joins=False)
+    encoding = ClientEncoding(lambda ledger: encoder(context, ledger), lambda trip: None, ReplyShape(serial=True))
     watch = ReplyMonitor(lambda: 0.0)
     encoding.begin_turn(Ledger(), None, watch)
     source = EventSource(speaks.framer(), speaks.decoder(Issuer("up", "m"), Ledger()))

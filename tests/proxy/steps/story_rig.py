@@ -8,12 +8,12 @@ from dragoman.net.client import DialOptions, IncomingResponse, OutgoingRequest
 from dragoman.net.headers import Header
 from dragoman.proxy.call import Call, Compacts
 from dragoman.proxy.gateway import Gateway
+from dragoman.proxy.memories import make_memories
 from dragoman.proxy.outcome import Outcome
 from dragoman.proxy.request_record import RequestRecord
 from dragoman.proxy.serve import Services
 from dragoman.proxy.steps.parked_runs import ParkedRuns
 from dragoman.proxy.steps.restore_state import StateSource
-from dragoman.state.lost_calls import LostCalls
 from dragoman.translate.protocols import PROTOCOLS
 from proxy.capture.test_recording_provider import Pieces
 from proxy.in_memory import CHAT, PATHS, Sender, make_provider, make_request, make_world
@@ -41,7 +41,7 @@ class StoryRig:
             server=ServerSettings(max_requests=max_requests),
             models=MODELS,
         )
-        self.gateway = Gateway(world, LostCalls(None), [self.outcomes.append])
+        self.gateway = Gateway(world, make_memories(None), [self.outcomes.append])
         self.settings = ResponsesSettings(on_disconnect="park" if on_disconnect == "park" else "cancel")
         self.parked = ParkedRuns(lambda: self.settings)
         self.services = Services(self.gateway, self.parked, state, state)

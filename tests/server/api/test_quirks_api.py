@@ -1,4 +1,4 @@
-"""What was learnt from rejections over the admin API: listed in pages, forgotten by provider or all, each by scope."""
+"""What was learned from rejections over the admin API: listed in pages, forgotten by provider or all, each by scope."""
 
 import asyncio
 from pathlib import Path

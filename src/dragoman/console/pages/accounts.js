@@ -96,7 +96,7 @@ class Accounts {
     button.disabled = true;
     try {
       await send("DELETE", `/api/v1/quirks/${encodeURIComponent(provider)}`);
-      announce(`What was learned of ${provider} is forgotten.`);
+      announce(`The rules learned about ${provider} are forgotten.`);
     } catch (error) {
       show(this.quotas, failed(error));
     }
@@ -126,7 +126,7 @@ function learnedRule(rule) {
 /** @param {any} one */
 function quota(one) {
   const label = `${number(one.used)} of ${one.limit === null ? "unlimited" : number(one.limit)} ${plain(one.what)}`;
-  return [h("dt", null, `${plain(one.provider)} ${plain(one.plan || "")}`), h("dd", null, one.limit ? meter(one.used / one.limit, label) : null, label, one.resets_on ? `, starts anew ${plain(one.resets_on)}` : "")];
+  return [h("dt", null, `${plain(one.provider)} ${plain(one.plan || "")}`), h("dd", null, one.limit ? meter(one.used / one.limit, label) : null, label, one.resets_on ? `, resets ${plain(one.resets_on)}` : "")];
 }
 
 /** @param {any} one @param {string} problem of its provider */

@@ -234,7 +234,7 @@ function limitRow(one, each) {
   if (one.spent === null) return h("section.limit", null, h("h3", null, text), h("p", null, `${value}; how much is spent is not known now`));
   if (!one.value) return h("section.limit", null, h("h3", null, text), bar(one, text), h("p", null, "0: nothing is allowed."));
   return h("section.limit", null, h("h3", null, text), bar(one, text), h("p", null, taken(one)),
-    one.resets_at ? h("p.soft", { title: exactTime(one.resets_at * 1000) }, `Starts anew ${ago(one.resets_at * 1000)}. `, forecast(one, unitOf(one))) : null);
+    one.resets_at ? h("p.soft", { title: exactTime(one.resets_at * 1000) }, `Resets ${ago(one.resets_at * 1000)}. `, forecast(one, unitOf(one))) : null);
 }
 
 /** @param {any} one */

@@ -101,7 +101,7 @@ function translation(data) {
   const known = upstreams.filter((name) => name in UPSTREAMS);
   const others = upstreams.filter((name) => !(name in UPSTREAMS));
   return h("section", null, h("h2", null, "What a translation loses"),
-    h("p", null, "A request that is answered in its client's own protocol passes unchanged. These fields are lost otherwise, as far as a request has them; ", h("a", { href: "/console/requests?q=losses>0" }, "requests with losses"), " says what was."),
+    h("p", null, "A request that is answered in its client's own protocol passes unchanged. Otherwise these fields are lost; ", h("a", { href: "/console/requests?q=losses>0" }, "requests with losses"), " shows what was lost."),
     known.length ? h("div.scroll", { tabindex: "0" }, h("table", null, h("caption.unseen", null, "Losses by protocol"),
       h("thead", null, h("tr", null, h("th", { scope: "col" }, "Client speaks"), known.map((name) => h("th", { scope: "col" }, `Provider speaks ${UPSTREAMS[name]}`)))),
       h("tbody", null, Object.keys(PROTOCOLS).map((client) => h("tr", null, h("th.text", { scope: "row" }, PROTOCOLS[client]), known.map((upstream) => h("td.text", null, pair(data.losses, client, upstream)))))))) : null,

@@ -1,4 +1,4 @@
-// Settings: what is in force, and who set it? And the file itself: checked, compared, then written.
+// Settings: what is in effect, and who set it? And the file itself: checked, compared, then written.
 
 import { keepInAddress } from "../address.js";
 import { get, send, session } from "../api.js";
@@ -32,7 +32,7 @@ export function open({ query }) {
   editor.node.addEventListener("toggle", keep);
   editor.node.open = query.get("edit") === "1";
   return {
-    node: h("div", null, editor.node, h("h2", null, "Values in force"), h("div.bar", { role: "search" }, h("label.unseen", { for: "find" }, "Find a setting"), input, h("label.check", null, only, "Only what differs from the defaults")), place),
+    node: h("div", null, editor.node, h("h2", null, "Values in effect"), h("div.bar", { role: "search" }, h("label.unseen", { for: "find" }, "Find a setting"), input, h("label.check", null, only, "Only what differs from the defaults")), place),
     keys: { "/": () => input.focus() },
     unsaved: () => draft !== null,
     discard: () => { draft = null; },
@@ -49,7 +49,7 @@ function report(data, search, onlySet) {
 
 /** @param {any[]} settings */
 function table(settings) {
-  return h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Settings" }, h("table.stack", null, h("caption.unseen", null, "Settings in force"),
+  return h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Settings" }, h("table.stack", null, h("caption.unseen", null, "Settings in effect"),
     h("thead", null, h("tr", null, ["Setting", "Value", "Set by"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", null, settings.map((one) => h("tr", null, h("th.nowrap", { scope: "row" }, h("code", null, plain(one.key))),
       h("td.text.mono", null, quote(one.value === null ? "not set" : Array.isArray(one.value) ? JSON.stringify(one.value) : String(one.value), 500)),
@@ -114,8 +114,8 @@ class FileEditor {
       const made = await (await send("PUT", "/api/v1/config/file", { text }, { headers: { "if-match": this.etag } })).json();
       draft = null;
       await this.load();
-      show(this.result, h("p.notice.good", null, "Written and in force.", made.backup ? ` The old file is ${plain(made.backup)}.` : ""));
-      announce("Written and in force.");
+      show(this.result, h("p.notice.good", null, "Written and in effect.", made.backup ? ` The old file is ${plain(made.backup)}.` : ""));
+      announce("Written and in effect.");
       this.written();
     } catch (error) {
       show(this.result, failed(error));

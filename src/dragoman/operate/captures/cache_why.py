@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config.settings import Debug
 from dragoman.operate import AdminError, NotFound
@@ -20,7 +21,7 @@ from dragoman.translate.protocols import PROTOCOLS
 HIT, MISSED, UNKNOWN = "hit", "miss", "unknown"
 MAX_OLDER = 50  # captures that are looked through for the one before, where there is no row
 
-_SAME_TARGET = "Keep a session at one model, account and key: caches are shared by none of them."
+_SAME_TARGET = "Keep a session at one model, account and key: they do not share caches."
 _STABLE = "Move what changes to the end of the prompt, or leave it out: all that follows it is paid for again."
 REMEDIES = {
     "first": "Nothing: the first request of a session writes the cache.",
@@ -29,15 +30,15 @@ REMEDIES = {
     "key": _SAME_TARGET,
     "expired": 'Shorter pauses, or a longer life: cache_ttl = "1h" of the provider, or the client\'s own setting.',
     "below_minimum": "Nothing: prompts as short as this are not cached.",
-    "no_mark": 'Let the gateway mark it (cache = "auto" of the provider), or switch on caching in the client.',
-    "lookback": "Fewer marks of the client: the gateway then sets one where the earlier request ended.",
+    "no_mark": 'Let the gateway set marks (cache = "auto" of the provider), or enable caching in the client.',
+    "lookback": "Set fewer marks in the client: the gateway then sets one where the earlier request ended.",
     "tools": "Keep the tools and their order for the whole session.",
     "settings": "Keep thinking, effort, tool choice and format for the whole session.",
     "billing_line": "Set CLAUDE_CODE_ATTRIBUTION_HEADER=0 in the client's environment.",
     **dict.fromkeys(("date_or_time", "uuid", "hex_id", "path", "git_status"), _STABLE),
-    "history_rewritten": "Let the client keep its history: look for its settings of compaction and of masked outputs.",
+    "history_rewritten": "Keep the client from rewriting its history: check its settings of compaction and masking.",
     "form": "If the gateway has built the request, please report it, with a fixture of both captures.",
-    "image_added": "Nothing, where the image is needed: the messages are read anew.",
+    "image_added": "Nothing, if the image is needed: the messages have to be read again.",
     "system": _STABLE,
     Miss.MESSAGES.value: _STABLE,
     "unknown": "Set debug.capture to all, and ask again about a later request of the session: captures tell more.",
@@ -228,16 +229,9 @@ def _explain(request: _Known, other: _Known | None, found: CacheComparison) -> C
     cause, detail = found.cause, found.detail
     if cause == "unknown" and row is not None and row.cache_miss not in (None, Miss.UNKNOWN.value):
         cause, detail = row.cache_miss, _WORDS.get(str(row.cache_miss), "")
-    return CacheExplanation(
-        verdict=HIT if cause is None else UNKNOWN if cause == "unknown" else MISSED,
-        request_id=request.id,
-        against=None if other is None else other.id,
-        source="captures",
-        route=request.route,
-        session=request.session,
-        cause=cause,
+    return replace(
+        _begin(request, other, "captures", cause),
         detail=detail,
-        remedy="" if cause is None else REMEDIES.get(cause, ""),
         first_byte=None if difference is None else difference.byte,
         upstream_path=None if difference is None else difference.upstream_path,
         client_path=None if difference is None else difference.client_path,
@@ -259,20 +253,28 @@ def _explain_row(request: _Known, other: _Known | None) -> CacheExplanation:
         cause = row.cache_miss
     detail = "the upstream read what it could from its cache" if cause is None else _WORDS.get(cause, "")
     possible, whole = (None, None) if row is None else (row.cache_possible_tokens, row.input_tokens)
-    return CacheExplanation(
-        verdict=HIT if cause is None else UNKNOWN if cause == Miss.UNKNOWN.value else MISSED,
-        request_id=request.id,
-        against=None if other is None else other.id,
-        source="row",
-        route=request.route,
-        session=request.session,
-        cause=cause,
+    return replace(
+        _begin(request, other, "row", cause),
         detail=detail,
-        remedy="" if cause is None else REMEDIES.get(cause, ""),
         upstream_path=None if row is None else row.cache_miss_path,
         tokens_before=possible,
         tokens_after=None if whole is None or possible is None else whole - possible,
         input_tokens=whole,
         read_tokens=None if row is None else row.cache_read_tokens,
         possible_tokens=possible,
+    )
+
+
+def _begin(request: _Known, other: _Known | None, source: str, cause: str | None) -> CacheExplanation:
+    """Return what is known without looking at the prompts."""
+    return CacheExplanation(
+        verdict=HIT if cause is None else UNKNOWN if cause == Miss.UNKNOWN.value else MISSED,
+        request_id=request.id,
+        against=None if other is None else other.id,
+        source=source,
+        route=request.route,
+        session=request.session,
+        cause=cause,
+        detail="",
+        remedy="" if cause is None else REMEDIES.get(cause, ""),
     )

@@ -38,7 +38,10 @@ class FileEdit(Struct, frozen=True):
         old, new = (self.old or "").splitlines(), self.new.splitlines()
         lines = difflib.unified_diff(old, new, str(self.path), str(self.path), "before", "after", lineterm="")
         parts = REFERENCE.split("\n".join(lines))  # every second one is a reference
-        return "".join(part if index % 2 else _mask_keys(part) for index, part in enumerate(parts))
+        return "".join(
+            part if index % 2 else OTHERS_KEY.sub(rf"\g<before>{MASK}", redact(part))
+            for index, part in enumerate(parts)
+        )
 
     def apply(self) -> Path | None:
         """Replace the file and return the backup of the old one; None if there was no file."""
@@ -55,10 +58,6 @@ class FileEdit(Struct, frozen=True):
     def create(self) -> None:
         """Write a file that does not exist yet."""
         replace_file(self.path, self.new, _mode_of(self.path))
-
-
-def _mask_keys(text: str) -> str:
-    return OTHERS_KEY.sub(rf"\g<before>{MASK}", redact(text))
 
 
 def plan_edit(path: Path, change: Callable[[str], str]) -> FileEdit:

@@ -76,7 +76,10 @@ def find_choices(config: Config) -> list[ProviderChoice]:
     """Return a choice for each provider that was found without a file."""
     return [
         ProviderChoice(
-            name, _section_of(config, name), _title_of(provider.preset or provider.kind), _origin_of(config, name)
+            name,
+            _section_of(config, name),
+            _title_of(provider.preset or provider.kind),
+            config.origins.get(f"providers.{name}.kind", ""),
         )
         for name, provider in config.providers.items()
         if provider.kind != "echo"
@@ -123,10 +126,6 @@ def _section_of(config: Config, name: str) -> dict[str, object]:
 def _title_of(kind: str) -> str:
     preset = load_presets().get(kind)
     return kind if preset is None else preset.title
-
-
-def _origin_of(config: Config, name: str) -> str:
-    return config.origins.get(f"providers.{name}.kind", "")
 
 
 class ProviderRow(Struct, frozen=True):

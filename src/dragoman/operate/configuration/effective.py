@@ -55,7 +55,7 @@ async def find_local_servers(source: ConfigSource, config: Config, own_port: int
     """Return the model servers that listen on this machine, if the configuration names no provider."""
     if config.has_providers:
         return ()
-    return await discover(local_ports(source.environ), besides=own_port)
+    return await discover(local_ports(source.environ), own_port=own_port)
 
 
 def list_settings(config: Config, environ: Mapping[str, str]) -> Iterator[EffectiveSetting]:

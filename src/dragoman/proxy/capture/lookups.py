@@ -23,6 +23,7 @@ from dragoman.proxy.capture.format import NO_PROVIDER, Capture, CapturedToolRun
 from dragoman.proxy.capture.format import LookupName as Name
 from dragoman.proxy.capture.masking import encode_headers, to_text
 from dragoman.proxy.capture.recording import Recording
+from dragoman.proxy.memories import Memories
 from dragoman.proxy.ports import (
     CallState,
     LostCallMemory,
@@ -431,7 +432,15 @@ class LookedUpFetcher:
         self.fetch_all = lookups.wrap_async(NO_PROVIDER, MEDIA, fetcher.fetch_all)
 
 
-class LookedUpMemory:
+def look_up_memories(memories: Memories, lookups: Lookups) -> Memories:
+    return Memories(
+        LookedUpLostCalls(memories.lost_calls, lookups),
+        LookedUpPrompts(memories.prompts, lookups),
+        LookedUpReasoning(memories.reasoning, lookups),
+    )
+
+
+class LookedUpLostCalls:
     """A memory of cut calls; what it recalls is looked up."""
 
     def __init__(self, memory: LostCallMemory, lookups: Lookups) -> None:

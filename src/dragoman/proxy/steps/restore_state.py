@@ -13,8 +13,8 @@ from dragoman.proxy.call import Call, Compacts
 from dragoman.proxy.capture.format import NO_PROVIDER
 from dragoman.state.service import ResponseService, check_trigger
 from dragoman.state.stored_call import StoredCall, restore_call
+from dragoman.translate.framing.fields import read_body
 from dragoman.translate.hub.failure import RequestError
-from dragoman.translate.protocols.responses.state_items import read_request
 from dragoman.translate.protocols.responses.wire import NAME
 
 if TYPE_CHECKING:  # few requests are captured
@@ -98,7 +98,7 @@ class StoredState:
         return call.protocol.name == NAME and (call.compacts is not None or self._service.uses_state(call.body))
 
     async def open(self, call: Call) -> StoredCall:
-        raw = await run_off_loop(len(call.body), partial(read_request, call.body))
+        raw = await run_off_loop(len(call.body), partial(read_body, call.body))
         if call.compacts is not None or not self._keeps:
             raw["store"] = False
         try:

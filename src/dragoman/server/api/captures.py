@@ -12,7 +12,7 @@ from dragoman.operate.captures.cache_why import CacheExplanation, explain_cache
 from dragoman.operate.captures.files import CaptureDescription, describe_capture, find_capture, list_captures
 from dragoman.operate.captures.replay.difference import ComparedPart, compare_captures
 from dragoman.operate.usage.usage_writer import UsageWriter
-from dragoman.proxy.capture.files import CaptureFile, to_json
+from dragoman.proxy.capture.files import to_json
 from dragoman.proxy.capture.format import Capture, CaptureSummary
 from dragoman.proxy.gateway import Gateway
 from dragoman.server.api.operations import STORE_TIMEOUT_S, AdminAudit
@@ -73,7 +73,7 @@ MAKE_FIXTURE = Write(
 
 
 EXPLAIN_CACHE = Operation(
-    "Say why an upstream read less of a request from its prompt cache than it could, by its request id or `last`.",
+    "Explain why an upstream read less of a request from its prompt cache than it could, by its id or `last`.",
     (CacheExplanation,),
     (text_parameter(AGAINST, "The request to compare it with; the session's one before if it is absent."),),
 )
@@ -97,7 +97,8 @@ class CapturesApi:
         older = [file for file in reversed(files) if position is None or file.file.name.encode() < position]
         page = older[:limit]
         following = make_cursor(page[-1].file.name.encode()) if len(older) > limit else None
-        LIST_CAPTURES.respond(request, CapturePage([_describe(file) for file in page], following))
+        described = [convert(file.summary.list_fields() | {"bytes": file.size}, ListedCapture) for file in page]
+        LIST_CAPTURES.respond(request, CapturePage(described, following))
 
     @READ_CAPTURE.handled_by
     async def read_capture(self, request: RoutedRequest) -> None:
@@ -149,7 +150,3 @@ class CapturesApi:
         async with self._replaying:
             with convert_errors("id"):
                 return await asyncio.to_thread(rerun, capture, replay_site)
-
-
-def _describe(file: CaptureFile) -> ListedCapture:
-    return convert(file.summary.list_fields() | {"bytes": file.size}, ListedCapture)

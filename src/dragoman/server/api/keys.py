@@ -1,4 +1,4 @@
-"""Keys and admin tokens. A secret is in the response that makes it, and nowhere else."""
+"""Keys and admin tokens. A secret is only in the response that creates it."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -98,7 +98,7 @@ class KeyPage(Struct, frozen=True):
     next: str | None
 
 
-LIST_KEYS = Operation("List the keys, in the order in which they were made.", (KeyPage,), PAGE)
+LIST_KEYS = Operation("List the keys, oldest first.", (KeyPage,), PAGE)
 READ_KEY = Operation("Read a key, by its id or name.", (KeyDescription,), versioning="sent")
 CREATE_KEY = Write(
     "Create a key.",
@@ -119,7 +119,7 @@ ROTATE_KEY = Write(
 REVOKE_KEY = Operation(
     "Revoke a key.",
     (KeyDescription,),
-    (QueryParameter(NOW, "1: end its requests under way, too, in all gateways of the store.", {"enum": ["0", "1"]}),),
+    (QueryParameter(NOW, "1: also end its running requests, in all gateways of the store.", {"enum": ["0", "1"]}),),
     versioning="checked",
 )
 

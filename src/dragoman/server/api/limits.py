@@ -59,7 +59,7 @@ SET_LIMITS = Write(
 )
 REMOVE_LIMITS = Operation("Remove the limits that the store has for a scope.", (StoredLimits,), versioning="checked")
 FORGIVE = Write(
-    "Forgive a part of what was spent, for good or until some time.",
+    "Forgive a part of what was spent, permanently or until a given time.",
     (Forgiven,),
     versioning="none",
     body=Forgiveness,

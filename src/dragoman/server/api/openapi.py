@@ -158,4 +158,4 @@ def _list_responses(operation: Description, schemas: _Schemas) -> Mapping[str, J
         refused = {JSON_TYPE: {"schema": schemas.find(kind)}}
         responses[str(status)] = {"description": "Nothing was done.", "content": refused} | headers
     errors = {JSON_TYPE: {"schema": schemas.find(ErrorBody)}}
-    return responses | {"default": {"description": "An error; nothing was done.", "content": errors}}
+    return responses | {"default": {"description": "An error; nothing was changed.", "content": errors}}

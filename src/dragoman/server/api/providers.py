@@ -22,7 +22,7 @@ class AccountList(Struct, frozen=True):
 
 LIST_MODELS = Operation("List the routes in the order in which they are tried, and all models.", (ModelOverview,))
 LIST_ACCOUNTS = Operation("List the credentials of every provider, and their cooldowns.", (AccountList,))
-READ_QUOTAS = Operation("Ask the providers how much of each plan is used.", (Quotas,))
+READ_QUOTAS = Operation("Ask the providers how much of each plan is used up.", (Quotas,))
 EXAMINE = Operation("Run doctor: one finding on each line.", (Finding,), media_types=(JSON_LINES,))
 
 

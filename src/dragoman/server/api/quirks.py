@@ -1,4 +1,4 @@
-"""What was learnt from the rejections of upstreams, as it is in force now: list it, and forget it."""
+"""What was learned from the rejections of upstreams, as it applies now: list it, and forget it."""
 
 import asyncio
 
@@ -24,12 +24,12 @@ class ForgottenRules(Struct, frozen=True):
 
 
 LIST_RULES = Operation(
-    "List what is left out of requests because an upstream rejected it, the oldest first.", (LearnedPage,), PAGE
+    "List what is left out of requests because an upstream rejected it, oldest first.", (LearnedPage,), PAGE
 )
 FORGET_RULES = Operation(
-    "Forget what was learned of all providers, so that the full form of requests is tried again.", (ForgottenRules,)
+    "Forget what was learned about all providers, so that the full form of requests is tried again.", (ForgottenRules,)
 )
-FORGET_RULES_OF_PROVIDER = Operation("Forget what was learned of a provider.", (ForgottenRules,))
+FORGET_RULES_OF_PROVIDER = Operation("Forget what was learned about a provider.", (ForgottenRules,))
 _position = msgspec.json.Decoder(tuple[float, str, str, str, str, str])
 
 

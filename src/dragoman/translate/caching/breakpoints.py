@@ -3,16 +3,23 @@
 from collections.abc import Sequence
 from itertools import takewhile
 
+from dragoman.translate.framing.fields import Fields
 from dragoman.translate.hub.caching import CacheMode, CachePlan
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Target
-from dragoman.translate.hub.request import Request, Text
+from dragoman.translate.hub.request import Cache, Request, Text
 from dragoman.translate.passes.adapt_turns import INSTRUCTION_ROLES
 
 MAX_EXPLICIT = 3  # of the four that a request may write, the implicit one takes one
 RETENTION = "prompt_cache_retention"
 FIELD = "prompt_cache_breakpoint"
 _Part = dict[str, object]
+
+
+def read_breakpoint(part: Fields) -> Cache | None:
+    """Return the breakpoint that a client has set on a part."""
+    mark = part.obj(FIELD)
+    return None if mark is None else Cache(mark.at, mark.text("ttl"))
 
 
 def mark_parts(

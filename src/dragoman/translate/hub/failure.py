@@ -22,7 +22,7 @@ class Kind(Enum):
     QUOTA = "quota"
     RATE_LIMITED = "rate_limited"
     LIMITED = "limited"  # a limit of ours that will have room again soon
-    SPENT = "spent"  # a limit of ours that has none until it starts anew
+    SPENT = "spent"  # a limit of ours that has none until it resets
     OVERLOADED = "overloaded"
     BUSY = "busy"  # the gateway has reached its own limit
     CONTEXT_TOO_LONG = "context_too_long"

@@ -2,6 +2,8 @@
 
 Every value that can be lost on its own has `at`, its JSON pointer in the client's body, so that the ledger can name it
 as the client wrote it.
+
+Echo's requests are these records as JSON, and captures have them: a field that is renamed makes replays differ.
 """
 
 from enum import Enum

@@ -23,7 +23,8 @@ def add_default_thinking(request: Request, default: str | int, profile: Profile,
     """
     if not any(kind in profile.thinking for kind in THINKING) or _mentions_thinking(request):
         return request
-    if _forces_call(request) and not profile.forced_choice_while_thinking:
+    choice = request.tool_choice
+    if choice is not None and choice.pick in FORCED and not profile.forced_choice_while_thinking:
         return request
     at = request.pointer("reasoning")
     ledger.record_default(at, f"default_thinking is {default!r}, and the client asks for nothing")
@@ -41,7 +42,3 @@ def _mentions_thinking(request: Request) -> bool:
     if own is not None and any(value is not None for value in (own.effort, own.budget, own.switch, own.show)):
         return True
     return any(path.partition("/")[0] in VENDOR_FIELDS or path == UNKNOWN_EFFORT for path in request.ext)
-
-
-def _forces_call(request: Request) -> bool:
-    return request.tool_choice is not None and request.tool_choice.pick in FORCED

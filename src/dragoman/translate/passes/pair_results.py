@@ -214,7 +214,8 @@ def pair_calls(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
     for turn in turns:
         parts = [fitting for part in turn.parts for fitting in _fit_part(part, calls, results, ledger)]
         fitted.append(replace(turn, parts=tuple(parts)))
-        invented = [_invent_result(part, calls[id(part)], ledger) for part in turn.parts if _lacks_result(part, calls)]
+        made = ((part, calls[id(part)]) for part in turn.parts if isinstance(part, ToolCall))
+        invented = [_invent_result(part, pair, ledger) for part, pair in made if pair.result is None]
         if invented:
             fitted.append(Turn(Role.USER, tuple(invented), turn.at))
     return fitted
@@ -246,10 +247,6 @@ def _fit_part(part: Part, calls: _Pairs, results: _Pairs, ledger: Ledger) -> Seq
         return [Text(f"[{label} of tool call {part.call_id}]", part.at), *part.content]
     pair = results[id(part)]
     return [replace(part, call_id=pair.id)] if pair.result is part else []
-
-
-def _lacks_result(part: Part, calls: _Pairs) -> bool:
-    return isinstance(part, ToolCall) and calls[id(part)].result is None
 
 
 def _invent_result(call: Part, pair: _PairedCall, ledger: Ledger) -> ToolResult:

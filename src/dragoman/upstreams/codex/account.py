@@ -147,7 +147,8 @@ class CodexAccount:
             return Finding(what, WARNING, f"cannot be read: {refused.failure.message}", "try again later")
         limit = usage.rate_limit or _RateLimit()
         windows = _windows(usage)
-        summary = ", ".join(_describe_window(window) for window in windows) or "no windows"
+        used = [f"{one.used_percent or 0:g} % of {_window_hours(one):g} hours used" for one in windows]
+        summary = ", ".join(used) or "no windows"
         if limit.limit_reached or any((window.used_percent or 0.0) >= NEARLY_USED_PERCENT for window in windows):
             return Finding(what, WARNING, summary, "nearly all of it is used, or all")
         return Finding(what, OK, summary)
@@ -173,10 +174,6 @@ def authorization_headers(credential: Credential) -> tuple[Header, ...]:
 def _windows(usage: _Usage) -> list[_Window]:
     limit = usage.rate_limit or _RateLimit()
     return [window for window in (limit.primary_window, limit.secondary_window) if window is not None]
-
-
-def _describe_window(window: _Window) -> str:
-    return f"{window.used_percent or 0:g} % of {_window_hours(window):g} hours used"
 
 
 def _window_hours(window: _Window) -> float:

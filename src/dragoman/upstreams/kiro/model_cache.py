@@ -155,11 +155,10 @@ class ModelCache:
         finally:
             self._has_tried = True
             self._fetching = None
-        self._known = {model.model_id: self._describe(model) for model in listed}
+        self._known = {
+            model.model_id: _Known(self._window(model), _read_schema(model), model.caches_prompts) for model in listed
+        }
         return tuple(self._info(model) for model in listed)
-
-    def _describe(self, model: ListedModel) -> _Known:
-        return _Known(self._window(model), _read_schema(model), model.caches_prompts)
 
     def _info(self, model: ListedModel) -> ModelInfo:
         limits = model.token_limits

@@ -39,19 +39,11 @@ from dragoman.proxy.capture.format import (
     TimedEvent,
     UpstreamRequest,
 )
-from dragoman.proxy.capture.lookups import (
-    LookedUpMemory,
-    LookedUpPrompts,
-    LookedUpReasoning,
-    Lookups,
-    ReplayingLookups,
-)
+from dragoman.proxy.capture.lookups import Lookups, ReplayingLookups, look_up_memories
 from dragoman.proxy.capture.masking import encode_headers, mask_capture
 from dragoman.proxy.capture.writer import Job, RequestCapture
 from dragoman.proxy.gateway import Gateway
-from dragoman.proxy.prompt_caching import ProcessMemory
-from dragoman.proxy.rejected_reasoning import ProcessReasoning
-from dragoman.state.lost_calls import LostCalls
+from dragoman.proxy.memories import make_memories
 from dragoman.tenancy.keys import Access, KeyId, Keyring
 
 HOST = "127.0.0.1"
@@ -98,12 +90,7 @@ def _was_given_another_reply(capture: Capture) -> bool:
 async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     upstream = RecordedUpstream(capture.upstream_requests, time.time() - capture.started_at)
     lookups = ReplayingLookups(capture)
-    gateway = Gateway(
-        make_runtime(capture, upstream, lookups),
-        LookedUpMemory(LostCalls(None), lookups),
-        prompts=LookedUpPrompts(ProcessMemory(), lookups),
-        reasoning=LookedUpReasoning(ProcessReasoning(), lookups),
-    )
+    gateway = Gateway(make_runtime(capture, upstream, lookups), look_up_memories(make_memories(None), lookups))
     gateway.now, gateway.new_id = lookups.now, lookups.new_id
     recorded: list[Job] = []
     gateway.captures = RequestCapture(keep=recorded.append)

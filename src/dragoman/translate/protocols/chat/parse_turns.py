@@ -6,11 +6,11 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from dragoman.translate.caching.breakpoints import read_breakpoint
 from dragoman.translate.framing.fields import BadField, Fields, unread_fields
 from dragoman.translate.hub.opaque import ENVELOPE_PREFIX, Opaque, OpaqueForm, read_opaque
 from dragoman.translate.hub.request import (
     Audio,
-    Cache,
     Document,
     Ext,
     FileId,
@@ -133,7 +133,7 @@ def _read_part(part: Fields) -> Part:
     match kind:
         case "text":
             text = part.text("text", "")
-            cache = _read_cache(part)
+            cache = read_breakpoint(part)
             return Text(text, part.at, cache=cache, ext=unread_fields(part))
         case "refusal":
             refusal = part.text("refusal", "")
@@ -154,11 +154,11 @@ def _read_part(part: Fields) -> Part:
 def _read_image(part: Fields) -> Image:
     if isinstance(part.raw("image_url"), str):  # a shorthand that many servers take
         source = _read_url(part.need_text("image_url"), part.pointer("image_url"))
-        return Image(source, part.at, cache=_read_cache(part), ext=unread_fields(part))
+        return Image(source, part.at, cache=read_breakpoint(part), ext=unread_fields(part))
     image = part.need_obj("image_url")
     source = _read_url(image.need_text("url"), image.pointer("url"))
     detail = image.text("detail")
-    cache = _read_cache(part)
+    cache = read_breakpoint(part)
     ext = unread_fields(part, image)
     return Image(
         source,
@@ -182,13 +182,8 @@ def _read_file(part: Fields) -> Document:
         source = FileId(file_id)
     else:
         raise BadField(file.at, "must have file_data or file_id")
-    cache = _read_cache(part)
+    cache = read_breakpoint(part)
     return Document(source, part.at, title=name, cache=cache, ext=unread_fields(part, file))
-
-
-def _read_cache(part: Fields) -> Cache | None:
-    breakpoint_ = part.obj("prompt_cache_breakpoint")
-    return None if breakpoint_ is None else Cache(breakpoint_.at, breakpoint_.text("ttl"))
 
 
 def _read_url(url: str, at: str) -> Inline | Link:

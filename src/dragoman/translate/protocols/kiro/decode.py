@@ -290,7 +290,8 @@ class Decoder:
         if self._calls.made:
             return Stop.TOOL
         if self._stop_reason is None:
-            stop = Stop.END if self._tail or not self._expects_tail() else Stop.LENGTH
+            expects_tail = read_options(self._issuer.options).missing_tail_is_truncation
+            stop = Stop.END if self._tail or not expects_tail else Stop.LENGTH
         elif self._stop_reason in STOPS:
             stop = STOPS[self._stop_reason]
         else:
@@ -298,9 +299,6 @@ class Decoder:
             stop = Stop.END
         full = self._percentage is not None and self._percentage >= _FULL_PERCENT
         return Stop.CONTEXT_FULL if full and stop in (Stop.END, Stop.LENGTH) else stop
-
-    def _expects_tail(self) -> bool:
-        return read_options(self._issuer.options).missing_tail_is_truncation
 
     def _build_usage(self) -> Usage | None:
         tokens, credits = self._tokens, self._credits

@@ -83,7 +83,8 @@ class Snapshot:
         given = {key: value for key, value in requested.items() if key in _DEFAULTS and value is not None}
         request_fields = _DEFAULTS | given
         request_fields["tools"] = [_complete_tool(tool) for tool in _as_list(request_fields["tools"])]
-        request_fields["text"] = _complete_text(request_fields["text"])
+        if isinstance(request_fields["text"], dict):
+            request_fields["text"] = {"format": {"type": "text"}, **request_fields["text"]}
         self.settings = msgspec.json.encode({"model": identity.model, **request_fields})
 
     def response(self, progress: ResponseProgress, output: Iterable[Raw] = ()) -> Raw:
@@ -146,10 +147,6 @@ def _as_list(value: Json) -> list[Json]:
 
 def _complete_tool(tool: Json) -> Json:
     return {**_FUNCTION_DEFAULTS, **tool} if isinstance(tool, dict) and tool.get("type") == "function" else tool
-
-
-def _complete_text(text: Json) -> Json:
-    return {"format": {"type": "text"}, **text} if isinstance(text, dict) else text
 
 
 class MadeResponse(Struct, frozen=True):

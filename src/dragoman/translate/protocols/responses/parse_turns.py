@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from dragoman.translate.caching.breakpoints import read_breakpoint
 from dragoman.translate.framing.fields import BadField, Fields, unread_fields
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.opaque import OpaqueForm, read_opaque
 from dragoman.translate.hub.request import (
     Audio,
-    Cache,
     Citation,
     Document,
     Ext,
@@ -246,7 +246,7 @@ def _parse_part(part: Fields) -> Part:
         case "input_text" | "output_text" | "text":
             annotations = part.objects("annotations") or []
             logprobs = part.raw("logprobs")
-            cache = _read_cache(part)
+            cache = read_breakpoint(part)
             text = part.need_text("text")
             ext = unread_fields(part) | ({"logprobs": logprobs} if logprobs else {})
             return Text(text, part.at, tuple(_read_citation(annotation) for annotation in annotations), cache, ext)
@@ -290,7 +290,7 @@ def _read_image(part: Fields) -> Image:
         part.at,
         detail=None if detail == "auto" else detail,
         detail_at=part.pointer("detail") if detail not in (None, "auto") else "",
-        cache=_read_cache(part),
+        cache=read_breakpoint(part),
         ext=unread_fields(part),
     )
 
@@ -307,14 +307,9 @@ def _read_file(part: Fields) -> Document:
         source = Link(url)
     else:
         raise BadField(part.at, "needs file_id, file_data or file_url")
-    detail, cache = part.text("detail"), _read_cache(part)
+    detail, cache = part.text("detail"), read_breakpoint(part)
     ext = unread_fields(part) | ({"detail": detail} if detail not in (None, "auto") else {})
     return Document(source, part.at, title, cache, ext)
-
-
-def _read_cache(part: Fields) -> Cache | None:
-    breakpoint_ = part.obj("prompt_cache_breakpoint")
-    return None if breakpoint_ is None else Cache(breakpoint_.at, breakpoint_.text("ttl"))
 
 
 def _read_media(url: str, at: str) -> Media:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 from msgspec import Raw, Struct
 
-from dragoman.translate.framing.fields import read_body
 from dragoman.translate.framing.jsonread import read_json
 from dragoman.translate.framing.sse import Frame, SseFramer
 from dragoman.translate.hub.checksum import decode_checked, encode_checked
@@ -76,11 +75,6 @@ def _needs_store(type_: object, role: object, id_: object, encrypted: object) ->
     if type_ in (REFERENCE, TRIGGER, "compaction") or (type_ is None and role is None):
         return True
     return type_ in _WITH_OPAQUE and id_ is not None and encrypted is None
-
-
-def read_request(body: bytes) -> dict[str, Json]:
-    """Return a request's fields; raises RequestError."""
-    return read_body(body)
 
 
 def read_input(raw: dict[str, Json], key: str = "input") -> list[Item]:
