@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from dragoman.config.load import Stamp
 from dragoman.config.problems import ConfigError, Problem
+from dragoman.config.secret import resolve_secret
 from dragoman.config.settings import Config, find_console_state, is_loopback
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
@@ -217,10 +218,14 @@ class App:
         place = ALONE if member is None else MeterPlace(member.number, member.count, member.directory)
         return make_meter(store, lambda: policies.time_zone, place)
 
+    def _find_webhook(self) -> str | None:
+        source = self.gateway.runtime.config.limits.webhook
+        return None if source is None else resolve_secret(source, self._environ).reveal()
+
     def _make_limiter(self, meter: RunningMeter) -> Limiter:
         now = time.time if self._store is None else self._store.clock.now
         limiter, usage = Limiter(meter, self.keyring.policies, now), self.usage
-        self._limit_watch.notify = LimitWebhook(self._client, lambda: self.gateway.runtime.config.limits.webhook)
+        self._limit_watch.notify = LimitWebhook(self._client, self._find_webhook)
         limiter.on_settled = self._limit_watch
         if usage is None:
             return limiter

@@ -27,7 +27,7 @@ LIMITS = "[limits]\nusd_per_total = 1000\nconcurrent = 1000\n"
 REPLY = encode_chat.encode_whole(ScriptedReply((Text("Hello"),), tokens=Tokens(1003, 17)))
 IN_FORCE_S = 1.0
 ENOUGH = 100  # requests
-KILLS = 10
+KILLS = 50
 NANO = 10**9
 
 

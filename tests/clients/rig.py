@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
@@ -60,6 +60,7 @@ class Rig:
     home: Path
     work: Path
     door: Doorway
+    ran: list[Ran] = field(default_factory=list)  # the clients that have ended by themselves
 
     @property
     def url(self) -> str:
@@ -84,7 +85,8 @@ class Rig:
             os.killpg(client.pid, signal.SIGKILL)
             out, err = client.communicate()
             raise AssertionError(f"still running after {patience_s} s\n--- out\n{out}\n--- err\n{err}") from None
-        return Ran(client.returncode, out, err, time.monotonic() - begun)
+        self.ran.append(Ran(client.returncode, out, err, time.monotonic() - begun))
+        return self.ran[-1]
 
     def _environment(self) -> dict[str, str]:
         """Nothing of ours but the path: a client must not find the accounts or proxies of who runs the tests."""

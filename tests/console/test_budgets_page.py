@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import expect
@@ -21,6 +23,9 @@ output = 1000.0
 usd_per_month = 500
 [limits.user]
 usd_per_day = 20
+[[limits.providers]]
+names = ["echo"]
+credits_per_month = 1000
 [[teams]]
 name = "core"
 members = ["dev@example.com"]
@@ -110,6 +115,12 @@ def test_the_dearest_sessions_of_a_scope_are_read_once_it_is_opened(tab: Screen,
     tab.page.get_by_role("button", name="Read again").click()
     expect(table.get_by_role("row")).to_have_count(4)  # it is still open
     tab.keep("budgets-sessions")
+    for title, sessions in (("the provider echo", ["dear", "of core", "cheap"]), ("each user", ["of core"])):
+        heading = tab.page.get_by_role("heading", name=re.compile(f"^{title}$", re.IGNORECASE))
+        other = tab.page.get_by_role("article").filter(has=heading)
+        other.get_by_text("Dearest sessions").click()
+        found = other.get_by_role("table", name=f"Dearest sessions of {title}").get_by_role("rowheader")
+        expect(found).to_have_text(sessions)
     card.get_by_role("link", name="of core").click()
     expect(tab.page.get_by_label("Filter")).to_have_value('session:"of core" team:"core"')
 
@@ -164,3 +175,67 @@ def test_a_default_shows_who_has_spent_most_of_it(tab: Screen, gateway: Running)
     card = tab.page.get_by_role("article").filter(has=tab.page.get_by_role("heading", name="Each user", exact=True))
     expect(card).to_contain_text("$20.00 for each")
     expect(card).to_contain_text(re.compile(r"eve@example\.com: \$0\.00\d+ spent, \$20\.00 left of \$20\.00"))
+
+
+def test_teams_and_what_is_set_for_keys_are_changed_on_the_page_of_keys(tab: Screen, gateway: Running) -> None:
+    tab.open_whole("keys")
+    page = tab.page
+    table = page.get_by_role("table", name="Teams")
+    expect(table.get_by_role("row").filter(has_text="core")).to_contain_text("the configuration file")
+    page.get_by_role("button", name="Create a team").click()
+    page.get_by_label("Name", exact=True).fill("night")
+    page.get_by_label("Members").fill("ada@example.com, eli@example.com")
+    page.get_by_role("button", name="Create", exact=True).click()
+    row = table.get_by_role("row").filter(has_text="night")
+    expect(row).to_contain_text("ada@example.com, eli@example.com")
+    row.get_by_role("button", name="Change").click()
+    page.get_by_label("Models").fill("echo, claude-*")
+    tab.keep("team-change")
+    page.get_by_role("button", name="Save").click()
+    expect(row).to_contain_text("echo, claude-*")
+    asking.send(gateway, "POST", "/api/v1/keys", body={"name": "night-key"})
+    tab.open_whole("keys")
+    keys = page.get_by_role("table", name="Keys")
+    keys.get_by_role("row").filter(has_text="night-key").get_by_role("button", name="Change").click()
+    page.get_by_label("Team, if").fill("night")
+    page.get_by_label("Most tokens").fill("many")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert")).to_contain_text("not a whole number")
+    page.get_by_label("Most tokens").fill("4000")
+    page.get_by_label("Your own notes").fill("host=attic, disk=2")
+    page.get_by_label("Providers").fill("echo")
+    page.get_by_label("Captures").select_option("off")
+    tab.keep("key-change")
+    page.get_by_role("button", name="Save").click()
+    expect(keys.get_by_role("row").filter(has_text="night-key")).to_contain_text("team night")
+    key = asking.send(gateway, "GET", "/api/v1/keys/night-key").json
+    assert (key["team"], key["max_output_tokens"], key["metadata"]) == ("night", 4000, {"host": "attic", "disk": "2"})
+    assert (key["providers"], key["models"], key["capture"], key["strict"]) == (["echo"], [], "off", False)
+    tab.allowed = re.compile("409")
+    row.get_by_role("button", name="Remove").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Remove").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("night-key")
+    dialog.get_by_role("button", name="Cancel").click()
+    assert asking.send(gateway, "DELETE", "/api/v1/keys/night-key").status == 200
+    tab.open_whole("keys")
+    row.get_by_role("button", name="Remove").click()
+    dialog.get_by_role("button", name="Remove").click()
+    expect(row).to_have_count(0)
+
+
+BEGINNINGS = """async (ends) => {
+  const page = document.querySelector("script[type=module]").src.replace("main.js", "pages/budgets.js");
+  const { beginning } = await import(page);
+  return ends.map((end) => beginning(end, "month"));
+}"""
+
+
+def test_a_month_begins_at_its_first_midnight_in_every_time_zone(tab: Screen) -> None:
+    zones = ("UTC", "Pacific/Auckland", "Pacific/Kiritimati", "America/Anchorage", "Etc/GMT+12")
+    firsts = [[datetime(2026 + at // 12, at % 12 + 1, 1, tzinfo=ZoneInfo(zone)) for at in range(25)] for zone in zones]
+    starts = [first.timestamp() * 1000 for found in firsts for first in found[:-1]]
+    ends = [first.timestamp() * 1000 for found in firsts for first in found[1:]]
+    tab.open_whole("budgets")
+    begun = tab.page.evaluate(BEGINNINGS, ends)
+    assert all(abs(one - start) <= 3_600_000 for one, start in zip(begun, starts, strict=True))  # clocks may change

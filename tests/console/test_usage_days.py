@@ -87,3 +87,21 @@ def test_a_request_is_in_the_bar_of_its_hour(chromium: Browser, tmp_path: Path, 
         quarters = read_bars(page, "7d")
     assert [bar for bar in hours if bar[1]] == [("11:00", 1), ("17:00", 1), ("18:00", 2)]
     assert [bar for bar in quarters if bar[1]] == [("Fri, 18", 1), ("Tue, 06", 1), ("Tue, 12", 1), ("Tue, 18", 2)]
+
+
+def test_usage_is_grouped_by_who_spent_it(chromium: Browser, tmp_path: Path) -> None:
+    now = datetime(2026, 11, 18, 12, tzinfo=UTC)
+    with showing_usage(chromium, tmp_path, "UTC", now, [now - timedelta(hours=hours) for hours in range(1, 4)]) as page:
+        group = page.get_by_role("combobox", name="By")
+        for by in ("team", "user", "session", "agent"):
+            group.select_option(by)
+            table = page.get_by_role("table", name=f"Usage by {by}", exact=True)
+            expect(table.get_by_role("row").nth(1)).to_contain_text("none")
+        group.select_option("tag")
+        expect(page.locator("main")).to_contain_text("By which tag?")
+        page.get_by_label("Name of the tag").fill("job")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("table", name="Usage by tag job", exact=True)).to_be_visible()
+        assert page.url.endswith("by=tag%3Ajob&chart=requests")
+        page.reload()
+        expect(page.get_by_role("table", name="Usage by tag job", exact=True)).to_be_visible()

@@ -175,6 +175,16 @@ def test_a_reply_says_what_is_left_of_requests_and_tokens(client: str, stream: b
             assert 0 < int(found["x-ratelimit-remaining-tokens"]) < 100_000
 
 
+@pytest.mark.parametrize("client", ["chat", "messages"])
+def test_a_limit_that_never_starts_anew_names_no_time(client: str, tmp_path: Path) -> None:
+    with run_limited(tmp_path, "[limits]\ntokens_per_total = 100000\n", upstreams=(client,)) as rig:
+        rig.play(client, "Hello", stream=False)
+        reply = rig.ask_limited(client)
+        found = sorted(name for name in reply.headers if "ratelimit" in name)
+        assert len(found) == 2
+        assert not any("reset" in name for name in found)
+
+
 def test_without_limits_no_request_has_a_lease(tmp_path: Path) -> None:
     with run_limited(tmp_path, "", upstreams=("chat",)) as rig:
         rig.play("chat", "Hello", stream=False)

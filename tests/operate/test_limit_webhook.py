@@ -5,6 +5,7 @@ import logging
 import msgspec
 import pytest
 
+from dragoman.config.secret import SecretSource, resolve_secret
 from dragoman.net.client import HttpClient
 from dragoman.operate.limit_webhook import TRIES, LimitWebhook
 from dragoman.tenancy.limit_watch import LimitWarning
@@ -43,4 +44,8 @@ async def test_without_a_webhook_nothing_is_posted_and_a_closed_port_is_logged(
         await LimitWebhook(http, lambda: None)(WARNING)
         assert caplog.text == ""
         await LimitWebhook(http, lambda: "http://127.0.0.1:1/", pause_s=0)(WARNING)
-    assert "did not accept the warning" in caplog.text
+        assert "did not accept the warning" in caplog.text
+        source = SecretSource("env:BUDGET_HOOK", "limits.webhook")
+        await LimitWebhook(http, lambda: resolve_secret(source, {}).reveal())(WARNING)
+    assert "the warning at 75 % is not sent" in caplog.text
+    assert "BUDGET_HOOK is not set" in caplog.text

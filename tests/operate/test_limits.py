@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.config.limits import NO_LIMITS, LimitName, Limits, LimitValues
-from dragoman.config.settings import LimitSettings
+from dragoman.config.settings import LimitSettings, ProviderLimits
 from dragoman.operate import Conflict, InvalidArgument, NotFound, VersionMismatch
 from dragoman.operate.limits import (
     Forgiveness,
@@ -88,3 +88,12 @@ def test_the_policy_of_a_key_is_made_with_its_first_request() -> None:
     policies = make_policies(3)
     assert [scope.name for scope in policies.find(KeyId("key_1")).scopes] == ["user:user-1", "key:key_1"]
     assert list(policies._policies) == ["environment", "key_1"]
+
+
+async def test_limits_of_providers_are_listed_by_their_names_in_any_order(store_url: str) -> None:
+    async with await open_store(store_url) as store:
+        policies = Keyring(store).policies
+        policies.adopt(LimitSettings(providers=(ProviderLimits(names=("b", "a"), usd_per_day=1),)), ())
+        for name in ("a,b", "b,a"):
+            assert [one.target.name for one in list_limits(policies, "provider", name)] == ["a,b"]
+        assert list_limits(policies, "provider", "a") == []

@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
-from dragoman.store import open_store
+from dragoman.config.limits import Limits
+from dragoman.store import Store, open_store
+from dragoman.store.limit_tables import LimitRow, StoredPolicies
 from dragoman.tenancy.keys import CLIENT_GRANT, LOOKUPS_PER_S, Keyring, NameTaken, digest_presented
 from dragoman.tenancy.policies import KeySettings, read_settings
 from postgres import Postgres
@@ -60,6 +63,41 @@ def test_a_key_that_another_gateway_has_just_made_is_looked_up(store_url: str) -
             await theirs.revoke("phone")
             await mine.refresh()
             assert await mine.look_up(digest) is None
+
+    asyncio.run(scenario())
+
+
+class LateStore:
+    """A store whose first answer about limits comes late."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.is_read, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    async def read_policies(self) -> StoredPolicies:
+        found = await self._store.read_policies()
+        if not self.is_read.is_set():
+            self.is_read.set()
+            await self.may_answer.wait()
+        return found
+
+
+def test_an_answer_that_comes_late_does_not_undo_a_change(store_url: str) -> None:
+    async def scenario() -> None:
+        async with await open_store(store_url) as store:
+            late = LateStore(store)
+            keyring = Keyring(cast(Store, late))
+            reading = asyncio.create_task(keyring.refresh())
+            await late.is_read.wait()
+            await store.set_limits(LimitRow("all", "all", Limits(concurrent=0)))
+            await keyring.refresh()
+            assert keyring.policies.has_limits
+            late.may_answer.set()
+            await reading
+            assert keyring.policies.has_limits
 
     asyncio.run(scenario())
 

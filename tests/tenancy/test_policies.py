@@ -81,6 +81,15 @@ def test_a_default_is_replaced_limit_by_limit(
     assert found == (expected or Limits(concurrent=0, usd_per_day=2, usd_per_week=4))
 
 
+def test_a_user_with_a_key_in_a_team_has_the_same_limits_with_every_key() -> None:
+    first, second = replace(KEY, id="key_2"), replace(KEY, id="key_3", team="core")
+    rows = LimitRow("each_user", "core", Limits(usd_per_day=2)), LimitRow("user", "*", Limits(usd_per_day=3))
+    policies = make_policies(stored=StoredPolicies((KEY, first, second), (TeamRow("core"),), rows))
+    for key in ("key_1", "key_2", "key_3"):
+        assert scopes_of(policies, key)["user:dev"] == Limits(usd_per_day=2), key
+    assert [policies.find(KeyId(key)).team for key in ("key_1", "key_2", "key_3")] == ["", "", "core"]
+
+
 def test_the_file_counts_before_the_store() -> None:
     settings = LimitSettings(usd_per_day=1)
     row = LimitRow("all", "all", Limits(usd_per_day=5 * NANO, concurrent=2))

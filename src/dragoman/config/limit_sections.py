@@ -26,7 +26,7 @@ def read_limits(tree: Tree, providers: Collection[str]) -> LimitSettings:
         settings = LimitSettings()
     _check_zone(tree, settings.time_zone)
     webhook = settings.webhook
-    if webhook is not None and not _is_web_address(webhook):  # it may be a secret, and is not shown
+    if webhook is not None and webhook.is_literal and not _is_web_address(webhook.text):
         tree.problem(("limits", "webhook"), 'expected a URL such as "https://hooks.example.com/budget"')
     each = {name: _read_values(tree, ("limits", name), LimitValues) for name in LIMITS_OF_EACH if name in table}
     groups = tuple(_read_provider_limits(tree, providers)) if "providers" in table else ()

@@ -364,7 +364,7 @@ class LimitSettings(LimitValues, frozen=True, kw_only=True):
     budget: BudgetMode = "estimate"
     on_outage: OutageMode = "closed"  # what happens to requests while it cannot be known what was spent
     time_zone: Name = "UTC"
-    webhook: Annotated[Name | None, HttpRule.FILE_ONLY] = None
+    webhook: Annotated[SecretSource | None, HttpRule.FILE_ONLY] = None
     user: LimitValues = LimitValues()
     key: LimitValues = LimitValues()
     providers: tuple[ProviderLimits, ...] = ()

@@ -105,7 +105,7 @@ def check_membership(policies: Policies, user: str, team: str, key: str = "") ->
     if team and team not in policies.teams:
         advice = suggest(team, list(policies.teams)) or "; `dragoman teams list` shows all"
         raise InvalidArgument(f'There is no team "{team}"{advice}.', "team")
-    of_user = policies.find_team_of_user(user)
+    of_user = policies.find_membership(user)
     if team and of_user and team != of_user:
         raise InvalidArgument(
             f'The user "{user}" is in the team "{of_user}", so the key cannot be in "{team}".', "team"

@@ -41,11 +41,7 @@ class StoredLimitAccess(Struct, frozen=True):
 
     async def list(self, scope: str | None, name: str | None, *, effective: bool) -> list[ListedLimit]:
         await self.keyring.refresh()
-        found = [
-            one
-            for one in list_limits(self.keyring.policies, effective=effective)
-            if scope in (None, one.target.scope) and name in (None, one.target.name, one.target.id)
-        ]
+        found = list_limits(self.keyring.policies, scope, name, effective=effective)
         return await read_levels(self.keyring.policies, None, found)
 
     async def change(self, scope: str, name: str, changes: Changes) -> StoredLimits:

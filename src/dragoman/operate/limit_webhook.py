@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from dragoman.config.problems import ConfigError
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, UpstreamTimeout
 from dragoman.net.headers import JSON
 from dragoman.tenancy.limit_watch import LimitWarning
@@ -19,7 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class LimitWebhook:
-    """Posts warnings as JSON. Redirects are not followed. `find_url` returns None where there is no webhook."""
+    """Posts warnings as JSON. Redirects are not followed.
+
+    `find_url` returns None where there is no webhook, and raises ConfigError where its URL cannot be read.
+    """
 
     def __init__(self, client: HttpClient, find_url: Callable[[], str | None], pause_s: float = PAUSE_S) -> None:
         self._client = client
@@ -27,7 +31,11 @@ class LimitWebhook:
         self._pause_s = pause_s
 
     async def __call__(self, warning: LimitWarning) -> None:
-        url = self._find_url()
+        try:
+            url = self._find_url()
+        except ConfigError as error:
+            log.warning("the warning at %d %% is not sent: %s", warning.percent, error)
+            return
         if not url:
             return
         problem = ""

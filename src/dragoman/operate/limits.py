@@ -217,8 +217,13 @@ class ScopedLimits(Struct, frozen=True):
         )
 
 
-def list_limits(policies: Policies, *, effective: bool = False) -> list[FoundLimit]:
-    """Return every limit that is set; if `effective`, those that users and keys get by default instead of defaults."""
+def list_limits(
+    policies: Policies, scope: str | None = None, name: str | None = None, *, effective: bool = False
+) -> list[FoundLimit]:
+    """Return every limit that is set, or those of a scope, and of the team, user, key or providers of a name.
+
+    If `effective`, those that users and keys get by default instead of defaults.
+    """
     names = {key.id: key.name for key in policies.keys}
     found = [
         FoundLimit(LimitTarget(one.scope, one.name, names.get(one.name, one.name)), one.limit, one.amount, one.origin)
@@ -228,6 +233,12 @@ def list_limits(policies: Policies, *, effective: bool = False) -> list[FoundLim
     if effective:
         own = [one for one in found if one.target.id != EACH and one.target.scope != EACH_USER]
         found = [*own, *_list_inherited(policies, found)]
+    accepted = (name, join_providers(split_providers(name or "")))  # providers in any order
+    found = [
+        one
+        for one in found
+        if scope in (None, one.target.scope) and (name is None or one.target.name in accepted or one.target.id == name)
+    ]
     return sorted(found, key=_sort_key)
 
 
@@ -241,12 +252,8 @@ def _list_inherited(policies: Policies, found: Iterable[FoundLimit]) -> Iterator
     defaults: dict[tuple[str, str], list[FoundLimit]] = {}
     for one in found:
         defaults.setdefault((one.target.scope, one.target.id), []).append(one)
-    team_of_user: dict[str, str] = {}  # by its first key
-    for key in policies.keys:
-        team_of_user.setdefault(key.user, key.team)
     for user in policies.list_users():
-        team = policies.find_team_of_user(user) or team_of_user.get(user, "")
-        sources = (EACH_USER, team), (USER, EACH)
+        sources = (EACH_USER, policies.find_team_of_user(user)), (USER, EACH)
         yield from _inherit(LimitTarget(USER, user, user), policies.find_limits(USER, user), sources, defaults)
     for key in policies.keys:
         if key.role != "admin":

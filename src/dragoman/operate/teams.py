@@ -1,7 +1,7 @@
 """Teams: their members, the models that they may use, and their limits."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Annotated, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
@@ -14,7 +14,7 @@ from dragoman.operate import Conflict, InvalidArgument, NotFound, VersionMismatc
 from dragoman.operate.key_fields import Globs, check_values, pick
 from dragoman.store import Store
 from dragoman.store.audit import AuditRow
-from dragoman.store.limit_tables import EACH_USER, TEAM, TeamInUse, TeamLimits, TeamRow, TeamTaken
+from dragoman.store.limit_tables import EACH_USER, TEAM, PolicyKey, TeamInUse, TeamLimits, TeamRow, TeamTaken
 from dragoman.tenancy.policies import Policies, Team
 
 MAX_MEMBERS = 10_000
@@ -155,14 +155,23 @@ class Teams(Struct, frozen=True):
         return team.row
 
     def _check_members(self, team: TeamRow) -> None:
-        """Raise if a member has no proper name, is named twice or is in another team."""
+        """Raise if a member has no proper name, is named twice or is in another team, with a key or as its member."""
+        keys: defaultdict[str, list[PolicyKey]] = defaultdict(list)
+        for key in self.policies.keys:
+            keys[key.user].append(key)
         for member in team.members:
             problem = find_name_problem(member)
             if problem is not None:
                 raise InvalidArgument(f"members: {problem}", "members")
-            other = self.policies.find_team_of_user(member)
+            other = self.policies.find_membership(member)
             if other not in ("", team.name):
                 raise Conflict(f'"{member}" is in the team "{other}" already; a user belongs to one team.')
+            elsewhere = next((key for key in keys[member] if key.team not in ("", team.name)), None)
+            if elsewhere is not None:
+                raise Conflict(
+                    f'The key "{elsewhere.name}" of "{member}" is in the team "{elsewhere.team}", and a user belongs '
+                    "to one team. Change that key first."
+                )
         if len(set(team.members)) < len(team.members):
             raise InvalidArgument("members: a user is named twice.", "members")
 

@@ -99,7 +99,8 @@ def format_rates(client: Client, rates: Mapping[str, RateLevel], given: Sequence
     known, fields = dict(given), list[Header]()
     for unit, level in rates.items():
         values = {"limit": str(level.limit), "remaining": str(level.remaining)}
-        values["reset"] = format_instant(level.reset_s) if client.rates_reset_at else format_duration(level.reset_s)
+        if level.reset_s is not None:
+            values["reset"] = format_instant(level.reset_s) if client.rates_reset_at else format_duration(level.reset_s)
         fields += [(client.rate_header(unit, field).encode(), value.encode()) for field, value in values.items()]
     return [field for field in fields if field[0] not in known]
 

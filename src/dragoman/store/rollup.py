@@ -69,13 +69,14 @@ class SumQuery(Struct, frozen=True):
 
     since_ms: int
     until_ms: int
-    key: str | None = None  # only requests of this key, of this team and of this user
+    key: str | None = None  # only requests of this key, of this team, of this user and to this provider
     by: GroupBy = "all"
     step_ms: int = SLOT_MS
     offset_ms: int = 0
     team: str | None = None
     tag: str = ""  # by the values of this tag, if `by` is tag
     user: str | None = None
+    provider: str | None = None
     most: int | None = None  # sums of each part of the time, where an answer with more is of no use
 
 
@@ -154,6 +155,8 @@ def find_dimension(query: SumQuery) -> tuple[Dimension, str] | None:
 
     The provider is the first part of a model's group.
     """
+    if query.provider is not None:
+        return None
     by, key = query.by, query.key
     named: tuple[tuple[Dimension, str | None], ...] = (("team", query.team), ("user", query.user))
     limited = [dimension for dimension, name in named if name is not None]

@@ -74,7 +74,7 @@ SELECT_LEASES = "SELECT lease FROM dragoman.usage WHERE lease <> '' AND lease IN
 SELECT_SPAN = f"""
     SELECT {ALL} FROM dragoman.usage
     WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3) AND ($4::text IS NULL OR team = $4)
-        AND ($5::text IS NULL OR user_name = $5)
+        AND ($5::text IS NULL OR user_name = $5) AND ($6::text IS NULL OR provider = $6)
     ORDER BY id
 """
 NEWEST_FIRST = "ORDER BY id DESC"
@@ -140,7 +140,7 @@ SUM_ROWS = f"""
             FILTER (WHERE duration_ms > ttft_ms AND output_tokens IS NOT NULL), 0)::bigint
     FROM (SELECT *, time_ms AS began_ms FROM dragoman.usage
           WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR key = $3) AND ($5::text IS NULL OR team = $5)
-              AND ($7::text IS NULL OR user_name = $7)) AS found
+              AND ($7::text IS NULL OR user_name = $7) AND ($8::text IS NULL OR provider = $8)) AS found
     GROUP BY grouped_by, step
 """
 
@@ -191,7 +191,7 @@ class UsageTable(StorePart):
     async def read_usage_rows(self, session: Session, span: UsageSpan) -> tuple[UsageRow, ...]:
         """Return the requests that began in this span, oldest first."""
         ids = first_id(span.since_ms), first_id(span.until_ms)
-        return await _fetch_rows(session, SELECT_SPAN, *ids, span.key, span.team, span.user)
+        return await _fetch_rows(session, SELECT_SPAN, *ids, span.key, span.team, span.user, span.provider)
 
     @queries
     async def read_usage_sums(self, session: Session, query: SumQuery) -> tuple[UsageSum, ...]:
@@ -273,7 +273,8 @@ def _select_part(query: SumQuery, part: TimePart) -> tuple[str, tuple[Value, ...
     step = start_of_step(query, part)
     if isinstance(part, RowsPart):
         ids = first_id(part.since_ms), first_id(part.until_ms)
-        return SUM_ROWS.format(step=step), (*ids, query.key, query.by, query.team, f",{query.tag}=", query.user)
+        others = query.team, f",{query.tag}=", query.user, query.provider
+        return SUM_ROWS.format(step=step), (*ids, query.key, query.by, *others)
     found = find_dimension(query)
     assert found is not None  # else rows are read
     dimension, owner = found

@@ -102,17 +102,18 @@ def make_record(row: UsageRow) -> dict[str, object]:
 
 
 class UsageSpan(Struct, frozen=True):
-    """A period of time, without its end; restricted to the requests of one key, user or team unless that is None."""
+    """A period of time, without its end: of all requests, or of one key, user, team or provider."""
 
     since_ms: int
     until_ms: int
     key: str | None = None
     team: str | None = None
     user: str | None = None
+    provider: str | None = None
 
     @property
     def is_whole(self) -> bool:
-        return (self.key, self.team, self.user) == (None, None, None)
+        return (self.key, self.team, self.user, self.provider) == (None, None, None, None)
 
 
 class UsageSum(Struct):

@@ -169,6 +169,7 @@ class Keyring:
         self._lookups = 0
         self._lookups_since = 0.0
         self.is_store_out = False  # its changes could not be read the last time
+        self._reads = self._used_read = 0  # of keys and policies: begun, and the last one that is in use
         self.on_ended: Callable[[Collection[KeyId]], None] | None = None  # whose requests are to be ended
         self._publish(())
 
@@ -306,13 +307,21 @@ class Keyring:
         return await self._open_store().find_key(_digest(secret.reveal().encode()))
 
     async def refresh(self) -> None:
-        """Read the valid keys and what is set for them again, and whether the environment's key was revoked there."""
+        """Read the valid keys and what is set for them again, and whether the environment's key was revoked there.
+
+        What was read is not used if what another call began to read later is in use already.
+        """
         if self._store is None:
             return
-        live = await self._store.list_live_keys()
-        self.policies.publish(await self._store.read_policies())
-        for digest in self._fixed:
-            row = await self._store.find_key(digest)
+        self._reads += 1
+        number = self._reads
+        live, policies = await self._store.list_live_keys(), await self._store.read_policies()
+        rows = [await self._store.find_key(digest) for digest in self._fixed]
+        if number < self._used_read:
+            return
+        self._used_read = number
+        self.policies.publish(policies)
+        for row in rows:
             self._record_revocation(row is not None and row.revoked_at is not None)
         self._publish(live)
         if self.on_ended is not None:

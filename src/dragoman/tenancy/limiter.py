@@ -74,7 +74,7 @@ class RateLevel(Struct, frozen=True):
 
     limit: int
     remaining: int
-    reset_s: float  # from now
+    reset_s: float | None  # from now; None: never
 
 
 MakeCharge = Callable[["Lease"], bytes]
@@ -497,7 +497,7 @@ def find_levels(holds: Sequence[tuple[LimitPart, Hold]], remaining: Sequence[int
     return levels
 
 
-def _reset_s(part: LimitPart, hold: Hold, left: int, now: float) -> float:
+def _reset_s(part: LimitPart, hold: Hold, left: int, now: float) -> float | None:
     if part.window is None:
         return 60.0 * (hold.limit - left) / hold.limit if hold.limit else 0.0
-    return 0.0 if part.end_ms is None else max(0.0, part.end_ms / 1000 - now)
+    return None if part.end_ms is None else max(0.0, part.end_ms / 1000 - now)

@@ -207,10 +207,15 @@ class Policies:
 
     def find_team(self, key: PolicyKey) -> str:
         """Return the team that a key belongs to: its own, else its user's; empty if there is none."""
-        return key.team or self._team_of_user.get(key.user, "")
+        return key.team or self.find_membership(key.user)
+
+    def find_membership(self, user: str) -> str:
+        """Return the team that names a user as its member; empty if there is none."""
+        return self._memberships.get(user, "")
 
     def find_team_of_user(self, user: str) -> str:
-        return self._team_of_user.get(user, "")
+        """Return the team that a user is in, as its member or with a key; empty if there is none."""
+        return self.find_membership(user) or self._teams_by_keys.get(user, "")
 
     def list_users(self) -> list[str]:
         """Return every user that is a member of a team, has a key or has limits."""
@@ -234,10 +239,9 @@ class Policies:
         """Return the limits of a scope that the file sets, which nothing else can change."""
         return self._in_file.get((scope, name), NO_LIMITS)
 
-    def find_user_limits(self, user: str, team: str = "") -> Limits:
+    def find_user_limits(self, user: str) -> Limits:
         """Return the limits of a user: its own, else what its team gives to each user, else what all users get."""
-        team = self._team_of_user.get(user, team)
-        own, of_team = self.find_limits(USER, user), self.find_limits(EACH_USER, team)
+        own, of_team = self.find_limits(USER, user), self.find_limits(EACH_USER, self.find_team_of_user(user))
         return own.fill(of_team).fill(self.find_limits(USER, EACH))
 
     def find_key_limits(self, key: str) -> Limits:
@@ -256,11 +260,12 @@ class Policies:
         self._has_limits = bool(self._limits)
         of_file = {team.name: Team(_make_row(team), "file") for team in self._file_teams}
         self._teams = MappingProxyType({row.name: Team(row, "store") for row in stored.teams} | of_file)
-        self._team_of_user = {
+        self._memberships = {
             member: team.name
             for team in sorted(self._teams.values(), key=lambda team: team.origin == "file")  # which wins
             for member in team.row.members
         }
+        self._teams_by_keys = {key.user: key.team for key in stored.keys if key.user and key.team}
         self._of_all = KeyPolicy(scopes=_list_limited((ALL, "all keys together", self.find_limits(ALL, ALL))))
         self._keys = stored.keys_by_id
         self._policies: dict[str, KeyPolicy] = {ENVIRONMENT_KEY: self._of_all}
@@ -276,7 +281,7 @@ class Policies:
             (
                 name_scope(USER, key.user),
                 f'the user "{key.user}"',
-                self.find_user_limits(key.user, team) if key.user else NO_LIMITS,
+                self.find_user_limits(key.user) if key.user else NO_LIMITS,
             ),
             (name_scope(KEY, key.id), f'the key "{key.name}"', self.find_key_limits(key.id)),
         )

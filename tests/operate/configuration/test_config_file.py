@@ -28,6 +28,8 @@ from dragoman.operate.configuration.config_file import (
 TOML = """\
 [store]
 url = "postgresql://me:hunter2-long@db/x"
+[limits]
+webhook = "https://hooks.example.com/budget-secret"
 [providers.up]
 kind = "openai-compatible"
 endpoint = "http://127.0.0.1:9/v1"
@@ -38,7 +40,7 @@ kind = "openai"
 api_key = "env:OTHER_KEY"
 # api_key = "sk-fake-an-old-key-0123456789"
 """
-SECRETS = ("hunter2-long", "fake-plain-value", "header-secret-value", "sk-fake-an-old-key")
+SECRETS = ("hunter2-long", "budget-secret", "fake-plain-value", "header-secret-value", "sk-fake-an-old-key")
 
 
 def test_the_file_configures_what_was_found(tmp_path: Path) -> None:

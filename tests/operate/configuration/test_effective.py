@@ -22,6 +22,8 @@ TOML = """\
 port = 9000
 [store]
 url = "postgresql://me:hunter2@db/x?password=hunter3"
+[limits]
+webhook = "https://hooks.example.com/hunter4"
 [providers.up]
 kind = "openai-compatible"
 endpoint = "http://127.0.0.1:9/v1"
@@ -43,7 +45,8 @@ def test_every_value_has_its_origin_and_no_secret_is_shown(tmp_path: Path) -> No
     assert settings["client key"].origin == "environment DRAGOMAN_API_KEY"
     assert settings["store.url"].value == "postgresql://me:***@db/x?password=***"
     shown = str(list(settings.values()))
-    assert not any(secret in shown for secret in ("hunter2", "hunter3", "sk-fake-0123456789", "fake-client-key"))
+    secrets = ("hunter2", "hunter3", "hunter4", "sk-fake-0123456789", "fake-client-key")
+    assert not any(secret in shown for secret in secrets)
 
 
 def test_every_section_of_a_file_is_listed(tmp_path: Path) -> None:

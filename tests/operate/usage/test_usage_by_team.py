@@ -60,10 +60,10 @@ def test_usage_is_grouped_by_who_spent_it(tmp_path: Path) -> None:
             assert (refused.status, refused.json["error"]["field"]) == (400, "by"), by
 
 
-def test_usage_is_that_of_one_key_user_or_team(tmp_path: Path) -> None:
+def test_usage_is_that_of_one_key_user_team_or_provider(tmp_path: Path) -> None:
     with running(SETTINGS, tmp_path, stored=["someone"]) as gateway:
         own = asking.send(gateway, "GET", "/api/v1/keys/someone").json["id"]
-        mine = replace(row_at(NOW_MS - 1000, 5), key=own, team="ops", session="own")
+        mine = replace(row_at(NOW_MS - 1000, 5), key=own, team="ops", session="own", provider="apart")
         gateway.store_usage([*make_rows(), mine])
         only_team = make_team_token(gateway, "core", Scope.USAGE_READ)
         client = gateway.keys["someone"]
@@ -77,6 +77,9 @@ def test_usage_is_that_of_one_key_user_or_team(tmp_path: Path) -> None:
                 ("team:core user:eve", KEY, {}),
                 ("team:ops key:someone", KEY, {"own": 1}),
                 ("user:nobody", KEY, {}),
+                (f"provider:{mine.provider}", KEY, {"own": 1}),
+                (f"provider:{mine.provider} team:core", KEY, {}),
+                (f"provider:{mine.provider}", only_team, {}),
                 ("", KEY, {"s1": 2, "s2": 1, "": 1, "own": 1}),
                 ("before:1d", KEY, {}),
                 ("key:environment", KEY, {}),

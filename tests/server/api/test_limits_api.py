@@ -230,10 +230,10 @@ def test_an_edit_of_the_file_is_in_force_at_once(tmp_path: Path) -> None:
 
 def test_a_token_of_one_team_sees_and_changes_its_limits_only(gateway: Running) -> None:
     assert asking.send(gateway, "POST", "/api/v1/teams", body={"name": "blue", "members": ["kim"]}).status == 201
-    made = asking.send(gateway, "POST", "/api/v1/keys", body={"name": "blue-key", "team": "blue"})
+    made = asking.send(gateway, "POST", "/api/v1/keys", body={"name": "blue-key", "team": "blue", "user": "lee"})
     assert made.status == 201
     token = make_team_token(gateway, "blue", Scope.LIMITS_READ, Scope.LIMITS_WRITE)
-    for where in ("team/blue", "each_user/blue", "user/kim", "key/blue-key"):
+    for where in ("team/blue", "each_user/blue", "user/kim", "user/lee", "key/blue-key"):
         reply = asking.send(gateway, "PUT", f"{PATH}/{where}", key=token, body={"usd_per_day": 1})
         assert reply.status == 200, where
     for where in ("team/ops", "each_user/ops", "user/bob", "user/*", "key/someone", "key/*", "all/all"):
@@ -245,6 +245,7 @@ def test_a_token_of_one_team_sees_and_changes_its_limits_only(gateway: Running) 
         ("team", "blue"),
         ("each_user", "blue"),
         ("user", "kim"),
+        ("user", "lee"),
         ("key", "blue-key"),
     }
 

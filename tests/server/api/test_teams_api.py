@@ -236,3 +236,15 @@ def test_keys_of_one_user_are_in_one_team_also_if_the_user_is_no_member(gateway:
     refused = asking.send(gateway, "PATCH", "/api/v1/keys/sofa", body={"team": second})
     assert (refused.status, refused.json["error"]["field"]) == (400, "team")
     assert asking.send(gateway, "PATCH", "/api/v1/keys/sofa", body={"team": first}).status == 200
+
+
+def test_a_user_whose_key_is_in_another_team_cannot_become_a_member(gateway: Running) -> None:
+    first, second = create(gateway)["name"], create(gateway)["name"]
+    made = {"name": "attic", "user": "ida@example.com", "team": first}
+    assert asking.send(gateway, "POST", "/api/v1/keys", body=made).status == 201
+    members = {"members": ["ida@example.com"]}
+    refused = asking.send(gateway, "PATCH", f"{PATH}/{second}", body=members)
+    assert (refused.status, '"attic"' in refused.json["error"]["message"]) == (409, True)
+    assert asking.send(gateway, "POST", PATH, body={"name": "new", **members}).status == 409
+    assert asking.send(gateway, "PATCH", f"{PATH}/{first}", body=members).status == 200
+    assert asking.send(gateway, "PATCH", "/api/v1/keys/attic", body={"team": None}).status == 200

@@ -21,7 +21,6 @@ const LIMITS = {
   credits_per_month: ["Credits per month", "credits", "month"],
   requests_per_min: ["Requests per minute", "requests", ""], tokens_per_min: ["Tokens per minute", "tokens", ""], concurrent: ["Requests at the same time", "requests", ""],
 };
-const SPENDERS = ["all", "team", "user", "key"]; // scopes whose sessions are known
 /** @type {Record<string, string>} scope -> what its name is asked for; those without a name have none */
 const NAMED = { team: "Team", user: "User", key: "Key", each_user: "Team", provider: "Providers, separated by commas" };
 
@@ -57,27 +56,27 @@ class Budgets {
   /** @param {any[]} rows the limits of one scope @param {any[]} each */
   card(rows, each) {
     const [{ scope, name }] = rows;
+    const own = each.filter((other) => other.set_for === `${scope}:${name}`);
     const inFile = rows.filter((one) => one.origin === "file").length;
     const title = describe(scope, name);
     const mayChange = session.may("limits:write") && inFile < rows.length;
     return h("article.card", null, h("h2", null, title[0].toUpperCase() + title.slice(1)),
       inFile ? h("p.soft", null, inFile === rows.length ? "Set in the configuration file: change it there." : "Some are set in the configuration file: change them there.") : null,
-      rows.map((one) => limitRow(one, each.filter((other) => other.set_for === `${scope}:${name}` && other.limit === one.limit))),
-      session.may("usage:read") && SPENDERS.includes(scope) && name !== "*" ? this.sessions(scope, name) : null,
+      rows.map((one) => limitRow(one, own.filter((other) => other.limit === one.limit))),
+      session.may("usage:read") ? this.sessions(`${scope}/${name}`, title, isDefault(rows[0]) ? listSpenders(own) : [[scope, name]]) : null,
       session.may("limits:write") ? h("div.bar.below", null,
         h("button", { type: "button", onclick: () => void this.edit(scope, name, title) }, mayChange ? "Change" : "Add a limit"),
         mayChange ? h("button.quiet.bad", { type: "button", onclick: () => void this.remove(scope, name, title) }, "Remove") : null) : null);
   }
 
-  /** What is read once it is opened. @param {string} scope @param {string} name */
-  sessions(scope, name) {
-    const id = `${scope}/${name}`;
+  /** What is read once it is opened. @param {string} id @param {string} title @param {[string, string][]} scopes those who have the sessions */
+  sessions(id, title, scopes) {
     const place = h("div");
     const node = h("details", {
       open: this.opened.has(id),
       ontoggle: () => {
         this.opened[node.open ? "add" : "delete"](id);
-        if (node.open && !place.firstChild) void fill(place, () => readSessions(scope, name), (sums) => dearest(scope, name, sums));
+        if (node.open && !place.firstChild) void fill(place, () => readSessions(scopes.flatMap(listFilters)), (sums) => dearest(title, scopes.flatMap(listFilters), sums));
       },
     }, h("summary", null, "Dearest sessions"), place);
     return node;
@@ -147,25 +146,51 @@ async function loadAll() {
   return { limits, each };
 }
 
-/** The filter of its requests. @param {string} scope @param {string} name */
-function only(scope, name) {
-  return scope === "all" ? "" : `${scope}:"${name}"`;
+/** Whether each of its users or keys counts for itself. @param {any} one a limit */
+function isDefault(one) {
+  return one.name === "*" || one.scope === "each_user";
 }
 
-/** The sums of the sessions of a scope. @param {string} scope @param {string} name */
-async function readSessions(scope, name) {
-  const { sums } = await get("/api/v1/usage", { by: "session", since_ms: Date.now() - DEAREST_DAYS * DAY_MS, step: "all", q: only(scope, name) });
-  return sums;
+/** Those who have spent most of some limits. @param {any[]} limits @returns {[string, string][]} scopes and names */
+function listSpenders(limits) {
+  const most = Object.keys(LIMITS).flatMap((limit) => findMost(limits.filter((one) => one.limit === limit)));
+  return [...new Map(most.map((one) => [one.name, /** @type {[string, string]} */ ([one.scope, one.name])])).values()];
 }
 
-/** @param {string} scope @param {string} name @param {any[]} sessions sums of usage */
-function dearest(scope, name, sessions) {
-  const caption = `Dearest sessions of ${describe(scope, name)}, last ${DEAREST_DAYS} days`;
+/** @param {any[]} each what users or keys have of a limit */
+function findMost(each) {
+  return each.filter((one) => one.spent).sort((a, b) => b.spent - a.spent).slice(0, MOST);
+}
+
+/** The filters of its requests, each of which finds a part. @param {[string, string]} scope and name */
+function listFilters([scope, name]) {
+  if (scope === "all") return [""];
+  return (scope === "provider" ? name.split(",") : [name]).map((one) => `${scope}:"${one}"`);
+}
+
+/** The sums of the sessions that filters find. @param {string[]} filters */
+async function readSessions(filters) {
+  const read = { by: "session", since_ms: Date.now() - DEAREST_DAYS * DAY_MS, step: "all" };
+  const parts = await Promise.all(filters.map((q) => get("/api/v1/usage", { ...read, q })));
+  /** @type {Map<string, any>} */
+  const sums = new Map();
+  for (const part of parts.flatMap((part) => part.sums)) {
+    const known = sums.get(part.group) || { group: part.group, requests: 0, cost_nano_usd: 0, estimated: 0, derived: 0 };
+    for (const name of ["requests", "cost_nano_usd", "estimated", "derived"]) known[name] += part[name];
+    sums.set(part.group, known);
+  }
+  return [...sums.values()];
+}
+
+/** @param {string} title @param {string[]} filters @param {any[]} sessions sums of usage */
+function dearest(title, filters, sessions) {
+  const caption = `Dearest sessions of ${title}, last ${DEAREST_DAYS} days`;
+  const only = filters.length === 1 ? ` ${filters[0]}` : "";
   const found = sessions.filter((one) => one.group && one.cost_nano_usd > 0).sort((a, b) => b.cost_nano_usd - a.cost_nano_usd).slice(0, DEAREST);
   if (!found.length) return h("p.soft", null, `No session with a cost in the last ${DEAREST_DAYS} days.`);
   return h("div.scroll", { tabindex: "0", role: "region", "aria-label": caption }, h("table", null, h("caption.unseen", null, caption),
     h("thead", null, h("tr", null, h("th", { scope: "col" }, "Session"), ["Requests", "Cost"].map((name) => h("th.number", { scope: "col" }, name)))),
-    h("tbody", null, found.map((one) => h("tr", null, h("th.text", { scope: "row" }, h("a", { href: `/console/requests?q=${encodeURIComponent(`session:"${one.group}" ${only(scope, name)}`.trim())}` }, plain(one.group))),
+    h("tbody", null, found.map((one) => h("tr", null, h("th.text", { scope: "row" }, h("a", { href: `/console/requests?q=${encodeURIComponent(`session:"${one.group}"${only}`.trim())}` }, plain(one.group))),
       h("td.number", null, number(one.requests)), h("td.number", null, (one.estimated ? "≈ " : one.derived ? "~ " : "") + money(one.cost_nano_usd / 1e9)))))));
 }
 
@@ -202,8 +227,8 @@ function quantity(amount, unit) {
 function limitRow(one, each) {
   const [text] = LIMITS[one.limit] || [plain(one.limit)];
   const value = quantity(one.value, unitOf(one));
-  if (each.length || one.name === "*" || one.scope === "each_user") {
-    const most = each.filter((other) => other.spent).sort((a, b) => b.spent - a.spent).slice(0, MOST);
+  if (isDefault(one)) {
+    const most = findMost(each);
     return h("section.limit", null, h("h3", null, text), h("p", null, `${value} for each`), most.flatMap((other) => [h("p", null, `${plain(other.name)}: ${taken(other)}`), bar(other, `${text} of ${plain(other.name)}`)]));
   }
   if (one.spent === null) return h("section.limit", null, h("h3", null, text), h("p", null, `${value}; how much is spent is not known now`));
@@ -246,11 +271,11 @@ function forecast(one, unit) {
 }
 
 /** When a window began. @param {number} end @param {string} window */
-function beginning(end, window) {
+export function beginning(end, window) {
   if (window === "day") return end - DAY_MS;
   if (window === "week") return end - 7 * DAY_MS;
   if (window !== "month") return null;
-  const start = new Date(end + DAY_MS / 2); // so that it is the first day of a month in every time zone
+  const start = new Date(end + DAY_MS); // the first or second day of a month, in every time zone
   start.setUTCMonth(start.getUTCMonth() - 1);
-  return start.getTime() - DAY_MS / 2;
+  return start.getTime() - DAY_MS;
 }

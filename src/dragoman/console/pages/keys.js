@@ -1,10 +1,11 @@
 // Keys: who may use the gateway?
 
-import { getAll, send, session } from "../api.js";
+import { get, getAll, send, session } from "../api.js";
 import { ask, dialog } from "../dialog.js";
 import { announce, h, show } from "../dom.js";
 import { ago, exactTime } from "../format.js";
 import { empty, fill } from "../states.js";
+import { Teams, makeWords } from "../teams.js";
 import { copyButton, plain } from "../text.js";
 
 export const title = "Keys";
@@ -22,11 +23,13 @@ class Keys {
     this.place = h("div");
     this.secret = h("div", { role: "status" });
     const create = h("button.primary", { type: "button", onclick: () => void this.create() }, "Create a key");
+    this.teams = new Teams(() => this.load());
     this.node = h("div", null, h("div.bar", null, session.may("keys:write") ? create : null), this.secret, this.place);
   }
 
   load() {
-    return fill(this.place, () => getAll("/api/v1/keys", "keys"), (data) => this.table(data));
+    const readTeams = () => (session.may("teams:read") ? get("/api/v1/teams") : { teams: null });
+    return fill(this.place, () => Promise.all([getAll("/api/v1/keys", "keys"), readTeams()]), ([keys, { teams }]) => h("div", null, this.table(keys), teams ? this.teams.section(teams) : null));
   }
 
   /** @param {any} data */
@@ -49,7 +52,7 @@ class Keys {
       h("td.text", key.user || key.team ? { "data-label": "User and team" } : null, key.user ? plain(key.user) : null, key.team ? h("div.soft", null, `team ${plain(key.team)}`) : null),
       h("td.nowrap", null, state, key.old_secret_until && key.old_secret_until * 1000 > Date.now() ? h("div.soft", null, `old secret until ${exactTime(key.old_secret_until * 1000)}`) : null),
       time("Created", key.created_at), time("Last used", key.last_used_at), time("Expires", key.expires_at),
-      h("td.nowrap", null, may ? [h("button.quiet", { type: "button", onclick: () => void this.rotate(key) }, "Rotate"), h("button.quiet.bad", { type: "button", onclick: () => void this.revoke(key) }, "Revoke")] : null));
+      h("td", null, may ? [h("button.quiet", { type: "button", onclick: () => void this.change(key) }, "Change"), h("button.quiet", { type: "button", onclick: () => void this.rotate(key) }, "Rotate"), h("button.quiet.bad", { type: "button", onclick: () => void this.revoke(key) }, "Revoke")] : null));
   }
 
   async create() {
@@ -69,6 +72,27 @@ class Keys {
         ...(expiry.value ? { expires_at: Math.floor(Date.now() / 1000) + Number(expiry.value) } : {}),
       });
       this.show(await response.json(), "created");
+    });
+    if (done) await this.load();
+  }
+
+  /** Change what is set for a key, other than its limits. @param {any} key */
+  async change(key) {
+    const isToken = key.role === "admin";
+    const inputs = Object.entries(isToken ? { team: SETTINGS.team } : SETTINGS).map(([name, text]) => ({ text, node: h("input", { id: name, name, maxlength: "2000", autocomplete: "off", value: formatSetting(key[name]) }) }));
+    const words = makeWords(isToken ? {} : { models: key.models, providers: key.providers });
+    const capture = h("select", { id: "capture" }, Object.entries(CAPTURES).map(([value, text]) => h("option", { value, selected: value === key.capture }, text)));
+    const strict = h("input", { type: "checkbox", checked: key.strict });
+    const done = await dialog(`Change ${plain(key.name)}`, [
+      ...inputs.flatMap(({ text, node }) => [h("label", { for: node.id }, text), node]), ...words.nodes,
+      ...(isToken ? [] : [h("label", { for: "capture" }, "Captures of its requests"), capture, h("label.check", null, strict, "Refuse requests that would lose something in translation"), h("p.soft", null, "Its limits are on the page Budgets.")]),
+    ], "Save", async () => {
+      const changed = inputs.filter(({ node }) => node.value.trim() !== formatSetting(key[node.name]));
+      await send("PATCH", `/api/v1/keys/${encodeURIComponent(key.id)}`, {
+        ...Object.fromEntries(changed.map(({ node }) => [node.name, readSetting(node)])), ...words.read(),
+        ...(isToken ? {} : { capture: capture.value, strict: strict.checked }),
+      }, { headers: { "if-match": `"${key.version}"` } });
+      announce(`The key ${plain(key.name)} is changed.`);
     });
     if (done) await this.load();
   }
@@ -103,6 +127,35 @@ class Keys {
     show(this.secret, h("section.notice.good", null, h("h2", null, `The key ${plain(made.name)} is ${how}`), h("p", null, "This is shown only now. Copy it to where it is used."),
       h("div.bar", null, h("code", null, secret), copyButton(() => secret)), h("button.quiet", { type: "button", onclick: () => this.secret.replaceChildren() }, "I have it: hide it")));
   }
+}
+
+/** @type {Record<string, string>} what is typed for a key -> its label */
+const SETTINGS = {
+  user: "User, if it is one person's", team: "Team, if it is not the user's", default_model: "Model where a request names none",
+  max_output_tokens: "Most tokens of output; empty: no bound", metadata: "Your own notes: name=value, separated by commas",
+};
+const CAPTURES = { all: "As the configuration says", errors: "At most those that fail", off: "None" };
+
+/** @param {any} value */
+function formatSetting(value) {
+  return value !== null && typeof value === "object" ? Object.entries(value).map((pair) => pair.join("=")).join(", ") : String(value ?? "");
+}
+
+/** What an input says, as the admin API takes it. @param {HTMLInputElement} input */
+function readSetting(input) {
+  const text = input.value.trim();
+  if (!text) return null;
+  if (input.name === "metadata") return Object.fromEntries(text.split(",").map((pair) => splitPair(pair.trim())));
+  if (input.name !== "max_output_tokens") return text;
+  if (!/^\d+$/.test(text)) throw new Error(`Most tokens of output: "${text}" is not a whole number.`);
+  return Number(text);
+}
+
+/** @param {string} pair */
+function splitPair(pair) {
+  const at = pair.indexOf("=");
+  if (at < 1) throw new Error(`Your own notes: write name=value, not "${pair}".`);
+  return [pair.slice(0, at).trim(), pair.slice(at + 1).trim()];
 }
 
 const SCOPES = ["requests:read", "requests:end", "usage:read", "captures:read", "models:read", "accounts:read", "accounts:write", "keys:read", "keys:write", "teams:read", "teams:write", "limits:read", "limits:write", "config:read", "config:write", "doctor:run", "audit:read"];

@@ -3,7 +3,7 @@
 import { keepInAddress } from "../address.js";
 import { get, session } from "../api.js";
 import { barChart, planWindows } from "../chart.js";
-import { h } from "../dom.js";
+import { h, show } from "../dom.js";
 import { ZONE, duration, money, number, percent, tokens } from "../format.js";
 import { empty, fill } from "../states.js";
 import { plain } from "../text.js";
@@ -20,29 +20,36 @@ const SPANS = {
   "30d": ["Last 30 days", 30 * DAY_MS, 24, "day", { day: "numeric", month: "short" }],
 };
 /** @type {Record<string, string>} */
-const GROUPS = { model: "Model", key: "Key", client: "Client", provider: "Provider" };
+const GROUPS = { model: "Model", key: "Key", client: "Client", provider: "Provider", team: "Team", user: "User", session: "Session", agent: "Agent", tag: "Tag" };
+const OF_UPSTREAMS = ["model", "provider"];
+const MOST = 200; // rows of the table
 
 /** @param {{query: URLSearchParams}} address @returns {import("../main.js").Page} */
 export function open({ query }) {
   const span = choice("Time", Object.fromEntries(Object.entries(SPANS).map(([name, [text]]) => [name, text])), query.get("span") || "24h");
-  const by = choice("By", GROUPS, query.get("by") || "model");
+  const [group, name = ""] = (query.get("by") || "model").split(":", 2);
+  const by = choice("By", GROUPS, group);
+  const tag = h("input", { "aria-label": "Name of the tag", placeholder: "name of the tag", autocomplete: "off", maxlength: "64", value: name });
   const what = choice("Chart", { cost: "Cost", tokens: "Tokens", requests: "Requests" }, query.get("chart") || "cost");
   const place = h("div");
   const draw = () => {
-    keepInAddress({ span: span.value, by: by.value, chart: what.value });
+    tag.hidden = by.value !== "tag";
+    const grouped = tag.hidden ? by.value : `tag:${tag.value.trim()}`;
+    keepInAddress({ span: span.value, by: grouped, chart: what.value });
+    if (grouped === "tag:") return show(place, empty("By which tag?", "Enter its name. Clients name tags in a header: x-dragoman-tags: job=7,branch=main"));
     const [, passed, , step] = SPANS[span.value];
     const now = Date.now();
     const since_ms = now - passed;
     const load = async () => {
-      const [sums, speed] = await Promise.all([get("/api/v1/usage", { by: by.value, since_ms, step, time_zone: ZONE }), get("/api/v1/usage/speed", { since_ms })]);
+      const [sums, speed] = await Promise.all([get("/api/v1/usage", { by: grouped, since_ms, step, time_zone: ZONE }), get("/api/v1/usage/speed", { since_ms })]);
       const accounts = session.may("accounts:read") ? (await get("/api/v1/accounts")).accounts : [];
       return { ...sums, speed: speed.routes, accounts };
     };
-    void fill(place, load, (data) => report(data, { span: span.value, now }, by.value, what.value));
+    void fill(place, load, (data) => report(data, { span: span.value, now }, grouped, what.value));
   };
-  for (const one of [span, by, what]) one.node.addEventListener("change", draw);
+  for (const one of [span.node, by.node, tag, what.node]) one.addEventListener("change", draw);
   draw();
-  return { node: h("div", null, h("div.bar", null, span.node, by.node, what.node), place) };
+  return { node: h("div", null, h("div.bar", null, span.node, by.node, tag, what.node), place) };
 }
 
 /** @param {string} label @param {Record<string, string>} options @param {string} chosen */
@@ -57,7 +64,7 @@ function report(data, time, by, what) {
   const groups = group(data.sums);
   const all = sum(data.sums);
   return h("div", null, data.whole ? null : h("p.notice", null, "This key sees its own usage only."), figures(all),
-    chart(data.sums, time, what), h("h2", null, `By ${GROUPS[by].toLowerCase()}`), table(groups, all, by, data.names), speedTable(data.speed), plans(data.accounts));
+    chart(data.sums, time, what), h("h2", null, `By ${plain(by.replace(":", " "))}`), table(groups, all, by, data.names), speedTable(data.speed), plans(data.accounts));
 }
 
 /** @param {any[]} sums @returns {any} */
@@ -141,14 +148,16 @@ function chart(sums, time, what) {
 
 /** @param {[string, any][]} groups @param {any} all @param {string} by @param {Record<string, string>} names */
 function table(groups, all, by, names) {
-  const heads = [GROUPS[by], "Requests", "Failed", "Input", "From cache", "Of possible", "Cache written", "Saved", "Output", "Reasoning", "Cost", "Mean duration"];
+  const heads = [GROUPS[by] || plain(by.slice("tag:".length)), "Requests", "Failed", "Input", "From cache", "Of possible", "Cache written", "Saved", "Output", "Reasoning", "Cost", "Mean duration"];
   /** @param {any} one */
   const cells = (one) => [number(one.requests), number(one.failed), sign(one) + tokens(one.input_tokens), percent(one.cache_read_tokens, one.input_tokens), cacheShare(one), tokens(one.cache_write_tokens), money(one.cache_saved_nano_usd / 1e9), sign(one) + tokens(one.output_tokens),
     tokens(one.reasoning_tokens), cost(one), duration(one.duration_ms / one.requests)].map((text) => h("td.number", null, text));
-  return h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Usage" }, h("table", null, h("caption.unseen", null, `Usage by ${by}`),
+  const none = OF_UPSTREAMS.includes(by) ? "no upstream reached" : "none";
+  const rest = groups.length > MOST ? h("p.soft", null, `The ${MOST} dearest of ${number(groups.length)}.`) : null;
+  return h("div", null, h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Usage" }, h("table", null, h("caption.unseen", null, `Usage by ${plain(by.replace(":", " "))}`),
     h("thead", null, h("tr", null, heads.map((name, index) => h(index ? "th.number" : "th", { scope: "col" }, name)))),
-    h("tbody", null, groups.map(([name, one]) => h("tr", null, h("th.text", { scope: "row" }, plain(names[name] || (name === "/" || !name ? "no upstream reached" : name))), cells(one)))),
-    h("tfoot", null, h("tr", null, h("th", { scope: "row" }, "All"), cells(all)))));
+    h("tbody", null, groups.slice(0, MOST).map(([name, one]) => h("tr", null, h("th.text", { scope: "row" }, plain(names[name] || (name === "/" || !name ? none : name))), cells(one)))),
+    h("tfoot", null, h("tr", null, h("th", { scope: "row" }, "All"), cells(all))))), rest);
 }
 
 /** What the upstreams said of their plans with the last response. @param {any[]} accounts */

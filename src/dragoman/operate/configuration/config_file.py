@@ -325,7 +325,8 @@ def check_secrets(config: Config, old: Config, environ: Mapping[str, str]) -> No
 
 def find_literals(config: Config, file: str) -> Iterator[LiteralSecret]:
     """Yield every secret that the configuration has as it is, rather than naming where it is."""
-    for section in (config.server, config.debug, config.store, config.fetch, config.tools, *config.providers.values()):
+    shared = config.server, config.debug, config.store, config.fetch, config.tools, config.limits
+    for section in (*shared, *config.providers.values()):
         yield from _find_literals(section, file)
 
 

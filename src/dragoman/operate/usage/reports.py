@@ -50,7 +50,7 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 class UsageReport(Struct, frozen=True):
-    """What was used, in sums or in rows. `whole`: by all keys, not only by those of one key, user or team."""
+    """What was used, in sums or in rows. `whole`: by all keys, not only by those of one key, user, team or provider."""
 
     whole: bool
     sums: tuple[UsageSum, ...] = ()
@@ -135,6 +135,7 @@ def make_query(span: UsageSpan, by: str = "all", step_ms: int = SLOT_MS) -> SumQ
         team=span.team,
         tag=tag,
         user=span.user,
+        provider=span.provider,
     )
 
 

@@ -103,23 +103,23 @@ def name_keys(rows: Iterable[KeyRow]) -> dict[str, str]:
 def restrict_usage(span: UsageSpan, search: RequestSearch) -> UsageSpan:
     """Return what of a span a filter leaves, never more than the span has.
 
-    Raises InvalidArgument for a filter by more than one key, user and team, since there are no sums of that.
+    Raises InvalidArgument for a filter by more than one key, user, team and provider, since there are no sums of that.
     """
-    only = {"key": span.key, "user": span.user, "team": span.team}
+    only = {"key": span.key, "user": span.user, "team": span.team, "provider": span.provider}
     since, until = max(span.since_ms, search.since_ms), min(span.until_ms, search.until_ms)
     for condition in search.conditions:
         name, value = condition.field, condition.value
         is_one = condition.comparison == "=" or value == ()
         if name not in only or not is_one or condition.negated:
             raise InvalidArgument(
-                "Usage is filtered by one each of key:VALUE, user:VALUE and team:VALUE, and by after: and before:; "
+                "Usage is filtered by one each of key:, user:, team: and provider:VALUE, and by after: and before:; "
                 f"not by {name} {'not ' if condition.negated else ''}{condition.comparison} {str(value)[:80]!r}."
             )
         if value == () or only[name] not in (None, value):
             until = since
         else:
             only[name] = str(value)
-    return UsageSpan(since, max(since, until), only["key"], only["team"], only["user"])
+    return UsageSpan(since, max(since, until), only["key"], only["team"], only["user"], only["provider"])
 
 
 def _split(text: str) -> Iterable[Term]:

@@ -9,7 +9,7 @@ from dragoman.net.sink import CollectorSink, ReplySink
 from dragoman.proxy.call import Call, Compacts
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.reply_bounds import charge_bytes
-from dragoman.proxy.response_headers import id_headers
+from dragoman.proxy.response_headers import format_rates, id_headers
 from dragoman.proxy.steps.restore_state import record_state
 from dragoman.state.context import mint, owner_digest
 from dragoman.state.stored_call import StoredCall
@@ -45,7 +45,7 @@ class _Reply(Struct):
 class ContextSummary(Struct, frozen=True):
     item: Item  # the compaction
     usage: Raw
-    headers: list[Header]  # who wrote it, and what was lost on the way
+    headers: list[Header]  # who wrote it, what was lost on the way, and what is left of limits
 
 
 async def compact(gateway: Gateway, call: Call, state: StoredCall | None, sink: ReplySink) -> None:
@@ -122,5 +122,6 @@ async def _summarise(gateway: Gateway, call: Call, state: StoredCall) -> Context
         raise RequestError(Failure(Kind.UPSTREAM, "The model wrote no summary, so the context is not compacted."))
     token = seal_compaction(Compaction(text, call.model, owner_digest(state.owner)))
     item: Item = {"id": mint("cmp_"), "type": "compaction", "encrypted_content": token}
-    headers = [field for field in collected.headers if field[0].startswith(OWN_HEADERS)]
+    rates = [] if call.lease is None else format_rates(call.client, call.lease.rates, [])
+    headers = [*(field for field in collected.headers if field[0].startswith(OWN_HEADERS)), *rates]
     return ContextSummary(item, reply.usage.copy(), headers)  # a copy: it refers to the whole reply

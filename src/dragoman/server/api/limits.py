@@ -87,13 +87,8 @@ class LimitsApi(PolicyApi):
         await self._refresh()
 
         def find() -> list[FoundLimit]:
-            return [
-                one
-                for one in list_limits(self._policies, effective=is_effective)
-                if scope in (None, one.target.scope)
-                and name in (None, one.target.name, one.target.id)
-                and self._is_visible(request, one.target)
-            ]
+            found = list_limits(self._policies, scope, name, effective=is_effective)
+            return [one for one in found if self._is_visible(request, one.target)]
 
         found = await asyncio.to_thread(find)  # with very many keys it takes a second
         page = found[position : position + limit]

@@ -95,7 +95,7 @@ StoredRequest = Annotated[dict[str, object], Meta(extra_json_schema=_describe_re
 
 
 class UsageAnswer(Struct, frozen=True):
-    """Usage in sums or in rows. `whole` is false if only that of one key, user or team is reported."""
+    """Usage in sums or in rows. `whole` is false if only that of one key, user, team or provider is reported."""
 
     whole: bool
     by: str
@@ -131,7 +131,7 @@ REPORT_USAGE = Operation(
         QueryParameter("by", "How requests are grouped; all if it is absent. tag:NAME is by a tag's value.", GROUP),
         choice_parameter(STEP, f"The length of one sum; not with by={DAY}, {ROWS}.", STEPS),
         text_parameter(ZONE, "The time zone of days and hours, such as Europe/Berlin; UTC if it is absent."),
-        text_parameter(FILTER, "A filter of key, user, team, after and before, as of the list of requests."),
+        text_parameter(FILTER, "A filter of key, user, team, provider, after and before, as of the list of requests."),
     ),
 )
 REPORT_SPEED = Operation("Report the time to the first token, and the speed after it.", (SpeedAnswer,), SPAN)
