@@ -228,6 +228,23 @@ async def test_another_gateway_takes_the_meter_over_with_its_leases(tmp_path: Pa
         await old.stop()
 
 
+async def test_requests_are_answered_while_a_gateway_takes_the_meter_over(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/dragoman.db"
+    async with await open_store(url) as store:
+        old = make_meter(store, get_utc)
+        old_rig = MeterRig(old, store)
+        async with running(make_meter(store, get_utc), store) as rig:
+            assert isinstance(await rig.admit("first", usd(10**9, 100)), Admitted)
+            assert isinstance(await old_rig.admit("a", usd(10**9, 100)), Admitted)
+        assert old.keeps_charges  # it does not have the meter yet
+        admitted, levels = await asyncio.gather(old_rig.admit_once("b", usd(10**9, 100)), old.read([USD]))
+        assert isinstance(admitted, Admitted)
+        assert [level.counter for level in levels] == [USD]
+        assert not old.keeps_charges
+        assert (await old_rig.level(USD)).running == 2
+        await old.stop()
+
+
 @pytest.mark.parametrize("kills", [1, pytest.param(50, marks=pytest.mark.rest)])
 def test_one_of_two_gateways_on_postgresql_may_be_killed(postgres_url: str, kills: int) -> None:
     asyncio.run(kill_gateways(postgres_url, kills))

@@ -91,12 +91,14 @@ class StoredPolicies(Struct, frozen=True):
     teams: tuple[TeamRow, ...] = ()
     limits: tuple[LimitRow, ...] = ()
     keys_by_id: dict[str, PolicyKey] = {}
+    teams_by_user: dict[str, str] = {}  # of users whose keys are in a team
     limits_by_scope: dict[tuple[str, str], Limits] = {}  # those that are set, by scope and name
     provider_scopes: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         limits = {(row.scope, row.name): row.limits for row in self.limits if row.limits}
         force_setattr(self, "keys_by_id", {key.id: key for key in self.keys})
+        force_setattr(self, "teams_by_user", {key.user: key.team for key in self.keys if key.user and key.team})
         force_setattr(self, "limits_by_scope", limits)
         force_setattr(self, "provider_scopes", tuple(scope for scope in limits if scope[0] == PROVIDER))
 

@@ -215,7 +215,7 @@ class Policies:
 
     def find_team_of_user(self, user: str) -> str:
         """Return the team that a user is in, as its member or with a key; empty if there is none."""
-        return self.find_membership(user) or self._teams_by_keys.get(user, "")
+        return self.find_membership(user) or self._stored.teams_by_user.get(user, "")
 
     def list_users(self) -> list[str]:
         """Return every user that is a member of a team, has a key or has limits."""
@@ -265,7 +265,6 @@ class Policies:
             for team in sorted(self._teams.values(), key=lambda team: team.origin == "file")  # which wins
             for member in team.row.members
         }
-        self._teams_by_keys = {key.user: key.team for key in stored.keys if key.user and key.team}
         self._of_all = KeyPolicy(scopes=_list_limited((ALL, "all keys together", self.find_limits(ALL, ALL))))
         self._keys = stored.keys_by_id
         self._policies: dict[str, KeyPolicy] = {ENVIRONMENT_KEY: self._of_all}

@@ -86,6 +86,7 @@ class RemoteMeter:
         self._transport: asyncio.Transport | None = None
         self._is_flushing = False
         self._beats = 0
+        self._has_given_up = False
         self._task: asyncio.Task[None] | None = None
 
     # What the path of a call uses.
@@ -95,7 +96,7 @@ class RemoteMeter:
             return [NO_ANSWER] * len(operations)
         results: list[Result] = []
         for operation in operations:  # one by one: the next one may end the lease that this one begins
-            result = await self._ask(operation)
+            result = NO_ANSWER if self._has_given_up else await self._ask(operation)
             assert type(result) is not Levels
             self._record(operation, result)
             results.append(result)
@@ -130,6 +131,13 @@ class RemoteMeter:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._transport is not None:
             self._transport.abort()
+
+    def give_up(self) -> None:
+        """Answer at once what has no answer yet, and what is still asked: there will be none."""
+        self._has_given_up = True
+        for pending in self._pending.values():
+            if not pending.future.done():
+                pending.future.set_result(NO_ANSWER)
 
     @property
     def unacknowledged(self) -> tuple[Operation, ...]:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from dragoman.net.tasks import spawn
 from dragoman.store import Store
-from dragoman.store.meter import Level, Operation, Result
+from dragoman.store.meter import Level, Operation, Result, Unavailable
 from dragoman.tenancy.memory_meter import MemoryMeter
 from dragoman.tenancy.meter_server import MeterServer
 from dragoman.tenancy.remote_meter import RemoteMeter
@@ -84,7 +84,15 @@ class SharedMeter:
 
     async def apply(self, operations: Sequence[Operation]) -> Sequence[Result]:
         self.start()
-        return await self._meter.apply(operations)
+        meter = self._meter
+        results = await meter.apply(operations)
+        if meter is self._meter:
+            return results
+        answered = zip(operations, results, strict=True)  # until this process has taken the meter over
+        return [
+            (await self._meter.apply([operation]))[0] if type(result) is Unavailable else result
+            for operation, result in answered
+        ]
 
     def post(self, operation: Operation) -> None:
         self.start()
@@ -92,7 +100,9 @@ class SharedMeter:
 
     async def read(self, counters: Sequence[str]) -> Sequence[Level]:
         self.start()
-        return await self._meter.read(counters)
+        meter = self._meter
+        levels = await meter.read(counters)
+        return levels if levels or meter is self._meter else await self._meter.read(counters)
 
     def start(self) -> None:
         """Begin, unless this was called before: the first limit needs it."""
@@ -148,6 +158,7 @@ class SharedMeter:
         memory = self._become_owner(remote.process)
         for operation in (*remote.list_announcements(), *remote.unacknowledged):
             memory.post(operation)
+        remote.give_up()
 
     def _become_owner(self, process: str = "") -> MemoryMeter:
         memory = self._memory = MemoryMeter(self._store, self._zone, process=process)
