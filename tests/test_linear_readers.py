@@ -556,7 +556,7 @@ COVERED = {
     "server.console.files:read_console_files": OWN,
     **{f"server.metrics:{name}": OWN for name in ("read_limits", "read_reloads", "read_shared_state")},
     "server.routes:read_short_body": SHORT,
-    "server.socket_messages:read_fields": "translate.protocols.responses.state_items:read_request",
+    "server.socket_messages:read_fields": REQUEST,
     "server.socket_messages:read_lane": SHORT,
 }
 

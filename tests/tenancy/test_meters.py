@@ -154,11 +154,11 @@ async def test_credits_are_only_checked(rig: MeterRig) -> None:
 
 @with_every_meter
 async def test_a_rate_lets_a_burst_pass_and_names_the_wait(rig: MeterRig) -> None:
-    for number in range(60):
-        assert isinstance(await rig.admit(f"r{number}", rate(60)), Admitted)
-    refused = await rig.admit("late", rate(60))
+    for number in range(6):
+        assert isinstance(await rig.admit(f"r{number}", rate(6)), Admitted)
+    refused = await rig.admit("late", rate(6))
     assert isinstance(refused, Refused)
-    assert 0 < refused.wait_ms <= 1000
+    assert 0 < refused.wait_ms <= 10_000
 
 
 @with_every_meter
