@@ -233,6 +233,23 @@ def test_a_page_of_a_stopped_gateway_says_that_it_does_not_answer(tab: Screen) -
     expect(tab.page.get_by_role("table", name="Keys")).to_contain_text("someone")
 
 
+def test_whoever_opens_a_page_before_the_first_one_is_known_stays_there(chromium: Browser, gateway: Running) -> None:
+    held: list[Route] = []
+    first = re.compile("requests[?]limit=1$")
+    with screen(chromium, gateway, None) as tab:
+        tab.page.route(first, lambda route: held.append(route))
+        with tab.page.expect_request(first):
+            tab.sign_in()
+        tab.page.keyboard.press("?")
+        expect(tab.page.get_by_role("heading", name="Help")).to_be_visible()
+        with tab.page.expect_response(first) as answered:
+            held[0].continue_()
+        answered.value.finished()
+        tab.page.wait_for_timeout(200)  # for whatever follows from the answer
+        expect(tab.page).to_have_url(re.compile("/console/help$"))
+        expect(tab.page.get_by_role("heading", name="Help")).to_be_visible()
+
+
 def test_a_key_is_offered_the_pages_that_it_may_open(chromium: Browser, gateway: Running) -> None:
     fields = {"name": "reader", "role": "admin", "scopes": ["usage:read", "keys:read"]}
     token = str(asking.send(gateway, "POST", "/api/v1/keys", fields).json["secret"])

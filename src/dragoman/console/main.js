@@ -37,7 +37,10 @@ async function draw(moved = true) {
   stopRestoring();
   here.note();
   const [name = "", ...rest] = location.pathname.replace(/^\/console\/?/, "").split("/").map(decode);
-  if (!name) return go(`/console/${await firstPage()}`, true);
+  if (!name) {
+    const first = await firstPage();
+    return mine === visit ? go(`/console/${first}`, true) : undefined; // somebody may have gone elsewhere meanwhile
+  }
   mark(name);
   if (!NAMES.includes(name)) {
     show(main, failed(new Error(`There is no page ${plain(name)}. Choose one above.`)));
