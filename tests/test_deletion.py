@@ -190,6 +190,7 @@ def test_no_leaf_of_what_real_clients_send_vanishes_quietly(name: str) -> None:
         assert find_unexplained(found.protocol, target, found.json, MOST_OF_A_SHAPE) == []
 
 
+@pytest.mark.rest
 def test_every_exception_is_needed() -> None:
     requests = [(client, msgspec.json.decode(file.read_bytes())) for client, file in OWN.values()]
     gone = [

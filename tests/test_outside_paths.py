@@ -54,6 +54,7 @@ def run_pytest(checkout: Path) -> str:
     return subprocess.run(command, cwd=checkout, env=environ, capture_output=True, text=True, check=False).stdout
 
 
+@pytest.mark.rest
 def test_a_test_that_opens_what_lies_beside_the_checkout_fails(tmp_path: Path) -> None:
     (checkout := tmp_path / "checkout").mkdir()
     (beside := tmp_path / "beside").mkdir()

@@ -326,6 +326,7 @@ def test_the_running_gateway_is_found_on_any_port_or_named(shell: Shell) -> None
     assert (refused.code, "No dragoman answers at" in refused.err) == (1, True)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("client", ["continue", "llm", "zed", "cline"])
 def test_editors_and_llm_get_address_and_model(shell: Shell, client: str) -> None:
     done = shell.run("connect", client, "--model", "m")

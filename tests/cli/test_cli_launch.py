@@ -83,6 +83,7 @@ def test_claude_code_gets_address_key_model_and_window(shell: Shell) -> None:
     assert environ["ANTHROPIC_AUTH_TOKEN"] not in " ".join(arguments), "other users can see arguments"
 
 
+@pytest.mark.rest
 def test_with_a_key_the_running_gateway_is_used(shell: Shell) -> None:
     add_program(shell, "opencode", SHOW)
     with shell.serve() as gateway:

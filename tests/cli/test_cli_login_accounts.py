@@ -4,6 +4,7 @@ import stat
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from fakes.codex import FakeCodex
 from fakes.copilot import APP_TOKEN, CLIENT_ID, EDITOR_TOKEN, EXCHANGE, FakeCopilot
@@ -84,6 +85,7 @@ def test_a_denied_login_fails_and_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / ".local" / "share" / "dragoman" / "copilot.json").exists()
 
 
+@pytest.mark.rest
 def test_two_accounts_are_stored_in_two_files_and_checked_separately(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     with FakeCodex() as fake:

@@ -22,6 +22,7 @@ def ask(served: Served, model: str = "echo", *, stream: bool = False, **headers:
     return reply.headers["x-dragoman-request-id"]
 
 
+@pytest.mark.rest
 def test_any_worker_returns_the_metrics_of_all(shell: Shell) -> None:
     with shell.serve("--workers", "2") as served:
         wait_until(lambda: value(scrape(served.url), "dragoman_workers") == 2)

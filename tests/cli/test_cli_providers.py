@@ -52,6 +52,7 @@ def test_a_dry_run_writes_nothing(shell: Shell) -> None:
     assert not (shell.home / FILE).exists()
 
 
+@pytest.mark.rest
 @each_row(
     ("words", "code", "message"),
     [

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from asking import PATHS, make_body, send
 from shell import Served, Shell
 from waiting import wait_until
@@ -15,6 +17,7 @@ def make(served: Served, text: str, previous: object = None, *, background: bool
     return made
 
 
+@pytest.mark.rest
 def test_stored_responses_are_listed_shown_and_deleted(shell: Shell) -> None:
     with shell.serve() as served:
         first = make(served, "I am Ada.")

@@ -63,6 +63,7 @@ def test_the_banner_names_what_was_found_and_where(shell: Shell) -> None:
     assert "sk-fake" not in served.out + served.err
 
 
+@pytest.mark.rest
 def test_the_lines_to_paste_work_in_a_shell(shell: Shell) -> None:
     with shell.serve() as served:
         exports = [line.strip() for line in served.out.splitlines() if line.strip().startswith("export DRAGOMAN")]
@@ -233,6 +234,7 @@ def test_a_model_server_of_this_machine_is_found_named_and_used(shell: Shell) ->
             assert "vllm/tiny" in shell.run("models", "--key", served.key).out
 
 
+@pytest.mark.rest
 def test_commands_without_a_gateway_find_model_servers_too(shell: Shell) -> None:
     with FakeUpstream(models=("tiny",)) as fake:
         shell.add_local_server("vllm", fake.port)
@@ -240,6 +242,7 @@ def test_commands_without_a_gateway_find_model_servers_too(shell: Shell) -> None
         assert f"{fake.url} responds" in shell.run("doctor").out
 
 
+@pytest.mark.rest
 def test_a_discovered_server_is_shown_as_configured_and_echo_is_not_suggested(shell: Shell) -> None:
     with FakeUpstream(models=("tiny",)) as fake:
         shell.add_local_server("vllm", fake.port)

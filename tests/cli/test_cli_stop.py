@@ -49,6 +49,7 @@ def test_a_gateway_for_other_machines_shows_its_addresses_and_a_warning(shell: S
     assert "stopping: no requests are in progress" in gateway.err
 
 
+@pytest.mark.rest
 def test_chat_and_capture_explain_what_is_missing(shell: Shell) -> None:
     with shell.serve() as gateway:
         done = shell.run("chat", "-m", "echo", "Hello")

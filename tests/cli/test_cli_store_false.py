@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
+import pytest
 from websockets.sync.client import connect
 
 from asking import CLIENTS, find_path
@@ -140,6 +141,7 @@ def read_files(home: Path) -> dict[str, bytes]:
     return {str(path.relative_to(home)): path.read_bytes() for path in files}
 
 
+@pytest.mark.rest
 def test_what_is_not_to_be_stored_is_in_no_file_and_no_log_line(shell: Shell) -> None:
     canaries, kept = Canaries(), Canaries()
     with serve(shell) as served:

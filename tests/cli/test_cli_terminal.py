@@ -64,6 +64,7 @@ def test_a_closed_terminal_ends_the_gateway_that_was_started_in_it(shell: Shell,
     assert list((shell.home / ".local/share/dragoman/running").iterdir()) == []
 
 
+@pytest.mark.rest
 def test_a_gateway_under_nohup_outlives_its_terminal(shell: Shell) -> None:
     terminal = Terminal(shell, "nohup", *PROGRAM, "serve", "--port", "0")
     output = shell.home / "nohup.out"

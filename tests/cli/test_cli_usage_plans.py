@@ -56,6 +56,7 @@ def test_the_rest_of_a_chatgpt_plan_is_shown_by_window(shell: Shell, tmp_path: P
     }
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("token", [EDITOR_TOKEN, APP_TOKEN], ids=["exchanged", "sent as it is"])
 def test_the_rest_of_a_copilot_plan_is_read_from_github(shell: Shell, token: str) -> None:
     premium = {"entitlement": 300, "remaining": -5, "percent_remaining": -1.6, "unlimited": False}
@@ -77,6 +78,7 @@ def test_the_rest_of_a_copilot_plan_is_read_from_github(shell: Shell, token: str
     assert request.headers["authorization"] == f"token {token}"
 
 
+@pytest.mark.rest
 def test_an_installation_has_no_plan_of_its_own(shell: Shell) -> None:
     with FakeCopilot() as fake:
         shell.write("dragoman.toml", fake.section("env:FAKE_GITHUB_TOKEN"))

@@ -120,6 +120,7 @@ def check_numbers(rows: list[UsageRow], by: str, report: dict[str, object]) -> N
     assert total["cost_usd"] == 40 * 1_234_567_891 / 10**9
 
 
+@pytest.mark.rest
 def test_tables_are_no_wider_than_a_terminal_and_mark_estimates(filled: Filled) -> None:
     for by in NAMES:
         done = filled.shell.run("usage", "--by", by)
@@ -140,6 +141,7 @@ def test_keys_are_shown_by_name_and_id(filled: Filled) -> None:
     assert f"build server ({filled.rows[1].key})" in out
 
 
+@pytest.mark.rest
 def test_csv_is_for_spreadsheets(filled: Filled) -> None:
     shell, rows = filled.shell, filled.rows
     read = list(csv.DictReader(StringIO(shell.run("usage", "--by", "client", "--csv").out)))
@@ -152,6 +154,7 @@ def test_csv_is_for_spreadsheets(filled: Filled) -> None:
     assert each[0]["time"].endswith("+00:00")
 
 
+@pytest.mark.rest
 def test_a_span_is_given_as_days_hours_or_dates(filled: Filled) -> None:
     shell = filled.shell
 
@@ -183,6 +186,7 @@ def test_looking_makes_no_store(shell: Shell) -> None:
     assert not path.exists()
 
 
+@pytest.mark.rest
 def test_a_database_that_does_not_answer_is_named_without_its_password(shell: Shell) -> None:
     url = "postgresql://me:sk-fake-password@127.0.0.1:1/usage"
     shell.write("dragoman.toml", f'[store]\nurl = "{url}"\n')

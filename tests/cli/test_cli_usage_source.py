@@ -66,6 +66,7 @@ def count_by_group(done: Done) -> dict[str, int]:
     return {row["name" if report["by"] == "key" else report["by"]]: row["requests"] for row in report["rows"]}
 
 
+@pytest.mark.rest
 def test_the_owners_key_sees_the_usage_of_all_keys(household: Household) -> None:
     elsewhere, known = household.elsewhere, {"DRAGOMAN_API_KEY": OWNERS}
     by_key = count_by_group(elsewhere.run("usage", "--json", "--by", "key", **known))
@@ -93,6 +94,7 @@ def test_a_user_of_the_gateways_store_sees_everything_whatever_the_key(household
         assert done.err == ""
 
 
+@pytest.mark.rest
 def test_a_key_that_is_refused_leaves_the_store_and_without_one_it_is_an_error(household: Household) -> None:
     done = household.shell.run("usage", "--json", "--by", "model", "--key", "fake-wrong-key")
     assert count_by_group(done) == {"echo/echo": 6}

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from asking import send
 from dragoman.app import App, AppSettings, Listening, ProcessParts, run
@@ -60,6 +61,7 @@ def test_a_worker_that_replaces_another_serves_the_last_good_configuration(shell
         assert served.end() == 0
 
 
+@pytest.mark.rest
 def test_an_edit_that_would_cost_a_provider_its_secret_is_not_taken_over_by_a_new_worker_either(shell: Shell) -> None:
     path = shell.write("edited.toml", PARROT)
     with shell.serve("--config", str(path), "--workers", "2") as served:
@@ -112,6 +114,7 @@ def test_an_edit_right_after_the_start_reaches_every_worker(shell: Shell) -> Non
         wait_until(lambda: all("parrot" in models(served) for _ in range(REQUESTS)))
 
 
+@pytest.mark.rest
 def test_an_account_that_signs_in_while_the_gateway_runs_becomes_a_provider_of_every_worker(shell: Shell) -> None:
     # The proxy keeps it from asking the vendor: the models are those that are known without a request.
     with shell.serve("--workers", "2", HTTPS_PROXY="http://127.0.0.1:9") as served:

@@ -73,6 +73,7 @@ def test_a_worker_that_is_killed_breaks_its_replies_and_the_one_that_replaces_it
             assert served.end() == 0
 
 
+@pytest.mark.rest
 def test_the_status_counts_the_streams_of_all_workers(shell: Shell) -> None:
     with FakeUpstream(keep_alive=False, answers=[Answer(STREAM[:1500], end=End.HANG)]) as fake:
         path = shell.write("two.toml", "[responses]\npark_s = 0.05\n" + provider_section("chat", fake.url))
@@ -85,6 +86,7 @@ def test_the_status_counts_the_streams_of_all_workers(shell: Shell) -> None:
                 opened.close()
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_gateway_with_an_open_tab_stops_at_once(shell: Shell, workers: str) -> None:
     with shell.serve("--workers", workers) as served:
@@ -99,6 +101,7 @@ def test_a_gateway_with_an_open_tab_stops_at_once(shell: Shell, workers: str) ->
             assert read_to_end(one).endswith(b"0\r\n\r\n")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_sockets_of_the_workers_are_removed_however_the_gateway_ends(shell: Shell, number: signal.Signals) -> None:
     with shell.serve("--workers", "2", TMPDIR=str(shell.home)) as served:

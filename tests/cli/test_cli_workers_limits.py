@@ -39,6 +39,7 @@ def test_a_limit_holds_for_all_workers_together(shell: Shell) -> None:
             assert served.end() == 0
 
 
+@pytest.mark.rest
 def test_a_limit_that_is_set_while_workers_run_holds_for_all_of_them(shell: Shell) -> None:
     with FakeUpstream(keep_alive=False, answers=[Answer(REPLY)]) as fake:
         section = provider_section("chat", fake.url)

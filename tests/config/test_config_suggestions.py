@@ -49,6 +49,7 @@ NAMES = {
 }
 
 
+@pytest.mark.rest
 def test_a_vendor_is_suggested_only_if_the_word_may_stand_for_it() -> None:
     def list_suggested(word: str) -> list[str]:
         return [name for name in (*KINDS, *load_presets()) if f'"{name}"' in suggest_vendor(word, KINDS)]

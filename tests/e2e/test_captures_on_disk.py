@@ -254,6 +254,7 @@ print("unharmed")
 """
 
 
+@pytest.mark.rest
 def test_a_full_disk_affects_no_stream_and_leaves_no_partial_file(tmp_path: Path) -> None:
     """In a process of its own, whose files may not grow: that is what a full disk looks like to it."""
     here = Path(__file__).parent

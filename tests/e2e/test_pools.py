@@ -181,7 +181,7 @@ def refuse_new_conversations(rig: PoolRig) -> None:
     rig.upstream.choose = refuse_openings
 
 
-@pytest.mark.parametrize("idle_s", [0, 1000])
+@pytest.mark.parametrize("idle_s", [0, pytest.param(1000, marks=pytest.mark.rest)])
 def test_a_limit_without_a_reset_time_for_new_conversations_leaves_running_ones_where_they_are(
     twenty: PoolRig, idle_s: float
 ) -> None:
@@ -204,7 +204,7 @@ def test_a_limit_without_a_reset_time_for_new_conversations_leaves_running_ones_
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("idle_s", [0, 1000])
+@pytest.mark.parametrize("idle_s", [0, pytest.param(1000, marks=pytest.mark.rest)])
 def test_only_the_refused_conversation_moves_after_a_limit_without_a_reset_time(twenty: PoolRig, idle_s: float) -> None:
     homes = start_conversations(twenty, 60)
     (key, _), *_ = Counter(homes.values()).most_common()

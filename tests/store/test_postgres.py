@@ -37,6 +37,7 @@ def test_a_server_that_was_away_is_used_again(postgres: Postgres) -> None:
     asyncio.run(scenario(postgres.database()))
 
 
+@pytest.mark.rest
 def test_a_server_that_starts_later_is_used(postgres: Postgres) -> None:
     async def scenario(url: str) -> None:
         store = make_store(url)

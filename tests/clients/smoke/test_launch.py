@@ -113,6 +113,7 @@ def test_codex_answers_through_the_running_gateway_wherever_it_listens(place: Ca
     assert list(noted.glob("*.json")) == []
 
 
+@pytest.mark.rest
 def test_what_is_missing_is_named(place: Callable[[str], Place]) -> None:
     here = place("claude")
     code, _, err = here.run("launch", "codex")
@@ -127,6 +128,7 @@ def test_what_is_missing_is_named(place: Callable[[str], Place]) -> None:
     assert here.run("launch", "nobody")[0] == 2
 
 
+@pytest.mark.rest
 def test_a_subagent_of_claude_code_that_asks_for_sonnet_gets_the_model_of_the_launch(
     place: Callable[[str], Place],
 ) -> None:

@@ -65,7 +65,7 @@ def list_blocks(upstream: str, body: JsonObject) -> list[bytes]:
     return [block.content for block in READERS[upstream](body)]
 
 
-@pytest.mark.parametrize("marked", [False, True], ids=["unmarked", "marked"])
+@pytest.mark.parametrize("marked", [pytest.param(False, marks=pytest.mark.rest), True], ids=["unmarked", "marked"])
 @pytest.mark.parametrize(("client", "upstream"), list(product(CLIENTS, CLIENTS)))
 def test_a_turn_looks_the_same_in_every_later_request(client: str, upstream: str, marked: bool) -> None:
     models = [(MODELS[upstream], False)] + ([("gpt-5.6", True)] if upstream in ("chat", "responses") else [])

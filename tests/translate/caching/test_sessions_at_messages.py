@@ -63,6 +63,7 @@ def test_a_session_whose_prompt_changes_every_turn_costs_no_more_than_without_ma
     assert cost(bills, PRICE) <= 1.03 * plain
 
 
+@pytest.mark.rest
 def test_eight_conversations_under_one_name_do_not_disturb_each_other() -> None:
     memory, cache = SessionMemories(), MessagesCache(MINIMUM)
     bills, prompts = [], []
@@ -76,7 +77,9 @@ def test_eight_conversations_under_one_name_do_not_disturb_each_other() -> None:
     assert share(bills) >= 0.9 * possible_share(prompts, MINIMUM)
 
 
-@pytest.mark.parametrize("system", ["none", "common", "own"])
+@pytest.mark.parametrize(
+    "system", ["none", *(pytest.param(name, marks=pytest.mark.rest) for name in ("common", "own"))]
+)
 def test_a_thousand_one_shot_prompts_cost_no_more_than_without_marks(system: str) -> None:
     memory, cache = SessionMemories(), MessagesCache(MINIMUM)
     bills = []

@@ -126,6 +126,7 @@ def test_a_holder_that_does_not_answer_costs_no_request(
             assert workers.list_marked(0, workers.find_session(1, f"more {number % 9}")) == STATELESS
 
 
+@pytest.mark.rest
 def test_real_processes_share_what_their_sessions_sent(tmp_path: Path) -> None:
     """The kernel chooses which of them gets a request."""
     with FakeUpstream(choose=lambda request: write_reply("messages", "Yes.", stream=False)) as fake:
