@@ -36,7 +36,7 @@ class Body(Struct, frozen=True):
     """A body that was read whole."""
 
     content: bytes
-    is_stream: bool  # it is a stream of events all the same
+    is_stream: bool  # it is a stream of events nevertheless
 
 
 class TranslatedReply(Translation, ABC):
