@@ -79,6 +79,7 @@ NOT_LOADED = (  # each costs up to a megabyte, in every gateway
         "genai_prices",
         "pydantic",
         "redis",
+        "shutil",
         "tempfile",
         "tomlkit",
         "dragoman.upstreams.kiro.provider",

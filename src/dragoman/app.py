@@ -313,7 +313,7 @@ class App:
     async def stop(self, accept_s: float = 0.0, listen: Listening | None = None) -> None:
         """Stop accepting, let streams in flight end, then end those that do not with an error event.
 
-        Connections are accepted for another `accept_s`, until a successor accepts them or none arrive any more.
+        Connections are accepted for another `accept_s`, until a successor accepts them or no more arrive.
         """
         self.site.public_pages.is_ready = False
         if self._responses is not None:

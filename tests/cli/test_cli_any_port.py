@@ -76,7 +76,7 @@ def test_the_message_of_a_port_in_use_names_the_process_and_the_command_that_sto
     shell, gateway = served
     done = shell.run("serve", "--port", str(gateway.port))
     assert done.code == 1
-    assert f"a gateway runs there already (process {gateway.pid})" in done.err
+    assert f"a gateway is already running there (process {gateway.pid})" in done.err
     assert f"dragoman stop --url {gateway.url}" in done.err
     status = msgspec.json.decode(shell.run("status", "--json").out, type=dict[str, object])
     assert (status["pid"], status["address"]) == (gateway.pid, gateway.url)

@@ -59,7 +59,7 @@ def test_written_twice_is_written_once_and_the_rest_is_kept(shell: Shell, client
     assert f"+++ {path}" in first.out
     written = read_files(shell.home)
     second = shell.run("connect", client, "--write", "--model", "m")
-    assert (second.code, second.out.splitlines()[0]) == (0, f"{path} has these settings already.")
+    assert (second.code, second.out.splitlines()[0]) == (0, f"{path} already has these settings.")
     assert read_files(shell.home) == written
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert b"fake-key-from-outside" not in b"".join(written.values())

@@ -51,7 +51,7 @@ def test_it_is_written_into_the_file_with_a_diff_and_a_backup(shell: Shell) -> N
     assert written.providers["up"].quirks == ("max_tokens", "no_developer")
     assert file.read_text().startswith("# mine\n")
     assert written.retry.attempts == 2
-    assert "has these settings already" in again.err
+    assert "already has these settings" in again.err
 
 
 def test_the_result_does_not_depend_on_the_models_text(shell: Shell) -> None:

@@ -177,7 +177,7 @@ def test_a_gateway_that_is_not_draining_keeps_its_port(shell: Shell, workers: in
         second = shell.run("serve", "--port", str(first.port), "--workers", str(workers))
         assert second.code == 1
         assert f"127.0.0.1:{first.port} is in use" in second.err
-        assert "a gateway runs there already" in second.err
+        assert "a gateway is already running there" in second.err
         assert "--port" in second.err
         assert is_listening(first.port)
         assert first.end() == 0

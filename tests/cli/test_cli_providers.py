@@ -84,7 +84,7 @@ def test_a_provider_that_was_found_is_not_removed_from_a_file(shell: Shell) -> N
 def test_a_second_provider_of_a_name_is_refused(shell: Shell) -> None:
     shell.run("providers", "add", "groq")
     done = shell.run("providers", "add", "cerebras", "--name", "groq")
-    assert (done.code, 'There is a provider "groq"' in done.err) == (1, True)
+    assert (done.code, 'There is already a provider "groq"' in done.err) == (1, True)
 
 
 @pytest.mark.rest
@@ -113,7 +113,7 @@ def test_init_takes_what_it_finds_without_questions_and_overwrites_nothing(shell
         "dragoman.toml"
     )
     again = shell.run("config", "init", "--yes", "--here")
-    assert (again.code, "exists already" in again.err) == (1, True)
+    assert (again.code, "already exists" in again.err) == (1, True)
 
 
 def test_init_without_anything_found_leaves_echo(shell: Shell) -> None:

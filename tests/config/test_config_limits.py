@@ -40,7 +40,7 @@ SECTIONS = {
     '[[limits.providers]]\nnames = ["ecko"]\n': ':4: limits.providers[0].names: there is no provider "ecko"',
     "[[limits.providers]]\nconcurrent = 1\n": ':3: limits.providers[0]: "names" is missing',
     '[[teams]]\nname = "a"\nlimits = { usd = 1 }\n': ":5: teams[0].limits.usd: unknown key; did you mean",
-    '[[teams]]\nname = "a"\n[[teams]]\nname = "a"\n': ':6: teams[1].name: there is a team "a" above already',
+    '[[teams]]\nname = "a"\n[[teams]]\nname = "a"\n': ':6: teams[1].name: there is already a team "a" above',
     '[[teams]]\nname = "a"\nmembers = ["x", "x"]\n': ':5: teams[0].members: "x" is twice here',
     '[[teams]]\nname = "a/b"\n': ":4: teams[0].name: expected a printable name without /",
 }

@@ -111,7 +111,7 @@ def list_routes(*names: str) -> str:
 
 def test_a_model_name_that_an_earlier_one_hides_gets_a_warning(tmp_path: Path) -> None:
     assert find_warnings(tmp_path, list_routes("fast", "claude-*", "fast", "claude-opus", "claude-opus-*")) == [
-        'dragoman.toml:10: models[2].name: never used: "fast" is above already; list all targets there',
+        'dragoman.toml:10: models[2].name: never used: "fast" is already above; list all targets there',
         'dragoman.toml:13: models[3].name: never used: "claude-*" above matches first; move this one up',
         'dragoman.toml:16: models[4].name: never used: "claude-*" above matches first; move this one up',
     ]

@@ -65,7 +65,7 @@ async def test_a_file_comes_out_as_it_went_in_for_its_owner_alone(config: Config
     await SharedAccounts(config, WITH_OLD).pull("team", out, replaces=False)
     assert read(out) == read(kiro_file)
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
-    with pytest.raises(Conflict, match=r"out\.json exists already"):
+    with pytest.raises(Conflict, match=r"out\.json already exists"):
         await SharedAccounts(config, WITH_OLD).pull("team", out, replaces=False)
 
 

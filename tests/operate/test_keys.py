@@ -109,7 +109,7 @@ def test_a_gateway_that_runs_makes_and_changes_its_own_keys(tmp_path: Path) -> N
             assert (rotated.row.id, rotated.row.version) == (made.row.id, 2)
             assert rotated.secret != made.secret
             assert (made.row.scopes, made.row.expires_at) == ("usage:read", 2_000_000_000)
-            with pytest.raises(AdminError, match="exists already"):
+            with pytest.raises(AdminError, match="already exists"):
                 await keys.create("a b/c")
             revoked = await keys.revoke(made.row.id)
             assert revoked.revoked_at is not None

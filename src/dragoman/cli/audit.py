@@ -1,4 +1,4 @@
-"""`dragoman audit`: show who changed what, and check that the log is whole."""
+"""`dragoman audit`: show who changed what, and check that the log is intact."""
 
 import sys
 import time
@@ -62,7 +62,7 @@ def verify(options: CommonOptions) -> None:
     if options.as_json:
         show_json(check)
     elif check.broken is None:
-        click.echo(f"The audit log is whole: {check.rows} rows.")
+        click.echo(f"The audit log is intact: {check.rows} rows.")
     else:
         click.echo(f"The audit log is broken: row {check.broken} was changed or removed.")
     sys.exit(0 if check.broken is None else 1)

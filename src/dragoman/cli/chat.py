@@ -79,17 +79,12 @@ def command(
     if not prompt.strip():
         raise click.UsageError("TEXT is empty.")
     for name, value in (("TEXT", prompt), ("--model", model or "")):
-        if not _is_decoded(value):
+        if any("\ud800" <= character <= "\udfff" for character in value):
             raise click.UsageError(f"{name} is not valid UTF-8.")
     output = _Output(verbose, options.as_json)
     config = read_found_settings(options.config_file)
     place = _Place(choose_key(config, key), options.url)
     asyncio.run(_chat(config, place, _Prompt(prompt, model, think, search), output))
-
-
-def _is_decoded(text: str) -> bool:
-    """Return whether all bytes that the shell passed on could be decoded."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 class _Prompt(msgspec.Struct, frozen=True):

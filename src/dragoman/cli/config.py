@@ -43,7 +43,7 @@ def init(here: bool, yes: bool, config_file: str | None) -> None:
     source = config_source(config_file)
     path = new_file_path(source, in_directory=here)
     if path.exists():
-        raise AdminError(f"{path} exists already. Edit it, or add to it with `dragoman providers add`.")
+        raise AdminError(f"{path} already exists. Edit it, or add to it with `dragoman providers add`.")
     # What a gateway without a file would use.
     nowhere = {**source.environ, "XDG_CONFIG_HOME": os.devnull}
     nowhere.pop("DRAGOMAN_CONFIG", None)
@@ -79,7 +79,7 @@ def _ask_for_vendors(taken: set[str]) -> list[ProviderChoice]:
             click.echo(problem)
             continue
         if kind in taken:
-            click.echo(f"{kind} is there already.")
+            click.echo(f"{kind} is already configured.")
             continue
         taken.add(kind)
         answers: dict[str, str] = {}

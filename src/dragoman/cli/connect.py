@@ -139,7 +139,7 @@ def _write_file(client: str, file: SettingsFile, target: GatewayTarget) -> bool:
         return False
     edit = plan_write(path, format, settings)
     if not edit.is_change:
-        click.echo(f"{path} has these settings already.")
+        click.echo(f"{path} already has these settings.")
         return False
     click.echo(edit.diff())
     backup = write(edit, format, settings)

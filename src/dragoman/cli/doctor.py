@@ -119,7 +119,7 @@ def _show_report(report: ProbeReport) -> None:
 def _write(config: Config, report: ProbeReport) -> None:
     edit = plan_probed_settings(config, report, os.environ)
     if not edit.is_change:
-        print_note(f"{edit.path} has these settings already.")
+        print_note(f"{edit.path} already has these settings.")
         return
     print_note(edit.diff())
     backup = edit.apply()

@@ -120,7 +120,7 @@ async def _run_with_gateway(config: Config, start: ClientStart) -> int:
 
 @asynccontextmanager
 async def _open_store(config: Config) -> AsyncIterator[Store | None]:
-    """Open the store for the usage of this client; without it, the client works all the same."""
+    """Open the store for the usage of this client; without it, the client works anyway."""
     store = make_store(config.store.url)
     try:
         opened: Store | None = store

@@ -28,7 +28,7 @@ COMMANDS = {
     "keys": "Create, change, list, rotate and revoke client keys.",
     "teams": "Create, change, list and remove teams.",
     "limits": "Show and set limits of keys, users, teams and providers.",
-    "audit": "Show who changed what, and check that the log is whole.",
+    "audit": "Show who changed what, and check that the log is intact.",
     "usage": "Show what was used: requests, tokens and cost.",
     "responses": "List, show and delete stored responses.",
     "doctor": "Check everything and show what to do.",

@@ -49,13 +49,13 @@ def read_teams(tree: Tree) -> tuple[TeamSettings, ...]:
             continue
         if team.name in teams:
             tree.problem(
-                ("teams", index, "name"), f'there is a team "{team.name}" above already; each has its own name'
+                ("teams", index, "name"), f'there is already a team "{team.name}" above; each needs its own name'
             )
             continue
         teams[team.name] = index
         for member in team.members:
             if member in places:
-                where = "twice here" if places[member] == team.name else f'in the team "{places[member]}" already'
+                where = "twice here" if places[member] == team.name else f'already in the team "{places[member]}"'
                 tree.problem(("teams", index, "members"), f'"{member}" is {where}; a user belongs to one team')
             places.setdefault(member, team.name)
         found.append(team)
@@ -118,7 +118,7 @@ def _read_provider_limits(tree: Tree, providers: Collection[str]) -> Iterator[Pr
             tree.problem((*key, "names"), "a provider is named twice")
         if frozenset(found.names) in seen:
             tree.problem(
-                (*key, "names"), "there is a section for the same providers above already; put the limits there"
+                (*key, "names"), "there is already a section for the same providers above; put the limits there"
             )
         seen.add(frozenset(found.names))
         yield found

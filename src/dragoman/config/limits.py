@@ -109,7 +109,7 @@ NO_LIMITS = Limits()
 
 
 class InvalidLimit(ValueError):
-    """A value that its type allows is no limit all the same. `name` is the limit's."""
+    """A value that its type allows is not a valid limit. `name` is the limit's."""
 
     def __init__(self, name: LimitName, message: str) -> None:
         super().__init__(message)

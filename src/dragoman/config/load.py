@@ -292,7 +292,7 @@ def _check_order(tree: Tree, index: int, routes: list[ModelRoute]) -> None:
     *earlier, route = routes
     for other in earlier:
         if route.name == other.name:
-            tree.warn(("models", index, "name"), f'never used: "{route.name}" is above already; list all targets there')
+            tree.warn(("models", index, "name"), f'never used: "{route.name}" is already above; list all targets there')
             return
         # A name with a slash may be `provider/model`, which only a name with the same provider comes before. A pattern
         # is compared as if it were a name: right as long as neither has more than `*`.

@@ -149,7 +149,7 @@ class DetachedSink(ABC):
             raise ClientDisconnected
 
     def lose_reader(self, cancel: Callable[[], object]) -> None:
-        """Note that the reply is not wanted any more; call `cancel` unless something else is to happen then."""
+        """Note that the reply has lost its reader; call `cancel` unless something else is to happen then."""
         self.reader_gone = True
         (self._on_reader_gone or cancel)()
 

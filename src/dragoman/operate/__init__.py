@@ -22,7 +22,7 @@ class NotFound(AdminError):
 
 
 class Conflict(AdminError):
-    """What should be created exists already."""
+    """What should be created already exists."""
 
 
 class VersionMismatch(AdminError):

@@ -104,11 +104,11 @@ class SharedAccounts(Struct, frozen=True):
                 content = encode_table(open_row(row, row.kind, stored.make_sealer(name)))
                 before = read_bytes(file)
                 if before is not None and not replaces:
-                    raise Conflict(f"{file} exists already. Choose another file, or replace it with --force.")
+                    raise Conflict(f"{file} already exists. Choose another file, or replace it with --force.")
                 audit = make_audit_row("accounts.pull", name, {"kind": row.kind, "version": row.version})
                 await stored.store.add_audit(audit)
                 if not replace_file(file, content, before):
-                    raise Conflict(f"{file} was written by another program just now, and stays as it is.")
+                    raise Conflict(f"{file} was just written by another program, and was left as it is.")
         return self._describe(row)
 
     async def reseal(self) -> list[Resealed]:

@@ -56,7 +56,7 @@ class KeyEditor(Struct, frozen=True):
             return await self.keyring.create(name if name is not None else await self.choose_name(), grant, audit)
         except NameTaken as taken:
             raise Conflict(
-                f'A key named "{taken}" exists already. Choose another name, or revoke that key first.'
+                f'A key named "{taken}" already exists. Choose another name, or revoke that key first.'
             ) from taken
         except ValueError as error:
             raise InvalidArgument(str(error)) from error

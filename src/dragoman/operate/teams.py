@@ -99,7 +99,7 @@ class Teams(Struct, frozen=True):
         if problem is not None:
             raise InvalidArgument(f"name: {problem}", "name")
         if new.name in self.policies.teams:
-            raise Conflict(f'There is a team "{new.name}" already. Choose another name, or change that team.')
+            raise Conflict(f'There is already a team "{new.name}". Choose another name, or change that team.')
         team = _change(TeamRow(new.name, created_at=int(time.time())), new)
         self._check_members(team)
         try:
@@ -165,7 +165,7 @@ class Teams(Struct, frozen=True):
                 raise InvalidArgument(f"members: {problem}", "members")
             other = self.policies.find_membership(member)
             if other not in ("", team.name):
-                raise Conflict(f'"{member}" is in the team "{other}" already; a user belongs to one team.')
+                raise Conflict(f'"{member}" is already in the team "{other}"; a user belongs to one team.')
             elsewhere = next((key for key in keys[member] if key.team not in ("", team.name)), None)
             if elsewhere is not None:
                 raise Conflict(

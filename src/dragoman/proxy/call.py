@@ -10,7 +10,6 @@ import msgspec
 
 from dragoman.net.body_threads import run_off_loop
 from dragoman.net.http_request import HttpRequest
-from dragoman.proxy.ports import CallState
 from dragoman.proxy.reply_bounds import charge_bytes
 from dragoman.proxy.request_record import RequestRecord, keep_name
 from dragoman.tenancy.keys import ENVIRONMENT_KEY, Access
@@ -29,6 +28,7 @@ from dragoman.upstreams.routing import PICKER_PREFIX, Route
 if TYPE_CHECKING:  # they know calls
     from dragoman.proxy.runtime import Runtime
     from dragoman.state.parked_run import ParkedRun
+    from dragoman.state.stored_call import StoredCall
 
 Parse = Callable[[bytes, Ledger], Request]
 
@@ -77,7 +77,7 @@ class Call:
         assert protocol.client is not None
         self.protocol = protocol
         self.client: Client = protocol.client
-        self.state: CallState | None = None  # None: it neither refers to what is kept nor is its reply kept
+        self.state: StoredCall | None = None  # None: it neither refers to what is kept nor is its reply kept
         self.compacts = compacts
         self.parking: ParkedRun | None = None  # the run that it makes; None: it ends with its client
         self.is_charged_by_tokens = True

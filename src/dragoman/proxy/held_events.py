@@ -29,7 +29,7 @@ class HeldEvents:
             self._first = data
 
     def take(self) -> bytes:
-        """Return everything; nothing is held any more."""
+        """Return everything; nothing is held afterwards."""
         held = self._first or bytes(self._events + self._rest)
         self._first, self._searched = b"", 0
         self._events.clear()

@@ -65,6 +65,6 @@ class KeptResource(Struct, frozen=True):
     def _find_account(self) -> Provider:
         provider = self.runtime.providers.get(self.provider)
         if provider is None:
-            message = f"Provider {self.provider!r} keeps this response, and is not configured any more."
+            message = f"Provider {self.provider!r} keeps this response, and is no longer configured."
             raise RequestError(Failure(Kind.NOT_FOUND, message))
         return next((member for member in provider.members if member.account.label == self.account), provider)

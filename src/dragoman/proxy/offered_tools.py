@@ -1,10 +1,10 @@
 """Offer the tools that the gateway runs itself in place of a client's hosted tools."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Protocol as Interface
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ from dragoman.server_tools.backends import ToolPlan
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import Protocol
-from dragoman.translate.hub.request import Foreign, Hosted, Request, ToolResult
+from dragoman.translate.hub.request import Foreign, Hosted, Request
 from dragoman.translate.hub.server_tools import SEARCH, TOKEN_MARK, ServerToolUse, ToolText
 from dragoman.translate.passes.earlier_uses import (
     WritingRules,
@@ -23,6 +23,9 @@ from dragoman.translate.passes.earlier_uses import (
     write_own_uses_as_text,
 )
 from dragoman.translate.passes.server_tools import ServerTools, offer_server_tools
+
+if TYPE_CHECKING:  # it imports this module
+    from dragoman.proxy.rounds import Rounds
 
 TOKEN = TOKEN_MARK.encode()
 _get_parts = attrgetter("parts")
@@ -35,15 +38,6 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...] | None] = {
     "strict": None,
     "use_cache": None,  # nothing is cached
 }
-
-
-class EarlierRounds(Interface):
-    """The rounds of a reply between which the gateway has run tools."""
-
-    @property
-    def results(self) -> Mapping[str, ToolResult]: ...  # by id, of uses that the client's history left without a result
-
-    def extend(self, request: Request, tools: ServerTools | None) -> Request: ...
 
 
 class OfferedTools(Struct, frozen=True):
@@ -77,7 +71,7 @@ def choose_plan(request: Request, plan: ToolPlan | None, *, mixes: bool) -> Tool
 
 
 async def offer_tools(
-    call: Call, plan: ToolPlan | None, rounds: EarlierRounds | None, protocol: Protocol, ledger: Ledger
+    call: Call, plan: ToolPlan | None, rounds: "Rounds | None", protocol: Protocol, ledger: Ledger
 ) -> tuple[Request, OfferedTools]:
     """Return the client's request with functions for the tools that the gateway runs, and with its earlier rounds.
 

@@ -13,14 +13,11 @@ from msgspec import Struct
 
 from dragoman.proxy.outcome import Outcome, TurnUsage
 from dragoman.state.lost_calls import LostCall
-from dragoman.state.stored_call import RecordedState
 from dragoman.tenancy.reservation import RequestSize
 from dragoman.translate.caching.memory import SessionId
 from dragoman.translate.caching.rejected_reasoning import ReasoningSession
 from dragoman.translate.hub.caching import SentPrompt, SessionMemory
-from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.ports import ReplyState
-from dragoman.translate.hub.request import Inline, Request
+from dragoman.translate.hub.request import Inline
 from dragoman.upstreams.provider import ModelInfo
 
 
@@ -143,44 +140,3 @@ class PriceList(Protocol):
 
     def price_turn(self, turn: TurnUsage, at: float) -> int | None:
         """Return what one upstream request has cost that began at this time, in Unix seconds."""
-
-
-class CallState(Protocol):
-    """The server's state that one call refers to, and that its reply becomes part of."""
-
-    pinned: str  # the only provider that can answer, since it keeps the state itself; empty: any can
-    route: str  # provider/model that answers, once it is known
-    size: int  # of the whole request in bytes, with what it refers to
-
-    @property
-    def is_rebuilt(self) -> bool:
-        """Whether the request refers to what the gateway keeps, so that it cannot pass unchanged."""
-
-    @property
-    def keeps(self) -> bool:
-        """Whether the reply is to be kept."""
-
-    @property
-    def reply(self) -> ReplyState:
-        """What the reply says about the state."""
-
-    def parse(self, ledger: Ledger) -> Request:
-        """Return the whole request, with what it refers to; raises RequestError."""
-
-    def record(self) -> RecordedState:
-        """Return what a replay needs to make the same state without the store."""
-
-    def locate(self, path: str) -> str:
-        """Return where something of the whole request stands in the client's body, as JSON pointers."""
-
-    def record_keeper(self, provider: str, account: str, id: str) -> None:
-        """Note that the provider keeps the reply itself, under this id."""
-
-    def observe(self, data: bytes, *, whole: bool) -> None:
-        """Read what a keeper's reply consists of, from bytes that pass unchanged: all of them, or some of a stream."""
-
-    async def commit(self) -> bool:
-        """Store the reply, once it is complete or its keeper is known; return False if it could not be stored."""
-
-    def mark_unstored(self, data: bytes) -> bytes:
-        """Return the last bytes of a reply that could not be stored, saying so."""

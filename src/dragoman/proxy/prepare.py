@@ -56,7 +56,7 @@ async def prepare(call: Call, ask: Ask, settings: TargetSettings, prompts: Promp
     provider, model, own = ask.provider, ask.route.model, call.protocol.name
     endpoint, rules = provider.endpoint, provider.requests
 
-    # The protocol that is spoken with the upstream.
+    # The protocol of the request to the upstream.
     speaks = endpoint.protocols if endpoint.find_protocols is None else await endpoint.find_protocols(model)
     choose = partial(choose_protocol, call, speaks, settings)
     choice = choose() if len(call.body) <= SCANNED_BYTES else await run_off_loop(len(call.body), choose)

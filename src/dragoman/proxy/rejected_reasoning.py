@@ -1,6 +1,6 @@
 """Leave out reasoning that an upstream has rejected: in the repeated request, and later in the same session.
 
-Reasoning is bound to an account, so a session that has moved to another one has some that cannot be read any more.
+Reasoning is bound to an account, so a session that has moved to another one has some that can no longer be read.
 """
 
 from collections.abc import Iterable

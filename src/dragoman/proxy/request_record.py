@@ -406,7 +406,7 @@ def _read_lasting_sender(lasting: LastingFields) -> Sender:
 
 
 def find_client_request_id(headers: Headers) -> str:
-    """Return the id that the client has given to its request; empty if there is none, or it is long or odd.
+    """Return the id that the client has given to its request; empty if there is none, or it is long or malformed.
 
     It is only shown and sent back: clients may use one id for several requests.
     """

@@ -13,10 +13,10 @@ from dragoman.proxy.call import Call
 from dragoman.proxy.client_encoding import NOTHING, ClientEncoding, LastCollector, LastWrites, ReplyShape
 from dragoman.proxy.decoding import is_named_stream
 from dragoman.proxy.held_events import HeldEvents
-from dragoman.proxy.ports import CallState
 from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.response_headers import format_rates, headers_to_forward, id_headers
 from dragoman.proxy.why import Why
+from dragoman.state.stored_call import StoredCall
 from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.failure import Failure, RequestError
 from dragoman.translate.hub.loss import Ledger
@@ -108,7 +108,7 @@ class StreamWriter:
         self.committed = True
         self._is_translated = headers is None
 
-    async def follow_keeper(self, state: CallState) -> None:
+    async def follow_keeper(self, state: StoredCall) -> None:
         """Observe the bytes of a reply to a passed request, where its upstream keeps it."""
         if state.keeps:
             await state.commit()

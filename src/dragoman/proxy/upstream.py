@@ -122,7 +122,7 @@ def count_held(share: BudgetShare, provider: Provider, total: int, size: int) ->
 
 def connection_failure(prepared: Prepared, fault: ConnectionLost | UpstreamTimeout) -> Failure:
     kind = Kind.CORRUPT if isinstance(fault, InvalidResponse) else Kind.LOST
-    # A pooled connection that was only stale is no reason to wait; it is an attempt all the same.
+    # A pooled connection that was only stale is no reason to wait; it still counts as an attempt.
     at_once = 0.0 if isinstance(fault, ConnectionLost) and fault.stale else None
     message = f"The connection to provider {prepared.provider.name!r} failed: {fault}"
     return Failure(kind, message, retry_after=at_once)

@@ -74,7 +74,7 @@ class BackgroundApi:
         """
         given, key = run.request, KeyId(run.request.key)
         if not await self._is_valid(key) or self._keyring.tenant(key) != run.row.owner:
-            raise RequestError(Failure(Kind.AUTH, "The client key of this response is not valid any more."))
+            raise RequestError(Failure(Kind.AUTH, "The client key of this response is no longer valid."))
         headers = [*given.headers, (PARK, b"0")]  # no client waits for it here
         request = make_post(given.path, headers, self._budget, given.query)
         run.sink = sink = RunSink(run.output, find_client_request_id(request.headers).encode())

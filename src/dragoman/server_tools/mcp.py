@@ -124,7 +124,7 @@ class _Refused(Exception):
 
 
 class _SessionLost(Exception):
-    """The server does not know our session any more."""
+    """The server no longer knows our session."""
 
 
 class HttpMcpServer(McpServer):

@@ -181,7 +181,7 @@ class BackgroundRuns:
     async def _end(
         self, row: ResponseRow, status: str, failure: Failure | None = None, *, expired_at: int | None = None
     ) -> bool:
-        """End a response without a reply; return False if it has ended already."""
+        """End a response without a reply; return False if it has already ended."""
         head = end_head(row.head, status, failure)
         ending = Ending(status, head, expired_at=expired_at)
         if row.mode == BACKGROUND_STREAM:

@@ -89,7 +89,7 @@ class RunIndex:
             del self._by_request[origin.owner, origin.digest]
 
     def record_left(self, run: ParkedRun) -> None:
-        """Stop counting a run that was removed, once no client gets it any more."""
+        """Stop counting a run that was removed, once no client reads it."""
         if (not run.clients or not run.is_resumable) and self._removed.pop(run.id, None) is not None:
             self._count(run.origin.owner, -run.size)
 

@@ -121,7 +121,7 @@ class RecordedState(Struct, kw_only=True):
 
 
 class StoredCall:
-    """Implements `proxy.ports.CallState` for one request."""
+    """The server's state that one call refers to, and that its reply becomes part of."""
 
     def __init__(
         self,
@@ -133,12 +133,12 @@ class StoredCall:
         self.lock: ConversationLease | None = None
         self.id = mint("resp_")
         self.context = context
-        self.pinned = context.keeper
-        self.route = ""
+        self.pinned = context.keeper  # the only provider that can answer, since it keeps the state; empty: any can
+        self.route = ""  # provider/model that answers, once it is known
         self.memory: Remember | None = None  # of its connection, so that its items must be seen
         self.in_background = False  # its response was queued, and whoever runs it stores its end
         self.on_wait: Callable[[bool], None] | None = None  # of such a response: called when it waits for a limit
-        self.size = body.size + context.earlier_bytes
+        self.size = body.size + context.earlier_bytes  # of the whole request, with what it refers to
         self.created = int(time.time())
         self._store = store
         self._terms = terms
@@ -150,6 +150,7 @@ class StoredCall:
 
     @property
     def is_rebuilt(self) -> bool:
+        """Whether the request refers to what the gateway keeps, so that it cannot pass unchanged."""
         if self.in_background or (self.memory is not None and not self.pinned):
             return True
         return self.context.has_stored or self.context.conversation is not None
@@ -160,6 +161,7 @@ class StoredCall:
 
     @property
     def keeps(self) -> bool:
+        """Whether the reply is to be kept."""
         return self._terms.keeps
 
     @property
@@ -174,6 +176,7 @@ class StoredCall:
 
     @property
     def reply(self) -> ReplyState:
+        """What the reply says about the state."""
         include = self.raw.get("include")
         is_included = isinstance(include, list) and ENCRYPTED in include
         hides = self._holds and not is_included
@@ -189,6 +192,7 @@ class StoredCall:
         return fields | {"store": self.keeps}
 
     def parse(self, ledger: Ledger) -> Request:
+        """Return the whole request, with what it refers to; raises RequestError."""
         if self.raw.get("background") and not self.in_background:
             # A request that its upstream is to run passes unchanged, so it is not parsed.
             message = "background must be false: this upstream runs responses itself, and not requests like this one."
@@ -201,6 +205,7 @@ class StoredCall:
         return parse_with_items(self.raw, self.context.whole, kept=self._holds, ledger=ledger)
 
     def record(self) -> RecordedState:
+        """Return what a replay needs to make the same state without the store."""
         return RecordedState(
             earlier=[one.item for one in self.context.earlier],
             items=[one.item for one in self.context.items],
@@ -217,7 +222,7 @@ class StoredCall:
         )
 
     def locate(self, path: str) -> str:
-        """Return the pointer into the client's own body."""
+        """Return where something of the whole request stands in the client's body, as JSON pointers."""
         head, _, rest = path.removeprefix("/input/").partition("/")
         if not path.startswith("/input/") or not head.isdecimal():
             return path
@@ -229,16 +234,19 @@ class StoredCall:
         return f"/input/{number}/{rest}" if rest else f"/input/{number}"
 
     def record_keeper(self, provider: str, account: str, id: str) -> None:
+        """Note that the provider keeps the reply itself, under this id."""
         if self.keeps and id:
             self._keeper = (provider, account, id)
 
     def observe(self, data: bytes, *, whole: bool) -> None:
+        """Read what a keeper's reply consists of, from bytes that pass: all of them, or some of a stream."""
         if whole:
             self._items.ids = find_item_ids(data)
         else:
             self._items.feed(data)
 
     async def commit(self) -> bool:
+        """Store the reply, once it is complete or its keeper is known; return False if it could not be stored."""
         if self.committed is None and self.keeps and not self.in_background:
             row = self._describe_stored_elsewhere() or (None if self.taken is None else self.describe(self.taken))
             if row is not None:
@@ -255,6 +263,7 @@ class StoredCall:
             await lock.release()
 
     def mark_unstored(self, data: bytes) -> bytes:
+        """Return the last bytes of a reply that could not be stored, saying so."""
         before, found, after = data.rpartition(_STORED)
         return before + _NOT_STORED + after if found else data
 

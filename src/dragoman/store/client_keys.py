@@ -133,7 +133,7 @@ class ClientKeys(StorePart):
     async def change_key(
         self, session: Session, id: KeyId, version: int, change: KeyChange, audit: AuditRow | None = None
     ) -> KeyRow | None:
-        """Change a valid key and return it; None if it has another version, or is not valid any more."""
+        """Change a valid key and return it; None if it has another version, or is no longer valid."""
         values = change.expires_at, change.default_thinking, change.user, change.team, change.settings
         row = await find(session, KeyRow, CHANGE_KEY, id, version, *values)
         if row is None:

@@ -140,7 +140,7 @@ class LimitTables(StorePart):
         try:
             await session.execute(ADD_TEAM, team.name, *words, team.created_at)
         except NotUnique as error:
-            raise TeamTaken(f'There is a team "{team.name}" already.') from error
+            raise TeamTaken(f'There is already a team "{team.name}".') from error
         await _put_team_limits(session, team.name, limits)
         await session.execute(COUNT_CHANGE)
         await append_audit_row(session, audit)
@@ -198,7 +198,7 @@ async def _check_members(session: Session, team: TeamRow) -> None:
     for other in await session.fetch(_make_team, SELECT_TEAMS):
         both = sorted(set(other.members) & set(team.members))
         if both and other.name != team.name:
-            raise TeamTaken(f'"{both[0]}" is in the team "{other.name}" already; a user belongs to one team.')
+            raise TeamTaken(f'"{both[0]}" is already in the team "{other.name}"; a user belongs to one team.')
 
 
 def _make_team(name: str, members: str, models: str, providers: str, created_at: int, version: int) -> TeamRow:

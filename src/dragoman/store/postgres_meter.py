@@ -428,7 +428,7 @@ class PostgresMeter:
         self.drift = drift
 
     async def tidy(self) -> None:
-        """Remove what is not asked for any more."""
+        """Remove what is no longer requested."""
         idle = [counter for counter in await self._store.database.read(_list_idle) if self._windows.is_past(counter)]
 
         async def remove(session: Session) -> None:

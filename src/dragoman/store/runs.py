@@ -179,7 +179,7 @@ class Runs(StorePart):
 
     @writes
     async def end_run(self, session: Session, run: OwnedId, ending: Ending, now: int) -> bool:
-        """End a response without a reply; False if it has ended already."""
+        """End a response without a reply; False if it has already ended."""
         async with change(session, run.owner) as changes:
             last = await _end_run(changes, REMOVE_RUN, run, ending.expired_at)
             if last is None:

@@ -110,7 +110,7 @@ class SpendingAdjustment(Struct, frozen=True):
     scope: str  # its name in counters
     unit: str
     amount: int
-    until_ms: int = FOREVER_MS  # afterwards it does not count any more
+    until_ms: int = FOREVER_MS  # afterwards it no longer counts
     reason: str = ""
     number: int = 0  # in the order in which they were made; given by the store
 

@@ -189,7 +189,7 @@ class Keyring:
         return self.find_valid(digests[0]) if digests else None
 
     def find_valid(self, digest: bytes) -> KeyId | None:
-        """Return the id of the key with this digest, or None if there is none, or it is not valid any more."""
+        """Return the id of the key with this digest, or None if there is none, or it is no longer valid."""
         found = self._live.get(digest)
         if found is None or not hmac.compare_digest(found.digest, digest):
             return None

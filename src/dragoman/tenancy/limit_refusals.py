@@ -43,7 +43,7 @@ def _describe_wait(refused: RefusedBy) -> Failure:
 
 
 def _describe_reserved(refused: RefusedBy, spread: Spread) -> Failure:
-    """Return the refusal of a request that waited in vain for what others have reserved."""
+    """Return the refusal of a request that waited too long for what others have reserved."""
     name, result, wait_s = refused.part.name, refused.result, spread(MIN_BUDGET_WAIT_S, MAX_BUDGET_WAIT_S)
     why = "running requests have reserved the rest"
     if result.reserved:  # else it stood behind others in line, and never asked

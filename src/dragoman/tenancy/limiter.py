@@ -98,7 +98,7 @@ class Lease:
     def __init__(self, limiter: "Limiter", demand: Demand, own: tuple[LimitPart, ...], is_strict: bool) -> None:
         self.id = f"{random.getrandbits(96):024x}"  # has to be unique only
         self.targets = list(demand.targets)  # that are left
-        self.reserved_nano = 0  # of the dearest target
+        self.reserved_nano = 0  # of the most expensive target
         self.on_wait: OnWait | None = None
         self.rates: dict[str, RateLevel] = {}  # "requests", "tokens": of the tightest scope
         self._limiter = limiter

@@ -186,7 +186,7 @@ class MemoryMeter:
                 await self._begin_comparing(counter)
 
     def tidy(self) -> None:
-        """Forget what is not asked for any more."""
+        """Forget what is no longer requested."""
         zone, now_ms = self._zone(), self._clocks.now_ms()
         self.counters.tidy(lambda counter: is_past(counter, zone, now_ms))
 

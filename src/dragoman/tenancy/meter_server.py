@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import shutil
 from contextlib import suppress
 from typing import cast
 
@@ -58,7 +57,8 @@ class MeterServer:
         with suppress(OSError):
             os.unlink(self.address)
         if self._own:
-            shutil.rmtree(self._own, ignore_errors=True)
+            with suppress(OSError):
+                os.rmdir(self._own)
 
     def add(self, connection: "_Asker") -> None:
         self._connections.add(connection)

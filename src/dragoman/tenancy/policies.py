@@ -152,7 +152,7 @@ class Policies:
         return self.renew(key, self._of_all)
 
     def renew(self, key: str, policy: KeyPolicy) -> KeyPolicy:
-        """Return what is set for a key now; `policy`, as it was before, if the key is not known any more."""
+        """Return what is set for a key now; `policy`, as it was before, if the key is no longer known."""
         known = self._policies.get(key)
         if known is not None:
             return known

@@ -52,7 +52,7 @@ class Predecessor:
             try:
                 self._connection.sendall(READY)
             except OSError as error:
-                log.debug("the previous gateway has ended already: %s", describe_cause(error))
+                log.debug("the previous gateway has already ended: %s", describe_cause(error))
 
 
 class Bound(Struct, frozen=True):
@@ -130,7 +130,7 @@ def _explain(server: ServerSettings, error: OSError) -> str:
             process = find_process(os.environ, root)
             which = "" if process is None else f" (process {process.pid})"
             return (
-                f"{where} is in use: a gateway runs there already{which}; `dragoman status` shows it.\n"
+                f"{where} is in use: a gateway is already running there{which}; `dragoman status` shows it.\n"
                 f"Stop it first: dragoman stop --url {root}; or {other}"
             )
         case errno.EACCES:
@@ -159,7 +159,7 @@ class Offer:
             try:
                 self._control.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
             except OSError as error:
-                log.debug("the hand-over was closed already: %s", describe_cause(error))
+                log.debug("the hand-over was already closed: %s", describe_cause(error))
             self._control.close()
         self._listening.close()
 

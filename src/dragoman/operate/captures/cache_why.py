@@ -50,12 +50,12 @@ _WORDS = {
     "expired": "the cache of the earlier requests has expired",
     "below_minimum": "the prompt is shorter than what the model caches",
     "no_mark": "nothing was marked, so that nothing is cached",
-    "lookback": "no mark stands within 20 positions behind what the earlier request wrote",
+    "lookback": "no mark is within 20 positions after what the earlier request wrote",
     "tools": "the tools have changed",
     "system": "the system prompt has changed",
     "settings": "a setting has changed that the vendor renders before the messages",
     Miss.MESSAGES.value: "an earlier message has changed",
-    "unknown": "nothing explains what was not read",
+    "unknown": "no cause was found for what was not read",
 }
 
 

@@ -302,7 +302,7 @@ RECIPES: dict[str, Recipe] = {
         _continue_lines,
         why_no_file="Continue keeps all its settings in one file, ~/.continue/config.yaml. Add these lines to it.",
         notes=(
-            "This is a whole file. If you have one already, add only the entry of `models`.",
+            "This is a whole file. If you already have one, add only the entry of `models`.",
             f"Continue reads the key from the line {KEY_VARIABLE}=... of ~/.continue/.env.",
         ),
     ),

@@ -32,7 +32,7 @@ def read_jsonc(text: str) -> Node:
     reader = _Reader(text)
     node = reader.read_value(reader.skip_space(text.startswith("\ufeff")), 0)
     if reader.skip_space(node.end) != len(text):
-        raise reader.problem(node.end, "there is more after the value")
+        raise reader.problem(node.end, "there is text after the value")
     return node
 
 

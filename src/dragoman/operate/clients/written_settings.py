@@ -171,7 +171,7 @@ def _extend_record(old: Written | None, edit: FileEdit, format: SettingsFormat, 
 
 
 def _was_changed(values: Mapping[str, object], change: WrittenKey) -> bool:
-    """Return whether a key that does not have our value any more differs from what stood there before, too."""
+    """Return whether a key that no longer has our value also differs from what was there before."""
     return find_value(values, change.path) not in ((), change.before)
 
 

@@ -131,7 +131,7 @@ def find_protected_keys(change: TextChange) -> Iterator[tuple[Key, str]]:
         added = [text for text in _list_strings(after) if text not in known]
         locked = next((rule for rule in (HttpRule.FILE_ONLY, HttpRule.ACCOUNT) if rule in setting.rules), None)
         if any(HIDDEN.search(text) for text in (*added, *_list_names(key, change.old))):
-            yield key, f"A hidden value stays where it stood. Write the secret itself here, or {EDIT}."
+            yield key, f"A hidden value cannot be moved. Write the secret itself here, or {EDIT}."
         elif locked is not None and not _is_removed_section(key, setting, change.new_tree):
             yield key, f"This cannot be changed over HTTP, because {locked.value}: {EDIT}."
         elif setting.is_secret and any(names_other_place(text) for text in added):
@@ -242,14 +242,14 @@ def _list_references(section: Struct) -> Iterator[str]:
 
 
 def find_revealed(shown: ShownFile, text: str, new_text: str, new: Config) -> Iterator[tuple[Key, str]]:
-    """Yield that a secret, left in a comment for example, would be shown once no setting holds it any more."""
+    """Yield that a secret, left in a comment for example, would be shown once no setting has it."""
     try:
         reshown, _ = hide_secrets(new_text, find_literals(new, str(shown.path)))
     except CannotShow:
         return  # so nothing of it is shown
     for number in dict.fromkeys(int(found[1]) for found in HIDDEN.finditer(text)):
         if shown.hidden[number - 1] in reshown:
-            yield (), f"<hidden {number}> would be shown, because no setting holds it any more. Remove it everywhere."
+            yield (), f"<hidden {number}> would be shown, because no setting has it now. Remove it everywhere."
 
 
 def hide_in_message(message: str, hidden: tuple[str, ...]) -> str:

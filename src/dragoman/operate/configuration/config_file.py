@@ -176,7 +176,7 @@ def plan_addition(source: ConfigSource, name: str, section: Section) -> FileEdit
     config = source.read()
     if _is_in_file(config, name):
         raise AdminError(
-            f'There is a provider "{name}" in {config.source} already. Edit it there, or pass another --name.'
+            f'There is already a provider "{name}" in {config.source}. Edit it there, or pass another --name.'
         )
     path = config_path(config, source.environ, source.home)
     edit = _plan(path, lambda path: plan_edit(path, lambda text: merge_toml(text, {"providers": {name: section}})))

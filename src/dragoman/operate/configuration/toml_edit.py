@@ -11,7 +11,7 @@ from tomlkit.items import InlineTable, Table, Whitespace
 
 START, END = "\x01", "\x02\n"  # no TOML document contains these control characters
 # tomlkit moves tables of one section together if an array of tables stands between them.
-SPLIT = "tables of one section stand before and after an array of tables in it"
+SPLIT = "it has tables of one section before and after an array of tables"
 
 KeyPath = tuple[str, ...]
 
@@ -123,7 +123,7 @@ def _cut_table(document: tomlkit.TOMLDocument, table: Table) -> str:
     before, _, rest = document.as_string().partition(START)
     inside, end, after = rest.partition(END)
     if not end:
-        raise CannotEdit("parts of a table stand in several places in it")
+        raise CannotEdit("parts of a table are in several places in it")
     above, below = _split_last_comment(before)[0], _split_last_comment(inside)[1]
     return (above if below or after else f"{above.rstrip()}\n".lstrip()) + below + after
 

@@ -25,7 +25,6 @@ from dragoman.proxy.capture.masking import encode_headers, to_text
 from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.memories import Memories
 from dragoman.proxy.ports import (
-    CallState,
     LostCallMemory,
     MediaFetcher,
     ModelCatalogue,
@@ -40,7 +39,7 @@ from dragoman.server_tools.tool_results import redact_outcome
 from dragoman.server_tools.web_fetch import FetchBackend, fetch
 from dragoman.server_tools.web_search import SearchBackend, SearchQuery
 from dragoman.state.lost_calls import LostCall
-from dragoman.state.stored_call import RecordedState
+from dragoman.state.stored_call import RecordedState, StoredCall
 from dragoman.translate.caching.memory import SessionId
 from dragoman.translate.hub.caching import SessionMemory
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
@@ -232,7 +231,7 @@ class RecordingLookups:
     def record_refusal(self, source: Source, kind: LookupKind[T], failure: Failure) -> None:
         self._note(source, kind, lambda: {"refused": msgspec.to_builtins(failure)})
 
-    def record_state(self, state: CallState) -> None:
+    def record_state(self, state: StoredCall) -> None:
         """Note what a call refers to in the server's state."""
         if self._recording.memory.reserve(state.size, "stored items"):
             self.note(NO_PROVIDER, STATE, state.record())

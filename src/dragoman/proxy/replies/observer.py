@@ -20,7 +20,7 @@ TRUNCATED = Failure(Kind.TRUNCATED, "the upstream's stream ended without its ter
 
 
 class StreamObserver:
-    """Decodes what passes. What it cannot read passes all the same, and is observed no further."""
+    """Decodes what passes. What it cannot read passes too, and is not observed further."""
 
     __slots__ = ("_calls", "_client", "_is_unwatched", "_secrets", "_tail", "_watch", "ended_unseen", "source")
 

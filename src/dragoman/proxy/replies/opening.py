@@ -76,7 +76,7 @@ class StreamReplies(_ModelReplies[StreamWriter]):
     _form = ReplyForm.STREAM
 
     def begin_turn(self, ask: Ask, prepared: Prepared) -> None:
-        self._ask, self._prepared, self._headers = ask, prepared, NO_HEADERS
+        super().begin_turn(ask, prepared)
         self._writer.begin_turn(prepared)
 
     def begin_answer(self, status: int, headers: Headers, *, is_stream: bool) -> bool:

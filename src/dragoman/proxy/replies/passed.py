@@ -9,7 +9,7 @@ from dragoman.proxy.client_encoding import NOTHING
 from dragoman.proxy.decoding import peek_events
 from dragoman.proxy.held_events import HeldEvents
 from dragoman.proxy.replies.observer import StreamObserver
-from dragoman.proxy.replies.reply import ReplyOrigin
+from dragoman.proxy.replies.reply import ObservedUsage, ReplyOrigin
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.response_writer import DocumentWriter, StreamWriter
 from dragoman.proxy.source import EventSource
@@ -24,12 +24,12 @@ from dragoman.translate.hub.usage import Usage
 
 
 @final
-class PassedStream:
+class PassedStream(ObservedUsage):
     """A stream of the client's own protocol; if it ends without its terminal event, its error event is appended."""
 
     __slots__ = (
         *("_counted", "_held", "_last_write", "_no_room", "_observer", "_origin", "_redactor", "_write", "_writer"),
-        *("is_over", "watch"),
+        "is_over",
     )
     lingers = True
     keep_alive = None  # nothing of ours is put between bytes that pass
@@ -63,18 +63,6 @@ class PassedStream:
     @property
     def early_failure(self) -> Failure | None:
         return None if self.watch.has_content else self.watch.failure
-
-    @property
-    def usage(self) -> Usage | None:
-        return self.watch.final_usage
-
-    @property
-    def reported(self) -> Usage | None:
-        return self.watch.usage
-
-    @property
-    def used_alone(self) -> Usage | None:
-        return self.watch.final_usage
 
     def tap(self, wrap: Callable[[EventSource], EventSource]) -> Secrets:
         self._observer.source = wrap(self._observer.source)

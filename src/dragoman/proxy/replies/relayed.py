@@ -8,7 +8,7 @@ from dragoman.net.sink import ReplySink
 from dragoman.proxy.prepared import Prepared
 from dragoman.proxy.relay import RelayedCall, prepare_relayed
 from dragoman.proxy.replies.opening import MakeWatch
-from dragoman.proxy.replies.reply import DocumentReply, ReplyOrigin
+from dragoman.proxy.replies.reply import DocumentReply, ObservedUsage, ReplyOrigin
 from dragoman.proxy.replies.translated import Body, TranslatedReply
 from dragoman.proxy.reply_bounds import IdleDeadline
 from dragoman.proxy.response_headers import headers_to_forward
@@ -20,7 +20,6 @@ from dragoman.translate.framing.known_secrets import Secrets, StreamRedactor, re
 from dragoman.translate.hub.events import Ended, Started, Stop, UsageReported
 from dragoman.translate.hub.failure import Failure, Kind
 from dragoman.translate.hub.ports import EVENT_STREAM, Progress
-from dragoman.translate.hub.usage import Usage
 from dragoman.translate.protocols.relayed_paths import (
     EventStream,
     LongDocument,
@@ -51,7 +50,7 @@ class RelayedWriter:
 
 
 @final
-class RelayedReply:
+class RelayedReply(ObservedUsage):
     """One upstream reply on its way to the client. Nothing of it is changed but secrets of the gateway.
 
     It is held while another target may still answer: a document up to its end or a limit, a stream up to its first
@@ -83,18 +82,6 @@ class RelayedReply:
     @property
     def has_begun(self) -> bool:
         return self._observer.has_event or len(self._held) > self._limit
-
-    @property
-    def usage(self) -> Usage | None:
-        return self.watch.final_usage
-
-    @property
-    def reported(self) -> Usage | None:
-        return self.watch.usage
-
-    @property
-    def used_alone(self) -> Usage | None:
-        return self.watch.final_usage
 
     def tap(self, wrap: Callable[[EventSource], EventSource]) -> Secrets:
         """Return the secrets that may stand in the reply, which is not decoded."""

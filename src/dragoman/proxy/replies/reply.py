@@ -70,6 +70,23 @@ class TurnReply(Protocol):
         """Read through another source from now on; return the secrets that may stand in what it reads."""
 
 
+class ObservedUsage:
+    """The usage of a reply that passes as it came, and is one turn: what its upstream reports."""
+
+    __slots__ = ("watch",)
+    watch: ReplyMonitor
+
+    @property
+    def usage(self) -> Usage | None:
+        return self.watch.final_usage
+
+    @property
+    def reported(self) -> Usage | None:
+        return self.watch.usage
+
+    used_alone = usage
+
+
 class StreamedReply(TurnReply, Protocol):
     """A reply that is read piece by piece. What is fed before `commit` is held."""
 

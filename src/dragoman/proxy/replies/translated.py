@@ -36,7 +36,7 @@ class Body(Struct, frozen=True):
     """A body that was read whole."""
 
     content: bytes
-    is_stream: bool  # it is a stream of events all the same
+    is_stream: bool  # it is a stream of events nevertheless
 
 
 class TranslatedReply(Translation, ABC):
@@ -146,8 +146,14 @@ class TranslatedReply(Translation, ABC):
     async def commit(self) -> None: ...
     @abstractmethod
     async def finish(self) -> None: ...
-    @abstractmethod
-    def interrupt(self, failure: Failure) -> None: ...
+
+    def end(self) -> None:
+        assert self._source is not None
+        self.write_events(self._source.finish())
+        self._has_ended = True
+
+    def interrupt(self, failure: Failure) -> None:
+        self.write_events([Failed(failure)])
 
     @abstractmethod
     async def begin_with_tools(self) -> None:
@@ -254,14 +260,6 @@ class TranslatedStream(TranslatedReply):
         self._held = self.encoding.feed([Started("", self.origin.prepared.route.model)])
         await self.commit()
 
-    def end(self) -> None:
-        assert self._source is not None
-        self._append(self.push(self._source.finish()))
-        self._has_ended = True
-
-    def interrupt(self, failure: Failure) -> None:
-        self._append(self.push([Failed(failure)]))
-
     def write_events(self, events: Sequence[Event]) -> None:
         self._append(self.push(events))
 
@@ -325,14 +323,6 @@ class TranslatedDocument(TranslatedReply):
 
     async def begin_with_tools(self) -> None:
         self.encoding.feed([Started("", self.origin.prepared.route.model)])
-
-    def end(self) -> None:
-        assert self._source is not None
-        self.push(self._source.finish())
-        self._has_ended = True
-
-    def interrupt(self, failure: Failure) -> None:
-        self.push([Failed(failure)])
 
     def conclude(self) -> TurnEnd:
         failure = self.watch.failure

@@ -6,6 +6,7 @@ from dragoman.proxy.call import Call
 from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.key_policy import allow_routes, describe_forbidden, leave_out_unpriced
 from dragoman.proxy.runtime import Runtime, find_targets
+from dragoman.proxy.steps.restore_state import record_state
 from dragoman.tenancy.policies import KeyPolicy
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.upstreams.routing import Route
@@ -107,9 +108,7 @@ def _pin(call: Call, provider: str) -> None:
     call.routes = tuple(route for route in call.routes if route.provider == provider)
     if call.routes:
         return
-    if call.state is not None and call.record.recording is not None:  # a replay must fail likewise
-        from dragoman.proxy.capture.lookups import RecordingLookups
-
-        RecordingLookups(call.record.recording).record_state(call.state)
+    if call.state is not None:
+        record_state(call, call.state)  # a replay must fail likewise
     message = f"Provider {provider!r} keeps what this request refers to, and {call.model!r} is not a model of it here."
     raise BadRequest("/model", f"{message} Use a model of that provider, or send the whole input.")

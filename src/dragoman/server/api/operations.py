@@ -49,7 +49,7 @@ END_COOLDOWNS, LIST_ACCOUNTS = "end-cooldowns", "list-accounts"
 
 
 LIST_AUDIT = Operation(
-    "List what was changed and looked at, the newest first.",
+    "List what was changed and viewed, newest first.",
     (AuditPage,),
     (
         *PAGE,

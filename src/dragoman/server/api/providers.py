@@ -58,7 +58,7 @@ class StateApi:
     async def examine(self, request: RoutedRequest) -> None:
         EXAMINE.read_query(request)
         if self._is_examining:
-            message = "The check runs already. Wait until it has ended."
+            message = "The check is already running. Wait until it has ended."
             raise RequestError(Failure(Kind.CONFLICT, message, code="already_running"))
         from dragoman.operate.diagnosis.diagnosis import examine
 

@@ -166,7 +166,7 @@ class FeedApi:
             raise RequestError(Failure(Kind.NOT_FOUND, message, at="/id"))
         async with nullcontext() if self._audit is None else self._audit.recording(request, "live.end", id):
             if not await self._requests.end(holder, id):
-                raise RequestError(Failure(Kind.CONFLICT, "This request has ended already.", at="/id"))
+                raise RequestError(Failure(Kind.CONFLICT, "This request has already ended.", at="/id"))
         END_LIVE.respond(request, EndedRequest(id))
 
 

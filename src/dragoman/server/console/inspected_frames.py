@@ -17,7 +17,7 @@ from dragoman.server.console.live_requests import LiveRequests
 
 FRAMES = "frames"
 ENTRY_BYTES = 60  # of a frame, without its text
-READER_S = 10.0  # after its last question, another process counts as not reading any more
+READER_S = 10.0  # after its last question, another process counts as no longer reading
 MAX_READERS = 100  # of other processes
 NOT_RECORDED = (
     "This request has ended, and was not recorded. A request is recorded if it began while the console was open, or if "
@@ -129,7 +129,7 @@ class RemoteFrames:
         return msgspec.json.decode(answer, type=dict[str, object])
 
     def close(self) -> None:
-        """The other process notices that no question comes any more."""
+        """The other process notices that the questions have stopped."""
 
 
 class _Reader(Struct):

@@ -116,7 +116,7 @@ class LiveRequest(Struct, eq=False):
     record: RequestRecord | None  # None once its outcome is known
     task: "asyncio.Task[object] | None"  # None once it has ended
     request: HttpRequest | None  # None once it has ended
-    sink: ReplySink | None  # likewise
+    sink: ReplySink | None  # None likewise
     ended: Outcome | None = None
     ring: FrameRing | None = None  # of a request that is not recorded and is inspected
 

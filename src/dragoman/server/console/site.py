@@ -328,7 +328,7 @@ def _parse_sign_in(body: bytes) -> SignIn:
 
 def _sign_in_failure(proof: SignIn) -> Failure:
     if proof.link:
-        message = "This link was used already, or is older than 60 seconds. Run: dragoman console"
+        message = "This link was already used, or is older than 60 seconds. Run: dragoman console"
         return Failure(Kind.AUTH, message, code="link_not_valid", at="/link")
     message = "This key is not valid here. To make one, run: dragoman keys create"
     return Failure(Kind.AUTH, message, code="key_not_valid", at="/key")

@@ -130,7 +130,7 @@ def _find_cause(pair: RequestPair, tokens: int, profile: Profile) -> Cause:
         if found is not None:
             return found
     if pair.place is None:
-        return "unknown", "the later request continues the earlier one, and nothing explains what was not read"
+        return "unknown", "the later request continues the earlier one, and no cause was found for what was not read"
     return pair.section, f"{'the system prompt' if pair.section == 'system' else 'a message'} has changed"
 
 
@@ -177,7 +177,7 @@ def _find_unmarked(pair: RequestPair) -> Cause | None:
     windows = [(find_window(runs.__getitem__, mark), mark) for mark in marks]
     if not entries or any(first <= entry <= mark for first, mark in windows for entry in entries):
         return None
-    return "lookback", "no mark stands within 20 positions behind what the earlier request wrote"
+    return "lookback", "no mark is within 20 positions after what the earlier request wrote"
 
 
 def _run_of(block: ComparedBlock) -> str | None:

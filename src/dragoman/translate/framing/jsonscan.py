@@ -382,7 +382,7 @@ def split_by_index(json: bytes, field: str, count: int) -> list[bytes]:
 
 
 def split_frame(item: object, field: str, count: int) -> list[object]:
-    """Split the data of a frame likewise; what is no frame is returned for each index."""
+    """Split the data of a frame in the same way; data that is no frame is returned for each index."""
     if type(item) is not Frame:
         return [item] * count
     return [Frame(item.event, part) for part in split_by_index(item.data, field, count)]

@@ -67,7 +67,7 @@ class RequestError(Exception):
     def __init__(self, failure: Failure, *, observed: bool = False) -> None:
         super().__init__(failure.message)
         self.failure = failure
-        self.observed = observed  # it is logged already, for example as the outcome of its request
+        self.observed = observed  # it is already logged, for example as the outcome of its request
 
     def as_observed(self) -> "RequestError":
         return RequestError(self.failure, observed=True)

@@ -172,7 +172,7 @@ class CredentialError(Exception):
 
 
 class AccountChanged(CredentialError):
-    """Another account has signed in at the source: the old token is not used any more, even if it is still valid."""
+    """Another account has signed in at the source: the old token is no longer used, even if it is still valid."""
 
 
 class TokenRejected(Exception):

@@ -57,7 +57,7 @@ MAX_LIFE_S = 3600.0
 FINAL_ERRORS = {
     "expired_token": "the code expired before it was confirmed: start again",
     "access_denied": "the request was denied in the browser",
-    "invalid_grant": "the code is not valid any more: start again",
+    "invalid_grant": "the code is no longer valid: start again",
 }
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -103,7 +103,7 @@ async def poll(ask: Callable[[], Awaitable[T]], pace: PollPace, tick: Tick) -> T
 
 
 def _next_interval(interval: float, declined: TokenRejected) -> float:
-    """Return the new interval in seconds. Raises LoginFailed if polling cannot succeed any more."""
+    """Return the new interval in seconds. Raises LoginFailed if polling can no longer succeed."""
     match declined:
         case AuthorizationPending(interval_s=float() as demanded_s):
             return max(demanded_s, interval)
