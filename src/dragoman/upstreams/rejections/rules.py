@@ -38,8 +38,7 @@ OPENAI = frozenset(("chat", "responses"))
 CONVERSATIONS = frozenset(("chat", "messages", "responses"))
 KIRO = frozenset(("kiro",))
 ANY = frozenset(("chat", "messages", "responses", "gemini"))
-REJECTED = frozenset((400, 422))
-EVEN_500 = REJECTED | {500}
+REJECTED = frozenset((400, 422, 500))  # 500: of servers whose template raises an exception
 EVEN_200 = REJECTED | {200}
 _QUOTED = f"(?:{HOLE}|\"{PATH}\"|'{PATH}'|`{PATH}`)"
 _VALUE = rf"(?:True|False|None|[\d.-]{{1,30}}|{_QUOTED})"  # as Python writes it
@@ -121,7 +120,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="leading_system",
         protocols=CONVERSATIONS,
-        statuses=EVEN_500,
         words=_say(
             r"(?:Chat template error: )?system message must be at the beginning\.?",
             r"Unexpected role 'system' after role '(?:user|assistant|tool)'\.?",
@@ -134,7 +132,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="no_system_role",
         protocols=CONVERSATIONS,
-        statuses=EVEN_500,
         words=_say(
             _VARIANT.format("system"),
             r"messages: Unexpected role \"system\"\. The Messages API accepts a top-level `system` parameter, not "
@@ -273,7 +270,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="no_user_after_tool",
-        protocols=CHAT,
+        protocols=CONVERSATIONS,
         words=_say(r"Unexpected role 'user' after role 'tool'\.?"),
         guard=if_edited(changes.join_tool_text),
         edit=changes.join_tool_text,
@@ -282,7 +279,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="alternating_roles",
         protocols=CONVERSATIONS,
-        statuses=EVEN_500,
         words=_say(
             r"(?:(?:After the optional system message, )?conversation roles must alternate "
             r"user/assistant/user/assistant/\.\.\. ?){1,2}",
