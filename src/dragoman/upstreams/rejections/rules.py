@@ -122,7 +122,7 @@ RULES: tuple[Rule, ...] = (
         protocols=CONVERSATIONS,
         words=_say(
             r"(?:Chat template error: )?system message must be at the beginning\.?",
-            r"Unexpected role 'system' after role '(?:user|assistant|tool)'\.?",
+            r"Unexpected role 'system' after role '(?:user|assistant|tool|system|developer)'\.?",
         ),
         guard=if_edited(changes.tag_later_system),
         edit=changes.tag_later_system,
