@@ -361,6 +361,21 @@ def test_several_complaints_of_one_error_are_all_found() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Validation: Unsupported parameter(s): thinking, reasoning_effort",
+        "Unsupported parameter(s): `thinking`, 'reasoning_effort', `messages`, unknown.",
+        "Unrecognized request arguments supplied: thinking, reasoning_effort",
+    ],
+)
+def test_several_parameters_of_one_sentence_are_left_out(words: str) -> None:
+    request = make_sent(thinking={"type": "enabled"}, reasoning_effort="high", messages=[])
+    found = find_rules(Complaint(400, make_holes(words)), request)
+    assert [each.path for each in found] == ["/thinking", "/reasoning_effort"]
+    assert find_rules(Complaint(400, make_holes(f"{words} was what the user wrote")), request) == ()
+
+
 def test_a_line_of_a_list_teaches_nothing_in_a_message_that_is_no_list() -> None:
     line = "Invalid JSON payload received. Unknown name \"newA\" at 'generation_config': Cannot find field."
     request = make_sent("gemini", generationConfig={"newA": 1})

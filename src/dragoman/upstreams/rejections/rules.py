@@ -470,11 +470,19 @@ _EFFORT_VALUE = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"\w+")
+_QUOTES = "'\"` "
+# The plurals of NVIDIA's and OpenAI's sentences about one parameter.
+_SEVERAL = re.compile(
+    r"(?:(?:Validation: )?Unsupported parameter\(s\)|Unrecognized request arguments supplied): "
+    rf"((?:['\"`]?[\w-]{{1,256}}['\"`]?, ?){{1,{MAX_SENTENCES - 1}}}['\"`]?[\w-]{{1,256}}['\"`]?)\.?",
+    re.IGNORECASE,
+)
 
 
 def find_rules(complaint: Complaint, sent: Sent) -> tuple[Found, ...]:
     """Return the rules that a complaint about this request is an instance of; none if nothing is to be changed."""
     sentences = [(complaint.message, False), *((line, True) for line in _split_list(complaint.message, sent.protocol))]
+    sentences += [(f"Unsupported parameter: {name}", False) for name in _list_names(complaint.message)]
     sentences += [(f"extra_forbidden: {extra}", False) for extra in complaint.extras]
     sentences += [(each, False) for each in complaint.literals]
     sentences += [(each, True) for each in complaint.violations if sent.protocol == "gemini"]
@@ -483,6 +491,12 @@ def find_rules(complaint: Complaint, sent: Sent) -> tuple[Found, ...]:
     found = [_match(text.strip(), complaint, sent, of_list=of_list) for text, of_list in sentences]
     found.append(_match_effort(complaint, sent))
     return tuple(dict.fromkeys(one for one in found if one is not None))
+
+
+def _list_names(message: str) -> list[str]:
+    """Return the names of a sentence about several parameters."""
+    named = _SEVERAL.fullmatch(message)
+    return [] if named is None else [name.strip(_QUOTES) for name in named[1].split(",")]
 
 
 def _split_list(message: str, protocol: str) -> list[str]:
