@@ -478,6 +478,22 @@ CASES = [
     ),
     Case(
         "22",
+        "messages",
+        "messages",
+        "Unexpected role 'user' after role 'tool'",
+        has("messages", 2, "content", 1),
+        {
+            "messages": [
+                USER,
+                CALLED_IN_MESSAGES[0],
+                {"role": "user", "content": [*CALLED_IN_MESSAGES[1]["content"], {"type": "text", "text": "And?"}]},
+            ]
+        },
+        500,
+        path="/messages/2",
+    ),
+    Case(
+        "22",
         "chat",
         "chat",
         "After the optional system message, conversation roles must alternate user/assistant/user/assistant/...",
@@ -569,6 +585,15 @@ CASES = [
         any_of(has("thinking"), has("output_config")),
         {"thinking": {"type": "enabled", "budget_tokens": 2048}, "output_config": {"effort": "high"}},
         path="/thinking",
+    ),
+    Case(
+        "27",
+        "chat",
+        "messages",
+        {"detail": {"error": '"llama3.1:8b" does not support thinking'}},
+        any_of(has("thinking"), has("output_config")),
+        {"reasoning_effort": "high"},
+        path="/reasoning_effort",
     ),
     Case(
         "28",  # ollama PR17252

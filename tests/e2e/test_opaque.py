@@ -184,7 +184,10 @@ def test_thoughts_that_their_issuer_does_not_take_back_are_left_out_in_a_second_
 def test_thoughts_of_another_conversation_are_left_to_their_issuer_in_a_second_try(rig: Rig, client: str) -> None:
     request, turns = first_turns(rig, client, "messages", SCRIPTED["signed"], False)
     why = (
-        "messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation."
+        "messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different "
+        "conversation. Remove the block, or set `thinking.block_binding.prefix_mismatch_behavior` to "
+        '"drop_block". That setting requires the `thinking-binding-controls-2026-08-01` value in the `anthropic-beta` '
+        "header. The `thinking` block that preceded this one when it was created is missing from this request."
     )
     body = ask_again(rig, client, "messages", request, turns, write_error(400, why))
     assert len(thoughts_in("messages", body)) == 1

@@ -25,8 +25,9 @@ from wire_json import Json, JsonObject
 ONE, TWO = keys_of(2)
 PAIRS = [("messages", "messages"), ("responses", "responses"), ("messages", "responses"), ("responses", "messages")]
 MODELS = {"messages": "up/claude-sonnet-4-5", "responses": "up/gpt-5"}
+UNSIGNED = "messages.1.content.0: Invalid `signature` in `thinking` block"
 REFUSALS = {
-    "messages": write_error(400, "messages.1.content.0: Invalid `signature` in `thinking` block"),
+    "messages": write_error(400, UNSIGNED),
     "responses": write_error(400, "The encrypted content could not be verified.", "invalid_encrypted_content"),
 }
 FIELDS: dict[str, JsonObject] = {
@@ -210,7 +211,8 @@ def test_nothing_is_remembered_of_a_request_that_is_refused_again(tmp_path: Path
         talk.ask_ok()
         talk.move()
         talk.accounts.is_broken = True
-        assert talk.ask().status == 400
+        refused = talk.ask()
+        assert (refused.status, refused.json["error"]["message"]) == (400, UNSIGNED), "the first error"
         assert talk.accounts.refused == 1
         talk.accounts.is_broken = False
         talk.ask_ok()
@@ -269,6 +271,13 @@ FOREIGN: list[tuple[str, Answer, JsonObject, str, tuple[bytes, bytes]]] = [
     (
         "messages",
         REFUSALS["messages"],
+        {"messages": MESSAGES},
+        "/messages/1/content/0",
+        (b'{"type":"thinking","thinking":"Hm.","signature":"b2xk"},', b""),
+    ),
+    (
+        "messages",
+        Answer(b'[{"error":{"message":"%s"}}]' % UNSIGNED.encode(), 400, "application/json"),
         {"messages": MESSAGES},
         "/messages/1/content/0",
         (b'{"type":"thinking","thinking":"Hm.","signature":"b2xk"},', b""),

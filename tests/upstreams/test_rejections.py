@@ -48,6 +48,12 @@ def test_quoted_text_that_is_no_path_becomes_a_hole(text: str, expected: str) ->
         (b'{"error":"m"}', Complaint(400, "m")),
         (b'{"detail":"m"}', Complaint(400, "m", in_detail=True)),
         (b'[{"error":{"message":"m","code":400}}]', Complaint(400, "m", "400")),
+        (b'{"detail":{"error":{"message":"m","type":"t"}}}', Complaint(400, "m", "t")),
+        (b'{"detail":{"message":"m","input":{"message":"x"}}}', Complaint(400, "m")),
+        (b'{"detail":{"error":"m"}}', Complaint(400, "m")),
+        (b'{"success":false,"errors":[{"code":5,"message":"m"}],"messages":[]}', Complaint(400, "m", "5")),
+        (b'{"message":"m","detail":{"message":"x"},"errors":[{"message":"x"}]}', Complaint(400, "m")),
+        (b'{"errors":["x"],"detail":{"input":{"message":"x"}}}', Complaint(400)),
         (b'{"object":"error","message":"m","type":"t"}', Complaint(400, "m", "t")),
         (
             b'{"message":{"detail":[{"type":"extra_forbidden","loc":["body","a",0,"b"],"input":"Extra"}]}}',
@@ -132,6 +138,26 @@ def test_only_a_field_of_the_protocol_is_found_and_never_what_must_stay(
         ("gemini", "system_instruction", {"system_instruction": {"parts": []}}),
         ("gemini", "systemInstruction", {"system_instruction": {"parts": []}}),
         ("gemini", "tool_config", {"tool_config": {}}),
+        (
+            "gemini",
+            "toolConfig.functionCallingConfig",
+            {"toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}}},
+        ),
+        (
+            "gemini",
+            "tool_config.function_calling_config.mode",
+            {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}},
+        ),
+        (
+            "gemini",
+            "contents[0].parts[0].file_data.file_uri",
+            {"contents": [{"parts": [{"fileData": {"fileUri": "https://a.example", "mimeType": "image/png"}}]}]},
+        ),
+        (
+            "messages",
+            "messages.0.content.0.image.source.base64.media_type",
+            {"messages": [{"content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png"}}]}]},
+        ),
         ("gemini", "cachedContent", {"cachedContent": "cachedContents/1"}),
         ("gemini", "generation_config.response_schema", {"generation_config": {"response_schema": {}}}),
         ("gemini", "generationConfig", {"generationConfig": {"maxOutputTokens": 9}}),
@@ -264,6 +290,54 @@ def test_every_moved_message_is_a_loss() -> None:
     assert losses == ["/messages/1", "/messages/3"]
 
 
+def test_moved_instructions_keep_their_cache_mark_and_their_bytes_when_it_moves_on() -> None:
+    """As Claude Code sends them: the newest message has the mark, and text in its place afterwards."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    for content in ("a", [{"type": "text", "text": "a"}]):
+        user = {"role": "user", "content": content}
+        marked = {"role": "system", "content": [{"type": "text", "text": "b", **mark}]}
+        first, _ = change(Found("leading_system"), make_sent("messages", messages=[user, marked]))
+        moved = {"type": "text", "text": "<system>\nb\n</system>"}
+        assert first["messages"][0]["content"] == [{"type": "text", "text": "a"}, {**moved, **mark}]
+        second, _ = change(Found("leading_system"), make_sent("messages", messages=[user, {**marked, "content": "b"}]))
+        assert second["messages"][0]["content"] == [{"type": "text", "text": "a"}, moved]
+
+
+def test_moved_instructions_are_parts_of_the_users_message_in_the_words_of_the_protocol() -> None:
+    user = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]}
+    body, _ = change(
+        Found("leading_system"), make_sent("responses", input=[user, {"role": "developer", "content": "b"}])
+    )
+    assert [part["type"] for part in body["input"][0]["content"]] == ["input_text", "input_text"]
+
+
+def test_text_after_the_results_of_tools_moves_into_the_last_one() -> None:
+    found = Found("no_user_after_tool")
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "seen"}
+    more = {"type": "text", "text": "And?"}
+    image = {"type": "image", "source": {"type": "url", "url": "https://a.example"}}
+    joined = {**result, "content": [{"type": "text", "text": "seen"}, more]}
+    for turns in (
+        [{"role": "user", "content": [result, more]}],
+        [{"role": "user", "content": [result]}, {"role": "user", "content": "And?"}],
+        [{"role": "user", "content": [result]}, {"role": "system", "content": [more]}],
+    ):
+        body, _ = change(found, make_sent("messages", messages=turns))
+        assert body["messages"] == [{"role": "user", "content": [joined]}]
+    for content in ([result, image], [result, more, image], [more]):
+        untouched = make_sent("messages", messages=[{"role": "user", "content": content}])
+        assert change(found, untouched)[0]["messages"] == untouched.turns
+    output = {"type": "function_call_output", "call_id": "c", "output": "seen"}
+    asked = {"role": "user", "content": [{"type": "input_text", "text": "And?"}]}
+    body, _ = change(found, make_sent("responses", input=[output, asked]))
+    assert body["input"] == [{**output, "output": "seen\n\nAnd?"}]
+
+
+def test_an_effort_alone_asks_for_thinking_too() -> None:
+    body, losses = change(Found("no_effort"), make_sent("messages", output_config={"effort": "high"}))
+    assert (body, losses) == ({"model": "m"}, ["/output_config"])
+
+
 def test_neighbours_of_one_role_are_joined_in_the_words_of_their_protocol() -> None:
     turns = [
         {"role": "user", "content": "a"},
@@ -285,6 +359,21 @@ def test_several_complaints_of_one_error_are_all_found() -> None:
         Found("extra_name", "/generationConfig/newA"),
         Found("extra_name", "/generationConfig/newB"),
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Validation: Unsupported parameter(s): thinking, reasoning_effort",
+        "Unsupported parameter(s): `thinking`, 'reasoning_effort', `messages`, unknown.",
+        "Unrecognized request arguments supplied: thinking, reasoning_effort",
+    ],
+)
+def test_several_parameters_of_one_sentence_are_left_out(words: str) -> None:
+    request = make_sent(thinking={"type": "enabled"}, reasoning_effort="high", messages=[])
+    found = find_rules(Complaint(400, make_holes(words)), request)
+    assert [each.path for each in found] == ["/thinking", "/reasoning_effort"]
+    assert find_rules(Complaint(400, make_holes(f"{words} was what the user wrote")), request) == ()
 
 
 def test_a_line_of_a_list_teaches_nothing_in_a_message_that_is_no_list() -> None:

@@ -349,12 +349,14 @@ class SecondChances(Struct, eq=False):
             self.first = self.first or end
             self._repairs = {**self._repairs, route: (*self.list_repairs(route), *end.repairs)}
             return SecondChance.CHANGED_REQUEST
-        adjustment = provider.requests.adjust(failure) if self._adjusts else None
+        adjustment = provider.requests.adjust(_restore_words(end)) if self._adjusts else None
         if adjustment is None or (end.error_reply is not None and not _may_change(adjustment, provider, end)):
             return None
         if (adjustment.of_reasoning and end.lacks_reasoning) or not self._is_first(provider, adjustment.name):
             return None
         self._requests += 1
+        if adjustment.of_reasoning:
+            self.first = self.first or end
         if adjustment.change is not None:
             self.changes += (adjustment.change,)
         return SecondChance.WITHOUT_REASONING if adjustment.drops_reasoning else SecondChance.CHANGED_REQUEST
@@ -375,6 +377,12 @@ class SecondChances(Struct, eq=False):
             return False
         self._taken |= {chance}
         return True
+
+
+def _restore_words(end: NoReply) -> Failure:
+    """Return the failure with all that the upstream said: its own message is shortened, to be shown."""
+    words = "" if end.complaint is None else end.complaint.message
+    return replace(end.failure, message=words) if words else end.failure
 
 
 def _may_change(adjustment: Adjustment, provider: Provider, end: NoReply) -> bool:

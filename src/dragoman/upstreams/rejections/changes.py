@@ -25,6 +25,7 @@ _SAMPLING = ("temperature", "top_p", "top_k")
 _BUDGETS = {"low": 1024, "medium": 8192, "high": 24576, "xhigh": 32768, "max": 32768}
 _MIN_BUDGET = 1024
 _CONTINUE = "continue"
+_OUTPUT = "function_call_output"
 _MAX_MARKS = 4
 _BETAS = b"anthropic-beta"
 _BLOCK = re.compile(
@@ -100,8 +101,9 @@ _drop_thinking = drop_all("reasoning_effort", "reasoning", "think", "thinking")
 
 def drop_effort(sent: Sent, path: Path) -> Edits:
     """Leave out all that asks for thinking."""
-    edits = _drop_thinking(sent, path)
-    return Edits((*edits.values, *_drop_output_effort(sent)), losses=edits.losses) if edits else edits
+    edits, efforts = _drop_thinking(sent, path), _drop_output_effort(sent)
+    losses = edits.losses or tuple((format_path(at), LossKind.DROPPED) for at, _ in efforts)
+    return Edits((*edits.values, *efforts), losses=losses)
 
 
 def _drop_output_effort(sent: Sent) -> tuple[tuple[Path, Change], ...]:
@@ -336,17 +338,18 @@ def tag_later_system(sent: Sent, path: Path) -> Edits:
     They keep their position: at the front of the prompt, a new one would invalidate all caches. Several messages of
     instructions that stand there already are one.
     """
-    return _rewrite(sent, partial(_move_instructions, kind=_name_text(sent), may_lead=_may_lead(sent)))
+    return _rewrite(sent, partial(_move_instructions, protocol=sent.protocol, may_lead=_may_lead(sent)))
 
 
 def join_tool_text(sent: Sent, path: Path) -> Edits:
     """Send a user's text that follows the results of tools at the end of the last result."""
-    return _rewrite(sent, partial(_move_after_results, kind=_name_text(sent)))
+    move = _move_into_results if sent.protocol == "messages" else _move_after_results
+    return _rewrite(sent, partial(move, protocol=sent.protocol))
 
 
 def merge_neighbours(sent: Sent, path: Path) -> Edits:
     """Join neighbouring messages of one role, for templates in which roles alternate."""
-    return _rewrite(sent, partial(_merge, kind=_name_text(sent)))
+    return _rewrite(sent, partial(_merge, kind=_name_text(sent.protocol)))
 
 
 Turns = list[Turn | None]  # None: it has become a part of another one
@@ -360,7 +363,9 @@ def _rewrite(sent: Sent, change: Callable[[Turns], None]) -> Edits:
     key = MESSAGES[sent.protocol]
     changed = [number for number, turn in enumerate(new) if turn is not old[number]]
     values = tuple(((key, number), None if (turn := new[number]) is None else _encode(turn)) for number in changed)
-    gone = [number for number in changed if (turn := new[number]) is None or turn["role"] != old[number].get("role")]
+    gone = [
+        number for number in changed if (turn := new[number]) is None or turn.get("role") != old[number].get("role")
+    ]
     return Edits(values, losses=tuple((f"/{key}/{number}", LossKind.APPROXIMATED) for number in gone or changed))
 
 
@@ -369,12 +374,12 @@ def _may_lead(sent: Sent) -> bool:
     return sent.protocol == "chat" or (sent.protocol == "responses" and not sent.tree.get("instructions"))
 
 
-def _name_text(sent: Sent) -> str:
+def _name_text(protocol: str) -> str:
     """Return the type of a part with a user's text."""
-    return "input_text" if sent.protocol == "responses" else "text"
+    return "input_text" if protocol == "responses" else "text"
 
 
-def _move_instructions(turns: Turns, kind: str, may_lead: bool) -> None:
+def _move_instructions(turns: Turns, protocol: str, may_lead: bool) -> None:
     before: int | None = None  # the last message that is neither moved nor leading
     for number, turn in enumerate(turns):
         assert turn is not None
@@ -382,43 +387,71 @@ def _move_instructions(turns: Turns, kind: str, may_lead: bool) -> None:
             before = number
             continue
         if before is None and may_lead:
-            _join_leading(turns, number, kind)
+            _join_leading(turns, number, protocol)
             continue
-        text = f"<system>\n{_join_text(turn)}\n</system>"
+        part = {"text": f"<system>\n{_join_text(turn)}\n</system>", **_find_mark(turn)}
         holder = None if before is None else turns[before]
-        joined = _append_text(holder, text, kind) if holder is not None and holder.get("role") == "user" else None
+        joined = _append_text(holder, part, protocol) if holder is not None and holder.get("role") == "user" else None
         if joined is not None and before is not None:
             turns[before], turns[number] = joined, None
         else:
-            turns[number] = {"role": "user", "content": text}
+            turns[number] = _append_text({"role": "user", "content": ""}, part, protocol)
             before = number
 
 
-def _join_leading(turns: Turns, number: int, kind: str) -> None:
+def _join_leading(turns: Turns, number: int, protocol: str) -> None:
     """Append leading instructions to the first message: templates take a second one for a later one."""
     first, turn = turns[0], turns[number]
     assert first is not None
     assert turn is not None
-    joined = None if number == 0 else _append_text(first, _join_text(turn), kind)
+    joined = None if number == 0 else _append_text(first, {"text": _join_text(turn)}, protocol)
     if joined is not None:
         role = first["role"] if first["role"] == turn["role"] else "system"
         turns[0], turns[number] = {**joined, "role": role}, None
 
 
-def _move_after_results(turns: Turns, kind: str) -> None:
+def _move_after_results(turns: Turns, protocol: str) -> None:
     result: int | None = None  # the result of a tool that directly precedes
     for number, turn in enumerate(turns):
         assert turn is not None
-        if turn.get("role") == "tool":
+        if turn.get("role") == "tool" or turn.get("type") == _OUTPUT:
             result = number
             continue
-        text = _join_text(turn) if turn.get("role") in ("user", *_INSTRUCTIONS) and _is_text(turn) else ""
-        holder = None if result is None else turns[result]
-        joined = None if holder is None or not text else _append_text(holder, text, kind)
+        holder = None if result is None or not _is_text(turn) else turns[result]
+        joined = None if holder is None else _append_text(holder, {"text": _join_text(turn)}, protocol)
         if joined is None or result is None:
             result = None
         else:
             turns[result], turns[number] = joined, None
+
+
+def _move_into_results(turns: Turns, protocol: str) -> None:
+    """Do so where a user's message has the results as well."""
+    result: int | None = None  # the message that ends with a result
+    for number, turn in enumerate(turns):
+        assert turn is not None
+        content = turn.get("content")
+        blocks = content if isinstance(content, list) else []
+        last = max((at for at, block in enumerate(blocks) if _find_type(block) == "tool_result"), default=None)
+        if last is not None:
+            is_end = all(_find_type(block) == "text" for block in blocks[last + 1 :])
+            if is_end and len(blocks) > last + 1:
+                turns[number] = {**turn, "content": _join_result(blocks[: last + 1], blocks[last + 1 :])}
+            result = number if is_end else None
+            continue
+        holder = None if result is None or not _is_text(turn) else turns[result]
+        if holder is None or result is None:
+            result = None
+        else:
+            results, texts = holder["content"], _as_parts(turn.get("content"), "text")
+            assert isinstance(results, list)
+            turns[result], turns[number] = {**holder, "content": _join_result(results, texts)}, None
+
+
+def _join_result(blocks: list[dict[str, object]], texts: Iterable[object]) -> list[dict[str, object]]:
+    """Return the blocks with texts at the end of the last one, a result."""
+    content = blocks[-1].get("content") or []
+    return [*blocks[:-1], {**blocks[-1], "content": [*_as_parts(content, "text"), *texts]}]
 
 
 def _merge(turns: Turns, kind: str) -> None:
@@ -450,19 +483,40 @@ def _as_parts(content: object, kind: str) -> Iterable[object]:
     return content if isinstance(content, list) else [{"type": kind, "text": content}]
 
 
-def _append_text(turn: Turn, text: str, kind: str) -> Turn | None:
-    """Return a message with a text as its last part; None if its content is of another shape."""
+def _append_text(turn: Turn, part: dict[str, object], protocol: str) -> Turn | None:
+    """Return a message or result with a text as its last part; None if its content is of another shape.
+
+    In Messages it is a part of its own even after a string, so that its bytes stay when its cache mark moves on.
+    """
+    key = "output" if turn.get("type") == _OUTPUT else "content"
+    content = turn.get(key)
+    if isinstance(content, str) and protocol != "messages":
+        return {**turn, key: f"{content}{_SEPARATOR}{part['text']}" if content else part["text"]}
+    if not isinstance(content, str | list):
+        return None
+    kind = _name_text(protocol)
+    return {**turn, key: [*(_as_parts(content, kind) if content else ()), {"type": kind, **part}]}
+
+
+def _find_mark(turn: Turn) -> dict[str, object]:
+    """Return the cache mark of a message's last part, as the field that it is."""
     content = turn.get("content")
-    if isinstance(content, str):
-        return {**turn, "content": f"{content}{_SEPARATOR}{text}" if content else text}
-    return {**turn, "content": [*content, {"type": "text", "text": text}]} if isinstance(content, list) else None
+    last = content[-1] if isinstance(content, list) and content else None
+    return {"cache_control": last["cache_control"]} if isinstance(last, dict) and "cache_control" in last else {}
 
 
 def _is_text(turn: Turn) -> bool:
+    """Whether this is only text, of a user or of instructions."""
     content = turn.get("content")
-    if isinstance(content, str):
-        return True
-    return isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content)
+    if turn.get("role") not in ("user", *_INSTRUCTIONS) or not content:
+        return False
+    return isinstance(content, str) or (
+        isinstance(content, list) and all(_find_type(part) in ("text", "input_text") for part in content)
+    )
+
+
+def _find_type(part: object) -> object:
+    return part.get("type") if isinstance(part, dict) else None
 
 
 def _join_text(turn: Turn) -> str:

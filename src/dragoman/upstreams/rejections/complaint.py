@@ -19,6 +19,9 @@ _TEMPLATE_ERROR = re.compile(
     r"(?:Unable to generate parser for this template\. Automatic parser generation failed: \n)?-+\n"
     r"While executing [^\n]*\n[^\n]*\n *\^\nError: Jinja Exception: ([^\n]*)"
 )
+_WORDS = ("message", "Message", "detail")
+_FRAMES = ("error", "message", "detail")
+_MOST_FRAMES = 3
 _BODY = "body"  # FastAPI's name of the place of a field in the request
 
 
@@ -40,11 +43,8 @@ def read_complaint(status: int, body: bytes) -> Complaint:
     found = find_error_object(body)
     if found is None:
         return Complaint(status)
-    inner = found.get("error")
-    if not isinstance(inner, dict):
-        inner = found.get("message")
-    error: dict[str, object] = inner if isinstance(inner, dict) else found
-    texts = [error.get(name) for name in ("message", "Message", "detail")] + [found.get("error"), found.get("detail")]
+    error = _find_error(found)
+    texts = [error.get(name) for name in (*_WORDS, "error")] + [found.get("error"), found.get("detail")]
     problems = error.get("detail") or found.get("detail")
     code, param = error.get("code") or error.get("type"), error.get("param")
     return Complaint(
@@ -57,6 +57,20 @@ def read_complaint(status: int, body: bytes) -> Complaint:
         tuple(map(make_holes, islice(_find_violations(error.get("details")), MAX_SENTENCES))),
         isinstance(found.get("detail"), str) and not {"error", "message"} & found.keys(),
     )
+
+
+def _find_error(found: dict[str, object]) -> dict[str, object]:
+    """Return the object with the words: some servers frame an error twice, or have a list of one."""
+    inner = found.get("error")
+    for _ in range(_MOST_FRAMES):
+        if isinstance(inner, dict):
+            found = inner
+        if any(isinstance(found.get(name), str) for name in _WORDS):
+            break
+        errors = found.get("errors")
+        framed = [found.get(name) for name in _FRAMES] + (errors[:1] if isinstance(errors, list) else [])
+        inner = next((each for each in framed if isinstance(each, dict)), None)
+    return found
 
 
 def make_holes(text: str) -> str:

@@ -38,8 +38,7 @@ OPENAI = frozenset(("chat", "responses"))
 CONVERSATIONS = frozenset(("chat", "messages", "responses"))
 KIRO = frozenset(("kiro",))
 ANY = frozenset(("chat", "messages", "responses", "gemini"))
-REJECTED = frozenset((400, 422))
-EVEN_500 = REJECTED | {500}
+REJECTED = frozenset((400, 422, 500))  # 500: of servers whose template raises an exception
 EVEN_200 = REJECTED | {200}
 _QUOTED = f"(?:{HOLE}|\"{PATH}\"|'{PATH}'|`{PATH}`)"
 _VALUE = rf"(?:True|False|None|[\d.-]{{1,30}}|{_QUOTED})"  # as Python writes it
@@ -121,10 +120,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="leading_system",
         protocols=CONVERSATIONS,
-        statuses=EVEN_500,
         words=_say(
             r"(?:Chat template error: )?system message must be at the beginning\.?",
-            r"Unexpected role 'system' after role '(?:user|assistant|tool)'\.?",
+            r"Unexpected role 'system' after role '(?:user|assistant|tool|system|developer)'\.?",
         ),
         guard=if_edited(changes.tag_later_system),
         edit=changes.tag_later_system,
@@ -134,7 +132,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="no_system_role",
         protocols=CONVERSATIONS,
-        statuses=EVEN_500,
         words=_say(
             _VARIANT.format("system"),
             r"messages: Unexpected role \"system\"\. The Messages API accepts a top-level `system` parameter, not "
@@ -273,7 +270,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="no_user_after_tool",
-        protocols=CHAT,
+        protocols=CONVERSATIONS,
         words=_say(r"Unexpected role 'user' after role 'tool'\.?"),
         guard=if_edited(changes.join_tool_text),
         edit=changes.join_tool_text,
@@ -282,7 +279,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="alternating_roles",
         protocols=CONVERSATIONS,
-        statuses=EVEN_500,
         words=_say(
             r"(?:(?:After the optional system message, )?conversation roles must alternate "
             r"user/assistant/user/assistant/\.\.\. ?){1,2}",
@@ -474,11 +470,19 @@ _EFFORT_VALUE = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"\w+")
+_QUOTES = "'\"` "
+# The plurals of NVIDIA's and OpenAI's sentences about one parameter.
+_SEVERAL = re.compile(
+    r"(?:(?:Validation: )?Unsupported parameter\(s\)|Unrecognized request arguments supplied): "
+    rf"((?:['\"`]?[\w-]{{1,256}}['\"`]?, ?){{1,{MAX_SENTENCES - 1}}}['\"`]?[\w-]{{1,256}}['\"`]?)\.?",
+    re.IGNORECASE,
+)
 
 
 def find_rules(complaint: Complaint, sent: Sent) -> tuple[Found, ...]:
     """Return the rules that a complaint about this request is an instance of; none if nothing is to be changed."""
     sentences = [(complaint.message, False), *((line, True) for line in _split_list(complaint.message, sent.protocol))]
+    sentences += [(f"Unsupported parameter: {name}", False) for name in _list_names(complaint.message)]
     sentences += [(f"extra_forbidden: {extra}", False) for extra in complaint.extras]
     sentences += [(each, False) for each in complaint.literals]
     sentences += [(each, True) for each in complaint.violations if sent.protocol == "gemini"]
@@ -487,6 +491,12 @@ def find_rules(complaint: Complaint, sent: Sent) -> tuple[Found, ...]:
     found = [_match(text.strip(), complaint, sent, of_list=of_list) for text, of_list in sentences]
     found.append(_match_effort(complaint, sent))
     return tuple(dict.fromkeys(one for one in found if one is not None))
+
+
+def _list_names(message: str) -> list[str]:
+    """Return the names of a sentence about several parameters."""
+    named = _SEVERAL.fullmatch(message)
+    return [] if named is None else [name.strip(_QUOTES) for name in named[1].split(",")]
 
 
 def _split_list(message: str, protocol: str) -> list[str]:

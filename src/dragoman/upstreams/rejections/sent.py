@@ -21,15 +21,17 @@ _STRUCTURE = frozenset(
     (
         "role", "content", "parts", "text", "type", "id", "name", "source", "data", "url", "image", "file",
         "budgettokens", "thinkingbudget", "n", "input", "output", "response", "parameters", "function", "schema",
-        "conversation", "prompt", "description", "modalities", "responsemodalities", "container",
+        "conversation", "prompt", "description", "modalities", "responsemodalities", "container", "mimetype",
+        "mediatype", "mode",
     )
 )  # fmt: skip
 # Nor is an object that holds one of these.
 _ESSENTIAL = frozenset(
     (
         "model", "messages", "contents", "cachedcontent", "system", "instructions", "systeminstruction", "imageurl",
-        "inputimage", "imagefile", "video", "videourl", "document", "fileid", "fileurl", "filedata", "inputfile",
-        "inlinedata", "inputaudio", "audio", "audiourl", "tools", "toolchoice", "toolconfig", "toolcalls", "toolcallid",
+        "inputimage", "imagefile", "video", "videourl", "document", "fileid", "fileurl", "fileuri", "filedata",
+        "inputfile", "inlinedata", "inputaudio", "audio", "audiourl", "tools", "toolchoice", "toolconfig",
+        "functioncallingconfig", "allowedfunctionnames", "toolcalls", "toolcallid",
         "tooluseid", "callid", "mcpservers", "websearchoptions", "functions", "functioncall", "functionresponse",
         "functiondeclarations", "arguments", "args", "inputschema", "parametersjsonschema", "jsonschema", "iserror",
         "maxtokens", "maxcompletiontokens", "maxoutputtokens", "maxnewtokens", "numpredict", "maxtoolcalls", "maxuses",
