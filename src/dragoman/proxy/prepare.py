@@ -257,7 +257,7 @@ class _Preparation(Struct, frozen=True):
     async def _write_message(self, request: Request, body: bytes, target: Target, ledger: Ledger) -> _Message:
         """Add headers and path to a body, without what the upstream is known to reject."""
         call, provider, protocol, upstream = self.call, self.provider, self.protocol, self.upstream
-        key = put_key_in_header(target.cache, provider.requests, protocol)
+        key = put_key_in_header(request, target.cache, provider.requests, protocol)
         headers = (*protocol_headers(request, upstream), *key)
         location = upstream.locate(target.model, request.stream or upstream.always_streams)
         query, is_lasting = location.query, True

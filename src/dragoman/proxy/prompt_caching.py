@@ -118,10 +118,16 @@ async def name_session_of_row(call: Call, request: Request, cache: PlannedCache 
     call.record.record_session(key)
 
 
-def put_key_in_header(plan: CachePlan, rules: RequestRules, protocol: Protocol) -> tuple[Header, ...]:
-    """Return the header that has the session's key, where the upstream does not read it in the body."""
+def put_key_in_header(
+    request: Request, plan: CachePlan, rules: RequestRules, protocol: Protocol
+) -> tuple[Header, ...]:
+    """Return the header that has the client's own key, else the session's, where the upstream reads none in the body."""
     name = rules.cache_key_headers.get(protocol.name)
-    return () if name is None or plan.key is None else ((name, plan.key.encode()),)
+    if name is None:
+        return ()
+    own = request.cache_key
+    key = own if own and own.isascii() and own.isprintable() else plan.key
+    return () if key is None else ((name, key.encode()),)
 
 
 def choose_mode(request: Request, rules: RequestRules) -> CacheMode:

@@ -4,11 +4,14 @@ from itertools import product
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dragoman.translate.caching.memory import SessionMemories
 from dragoman.translate.hub.caching import CacheMode
+from dragoman.translate.hub.failure import BadRequest
 from laws import assert_prefixes_stay
-from translate.caching.agent import WRITERS, Conversation, script
+from translate.caching.agent import WRITERS, Conversation, Item, script
 from translate.caching.sessions import Session
 from translate.caching.simulator import read_chat, read_gemini, read_messages, read_responses
 from wire_json import Json, JsonObject
@@ -73,3 +76,37 @@ def test_a_turn_looks_the_same_in_every_later_request(client: str, upstream: str
         session = Session(client, upstream, model, memory=SessionMemories(), mode=mode, breakpoints=breakpoints)
         sent: list[Json] = [session.send(write(client, request, marked=marked)) for request in script()]
         assert_prefixes_stay([list_blocks(upstream, body) for body in sent])
+
+
+def write_rounds(rounds: list[tuple[int, bool, bool]], *, new_ids: bool) -> list[Conversation]:
+    """Return requests of a conversation. Of each round: how many calls, whether they are answered, and with what."""
+    items: list[Item] = [Item("user", ("go",))]
+    requests: list[Conversation] = []
+    for number, (calls, is_answered, is_empty) in enumerate(rounds):
+        first = 10 * number if new_ids else 0
+        items.append(Item("calls", tuple(f'{{"round":{number}}}' for _ in range(calls)), first))
+        if is_answered:
+            items.append(Item("results", tuple("" if is_empty else f"found {number}" for _ in range(calls)), first))
+        else:
+            items += [Item("user", (f"stop {number}",))]
+        requests.append(tuple(items))
+    return requests
+
+
+ROUNDS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from((True, True, False)), st.booleans()), max_size=5)
+
+
+@pytest.mark.parametrize(("client", "upstream"), list(product(CLIENTS, CLIENTS)))
+@given(rounds=ROUNDS, new_ids=st.booleans())
+def test_results_stay_with_their_calls_when_ids_repeat_or_calls_are_interrupted(
+    client: str, upstream: str, rounds: list[tuple[int, bool, bool]], new_ids: bool
+) -> None:
+    session = Session(client, upstream, MODELS[upstream])
+    sent: list[list[bytes]] = []
+    for request in write_rounds(rounds, new_ids=new_ids):
+        try:
+            sent.append(list_blocks(upstream, session.send(WRITERS[client](request))))
+        except BadRequest:  # Gemini takes no call without a result
+            assert upstream == "gemini"
+            return
+    assert_prefixes_stay(sent)

@@ -162,6 +162,22 @@ def test_xai_gets_the_key_of_chat_in_a_header(tmp_path: Path, protocol: str, in_
         assert ("prompt_cache_key" in sent.json) is not in_header
 
 
+@pytest.mark.parametrize(
+    ("setting", "own", "sent"),
+    [("auto", "own key", "own key"), ("client", "own key", "own key"), ("off", "own key", None), ("auto", "\u00e9", 36)],
+)
+def test_a_clients_own_key_reaches_xais_header_as_it_is(
+    tmp_path: Path, setting: str, own: str, sent: str | int | None
+) -> None:
+    body = {"model": "grok/grok-5", "input": "hi", "prompt_cache_key": own}
+    with FakeUpstream(choose=lambda request: write_reply("chat", "Yes.", stream=False)) as fake:
+        section = f'[providers.grok]\nkind = "xai"\nprotocol = "chat"\nendpoint = "{fake.url}"\napi_key = "fake"\n'
+        with running(f'{ONCE}{section}cache = "{setting}"\n', tmp_path) as gateway:
+            assert send(gateway, "POST", PATHS["responses"], body, headers=NAMED).status == 200
+        got = fake.calls[-1].headers.get("x-grok-conv-id")
+        assert (len(got or "") if isinstance(sent, int) else got) == sent
+
+
 def test_two_client_keys_never_have_the_same_key(keyed: Rig) -> None:
     keys = {ask_openai(keyed, "gpt-5.5", key=keyed.gateway.keys[name])["prompt_cache_key"] for name in ("alice", "bob")}
     assert len(keys) == 2

@@ -40,11 +40,12 @@ _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 class _PlacedResult(Struct, frozen=True):
-    """A tool result, its position among all results, and the index of the run of turns that holds it."""
+    """A tool result, its position among all results, and the indexes of the runs of turns that hold it and its call."""
 
     place: int
     result: ToolResult
     run: int
+    called_in: int  # the last run before it with a call of this id; -1: there is none
 
 
 def build_messages(request: Request, target: Target, ledger: Ledger) -> list[_Wire]:
@@ -193,9 +194,9 @@ class _Writer:
 
     def _find_result(self, run_index: int, call_id: str) -> _PlacedResult | None:
         waiting = self._results.get(call_id, ())
-        while waiting and (waiting[0].run <= run_index or id(waiting[0].result) in self._sent):
+        while waiting and (waiting[0].called_in < run_index or id(waiting[0].result) in self._sent):
             waiting.popleft()
-        return waiting[0] if waiting else None
+        return waiting[0] if waiting and waiting[0].called_in == run_index else None
 
     def _write_missing(self, calls: list[ToolCall]) -> None:
         for call in calls:
@@ -340,12 +341,16 @@ def _is_reasoning_item(thought: Thinking) -> bool:
 
 def _results_by_call(runs: list[list[Turn]]) -> dict[str, deque[_PlacedResult]]:
     placed: dict[str, deque[_PlacedResult]] = {}
+    calls: dict[str, int] = {}  # the last run of each id: some servers use the same ids in every step
     place = 0
     for run_index, run in enumerate(runs):
         for turn in run:
             for part in turn.parts:
-                if type(part) is ToolResult:
-                    placed.setdefault(part.call_id, deque()).append(_PlacedResult(place, part, run_index))
+                if type(part) is ToolCall:
+                    calls[part.id] = run_index
+                elif type(part) is ToolResult:
+                    found = _PlacedResult(place, part, run_index, calls.get(part.call_id, -1))
+                    placed.setdefault(part.call_id, deque()).append(found)
                     place += 1
     return placed
 

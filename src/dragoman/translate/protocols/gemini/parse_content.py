@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.translate.framing.fields import BadField
@@ -290,6 +290,22 @@ class _ReadCall(Struct):
     is_answered: bool = False
 
 
+class _CallQueue(Struct):
+    """Calls that may still get a response: those of the latest turn first, then those that were interrupted."""
+
+    latest: deque[_ReadCall] = field(default_factory=deque)
+    earlier: deque[_ReadCall] = field(default_factory=deque)
+
+    def add(self, read: _ReadCall) -> None:
+        if self.latest and self.latest[-1].turn != read.turn:
+            self.earlier.extend(self.latest)
+            self.latest.clear()
+        self.latest.append(read)
+
+    def find_open(self) -> _ReadCall | None:
+        return _first_open(self.latest) or _first_open(self.earlier)
+
+
 class _OpenCalls:
     """The calls of a request, found by id or name in constant time; those that have a response are known by id only.
 
@@ -299,15 +315,15 @@ class _OpenCalls:
     def __init__(self) -> None:
         self._by_id: defaultdict[str, deque[_ReadCall]] = defaultdict(deque)
         self._by_both: defaultdict[tuple[str, str], deque[_ReadCall]] = defaultdict(deque)  # id and name
-        self._by_name: defaultdict[str, deque[_ReadCall]] = defaultdict(deque)
-        self._without_id: defaultdict[str, deque[_ReadCall]] = defaultdict(deque)  # by name
+        self._by_name: defaultdict[str, _CallQueue] = defaultdict(_CallQueue)
+        self._without_id: defaultdict[str, _CallQueue] = defaultdict(_CallQueue)  # by name
         self._answered: dict[str, ToolCall] = {}  # the last of each id that got its response
 
     def add(self, read: _ReadCall) -> None:
         name = read.call.name
-        self._by_name[name].append(read)
+        self._by_name[name].add(read)
         if not read.id:
-            self._without_id[name].append(read)
+            self._without_id[name].add(read)
             return
         for calls in (self._by_id[read.id], self._by_both[read.id, name]):
             if calls and calls[-1].turn != read.turn:
@@ -325,7 +341,7 @@ class _OpenCalls:
             found = _first_open(self._by_both[id, name]) or _first_open(self._by_id[id])
             if found is None and id in self._answered:
                 return self._answered[id]
-        found = found or _first_open((self._without_id if id else self._by_name)[name])
+        found = found or (self._without_id if id else self._by_name)[name].find_open()
         if found is None:
             return None
         found.is_answered = True

@@ -4,6 +4,7 @@ An item's `id` and `status` have a meaning only in this protocol, so leaving the
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -48,6 +49,7 @@ from dragoman.translate.protocols.responses.state_items import is_own_compaction
 from dragoman.translate.protocols.responses.wire import SEARCH_ITEM, VENDOR, Item, text_at
 
 _ROLES = {role.value: role for role in Role}
+_CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _SERVER_STATE = {
     "item_reference": "a reference to a stored item; send the item itself",
@@ -71,7 +73,8 @@ class Conversation:
         self._ext = ext  # of the request
         self._reply_parts: list[Part] = []
         self._reply_at = ""
-        self._outputs: dict[str, Fields] = {}  # the last of each call
+        self._outputs: dict[tuple[str, int], Fields] = {}  # the last of each call, found by its id and number
+        self._calls: Counter[str] = Counter()  # by id: some servers use the same ids in every step
 
     def read(self, fields: Fields) -> None:
         instructions = fields.text("instructions")
@@ -93,13 +96,18 @@ class Conversation:
         self._end_reply()
 
     def _find_outputs(self, items: list[Fields]) -> None:
+        calls = Counter[str]()
         for item in items:
-            if item.text("type") in _OUTPUTS:
+            type_ = item.text("type")
+            if type_ in _CALLS:
+                calls[item.need_text("call_id")] += 1
+            elif type_ in _OUTPUTS:
                 call_id = item.need_text("call_id")
-                if call_id in self._outputs:
-                    earlier = self._outputs[call_id].at
+                call = call_id, calls[call_id]
+                if call in self._outputs:
+                    earlier = self._outputs[call].at
                     self._ledger.record_dropped(earlier, "a later output of the same call takes its place")
-                self._outputs[call_id] = item
+                self._outputs[call] = item
 
     def _read_item(self, item: Fields) -> None:
         type_ = item.text("type") or ("message" if item.has("role") else "item_reference")
@@ -115,6 +123,7 @@ class Conversation:
             case "function_call" | "custom_tool_call":
                 custom = type_ == "custom_tool_call"
                 call_id, name = item.need_text("call_id"), item.need_text("name")
+                self._calls[call_id] += 1
                 arguments = item.text("input", "") if custom else _read_arguments(item)
                 namespace = item.text("namespace")
                 if item.raw("caller") not in (None, {"type": "direct"}):
@@ -146,7 +155,7 @@ class Conversation:
 
     def _read_output(self, item: Fields) -> None:
         call_id = item.need_text("call_id")
-        last = self._outputs.pop(call_id, None)  # placed where the first output stood, next to its call
+        last = self._outputs.pop((call_id, self._calls[call_id]), None)  # placed where the first output stood, next to its call
         if last is not None:
             self._add_turn(Turn(Role.USER, (_read_result(last, call_id),), item.at))
 
