@@ -273,8 +273,7 @@ class App:
             self.group.start()
         if self.shared is not None:
             self.shared.start()
-        with suppress(StoreError):
-            await self._rules.load()
+        await self._read_store()
         await self.server.start(config.server.host, config.server.port, sock=sock)
         self.keyring.on_ended = self.gateway.running.cancel_of_keys
         self._watching = [
@@ -301,6 +300,16 @@ class App:
             self._exchange.start()
         if self.processes is not None:
             self.processes.start()
+
+    async def _read_store(self) -> None:
+        """Read what the first request goes by: rules, and the clock that windows begin and end by.
+
+        What cannot be read now is read once the store answers.
+        """
+        with suppress(StoreError):
+            await self._rules.load()
+            if self._store is not None and self._store.is_server:
+                await self._store.clock.learn()
 
     async def _start_meter_with_limits(self) -> None:
         """Start the meter once there is a limit: other workers may ask this one, though it has no such request."""

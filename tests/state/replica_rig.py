@@ -89,6 +89,12 @@ class Replicas:
         assert isinstance(runs, ValkeyRuns)
         runs.bounds = bounds
 
+    def limit_memory(self, place: int, size: int) -> None:
+        """Let the runs of each client key have this many bytes."""
+        index = self.gateways[place].app.site.parked_runs.index
+        assert isinstance(index, RunIndex)
+        index._max_owner_bytes = size
+
     def find_replicas(self, place: int) -> SharedParking:
         replicas = self.gateways[place].app.site.parked_runs.replicas
         assert replicas is not None

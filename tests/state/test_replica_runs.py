@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from bench.resume.replies import whole_part, without_signs
 
-from dragoman.state import remote_runs
 from dragoman.state.parked_run import ParkedRun
 from dragoman.store.shared_runs import RunBounds
 from fakes.upstream import Answer, Gate
@@ -219,17 +218,29 @@ def test_a_run_without_room_is_of_its_replica_and_its_head_says_so(tmp_path: Pat
         assert rig.calls("chat") == 2
 
 
-def test_a_run_that_grows_too_large_ends_elsewhere_with_an_error(
-    tmp_path: Path, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["in the shared state", "in its replica"])
+def test_a_run_that_grows_too_large_ends_elsewhere_with_an_error_that_does_not_call_a_retry_safe(
+    tmp_path: Path, valkey: ValkeyServer, where: str
 ) -> None:
-    monkeypatch.setattr(remote_runs, "GONE_S", 0.3)
     with replicas(tmp_path, valkey) as rig:
-        rig.set_bounds(0, RunBounds(8000, 100_000, 100_000))
-        reply = rig.send(0, rig.request("chat", PARK))
+        rig.opened.clear()
+        with dial(rig.gateways[0].port) as client, ThreadPoolExecutor(1) as pool:
+            client.sendall(rig.request("chat", "idempotency-key: large"))
+            wait_until(lambda: rig.count_clients(0) == 1)
+            joined = pool.submit(rig.send, 1, rig.request("chat", "idempotency-key: large"))
+            wait_until(lambda: rig.count_readings(1) == 1)
+            if where == "in its replica":
+                rig.limit_memory(0, 3000)
+            else:
+                rig.set_bounds(0, RunBounds(3000, 100_000, 100_000))
+            rig.opened.set()
+            reply, there = read_answer(client), joined.result(30)
         run = reply.get("x-dragoman-run")
         assert (reply.body, reply.get(SCOPE)) == (DIALECTS["chat"].stream, None)
-        wait_until(lambda: rig.resume(1, "chat", f"{run}:-1").status == 404)
-        assert rig.resume(0, "chat", f"{run}:-1").get(SCOPE) == "replica"
+        assert (there.get("x-dragoman-run"), b"not safe to send the request again" in there.body) == (run, True)
+        assert rig.resume(1, "chat", f"{run}:-1").status == 404
+        here = rig.resume(0, "chat", f"{run}:-1")
+        assert (here.status, here.get(SCOPE)) == ((404, None) if where == "in its replica" else (200, "replica"))
 
 
 @pytest.mark.rest

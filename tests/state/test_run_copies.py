@@ -132,7 +132,7 @@ async def test_a_run_that_is_not_kept_here_is_not_kept_there(valkey: ValkeyServe
         run.begin(200, STREAM)
         run.forget()
         rig.copies.record(run)
-        while await rig.shared.read(run.id, 0) is not Absence.UNKNOWN:  # noqa: ASYNC110 - another process does it
+        while await rig.shared.read(run.id, 0) is not Absence.FULL:  # noqa: ASYNC110 - another process does it
             await asyncio.sleep(0.005)
 
 

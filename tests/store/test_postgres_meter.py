@@ -12,7 +12,18 @@ from dragoman.store import open_store
 from dragoman.store.meter import Admitted, Refused, Settle, Unavailable
 from dragoman.store.postgres_meter import MAX_MISSES, PostgresMeter
 from dragoman.tenancy.opened_meter import make_postgres_meter
-from tenancy.meters import ALL_USD, SLOTS, USD, MeterRig, get_utc, rate, run_postgres_meter, slot, usd
+from tenancy.meters import (
+    ALL_USD,
+    SLOTS,
+    USD,
+    MeterRig,
+    get_utc,
+    rate,
+    run_postgres_meter,
+    slot,
+    usd,
+    wait_until_admitted,
+)
 
 if TYPE_CHECKING:
     from postgres import Postgres
@@ -108,6 +119,15 @@ async def test_calls_of_several_gateways_never_deadlock_nor_exceed_a_limit(url: 
         for rig in rigs:
             assert isinstance(rig.meter, PostgresMeter)
             await rig.meter.stop()
+
+
+async def test_a_rate_goes_on_though_the_clock_of_the_server_was_set_back(url: str) -> None:
+    async with run_postgres_meter(url) as rig:
+        assert isinstance(await rig.admit("a", rate(600, 600)), Admitted)
+        other = await asyncpg.connect(url)
+        await other.execute("UPDATE dragoman.meter_counters SET at_ms = at_ms + 3600000")
+        await other.close()
+        await wait_until_admitted(rig)
 
 
 async def test_what_is_past_is_removed(url: str) -> None:

@@ -178,7 +178,17 @@ def test_an_address_is_named_without_user_and_password(url: str, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    "url", ["", "http://host", "valkey://", "valkey://h:x/0", "valkey://h/a", "valkey://h/0?a=1", "valkey://:secret@/0"]
+    "url",
+    [
+        "",
+        "http://host",
+        "valkey://",
+        "valkey://h:x/0",
+        "valkey://h:0/0",
+        "valkey://h/a",
+        "valkey://h/0?a=1",
+        "valkey://:secret@/0",
+    ],
 )
 def test_an_address_of_another_form_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ValueError, match=r"URL|valkey") as raised:

@@ -1,5 +1,6 @@
 """A meter of each kind on a store of its own, for tests that all of them must pass."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +11,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.store import Store, open_store
-from dragoman.store.meter import Admit, Hold, HoldKind, Level, Meter, Operation, Result, Unavailable, encode_charge
+from dragoman.store.meter import (
+    Admit,
+    Admitted,
+    Hold,
+    HoldKind,
+    Level,
+    Meter,
+    Operation,
+    Result,
+    Unavailable,
+    encode_charge,
+)
 from dragoman.store.usage_rows import UsageRow
 from dragoman.store.valkey import Valkey, parse_address
 from dragoman.tenancy.memory_meter import MemoryMeter
@@ -134,6 +146,15 @@ async def run_postgres_meter(url: str, zone: Callable[[], tzinfo] = get_utc) -> 
             yield MeterRig(meter, store)
         finally:
             await meter.stop()
+
+
+async def wait_until_admitted(rig: MeterRig) -> None:
+    """Wait until a rate of 600 a minute has room again: a request comes in each 100 ms."""
+    for number in range(100):
+        if isinstance(await rig.admit(f"again-{number}", rate(600)), Admitted):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("nothing came in for 10 s")
 
 
 def usd(limit: int, amount: int, counter: str = USD, *, is_strict: bool = False) -> Hold:

@@ -11,9 +11,20 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.store.meter import GONE, Admitted, Hold, HoldKind, Refused, Settle
-from dragoman.store.valkey import DEADLINE_S, SharedStateError, Valkey, parse_address
-from dragoman.store.valkey_meter import MAX_SILENT, UNNAMED_S, ValkeyMeter
-from tenancy.meters import PATIENT_S, REQUESTS, SLOTS, USD, MeterRig, rate, run_paired_meter, slot, usd
+from dragoman.store.valkey import DEADLINE_S, PREFIX, SharedStateError, Valkey, parse_address
+from dragoman.store.valkey_meter import BASE, MAX_SILENT, UNNAMED_S, ValkeyMeter
+from tenancy.meters import (
+    PATIENT_S,
+    REQUESTS,
+    SLOTS,
+    USD,
+    MeterRig,
+    rate,
+    run_paired_meter,
+    slot,
+    usd,
+    wait_until_admitted,
+)
 from valkey_server import ValkeyServer
 from waiting import PATIENCE_S, wait_until_async
 
@@ -73,6 +84,14 @@ async def test_a_rate_of_three_gateways_is_exact(valkey: ValkeyServer, tmp_path:
         began = time.monotonic()
         admitted = await admit_often(rigs, 40, lambda: rate(60))
         assert 60 <= admitted <= 61 + (time.monotonic() - began)
+
+
+async def test_a_rate_goes_on_though_the_clock_of_the_server_was_set_back(valkey: ValkeyServer, tmp_path: Path) -> None:
+    async with run_replicas(valkey, tmp_path, 1) as [rig]:
+        assert isinstance(await rig.admit("a", rate(600, 600)), Admitted)
+        in_an_hour = f"0 {int(time.time() * 1000) + 3_600_000} 600"
+        assert valkey.execute("SET", f"{PREFIX}{BASE}rate:{REQUESTS}", in_an_hour) == b"+OK"
+        await wait_until_admitted(rig)
 
 
 async def test_large_limits_are_whole_numbers(valkey: ValkeyServer, tmp_path: Path) -> None:

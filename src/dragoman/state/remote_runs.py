@@ -33,7 +33,14 @@ SILENT = Failure(
     code="shared_state_out",
     should_retry=False,
 )
-LOSSES = (GONE, SILENT)
+OUTGROWN = Failure(
+    Kind.SHUTDOWN,
+    "This reply has become too large to be kept for others than the client that it is made for, so the rest cannot be "
+    "sent here. It is not safe to send the request again: it may still be made, and be paid for twice.",
+    code="run_not_shared",
+    should_retry=False,
+)
+LOSSES = (GONE, SILENT, OUTGROWN)
 
 
 class _Reading(Struct, eq=False):
@@ -167,7 +174,11 @@ class RemoteRuns:
             reading.failing_since = None
             self._add(reading, found)
             return POLL_S if found.is_read and not reading.run.is_done else 0.0
-        failure, patience_s = (SILENT, OUT_S) if found is None else (GONE, GONE_S)
+        failure, patience_s = _judge(found)
+        if not patience_s:
+            reading.run.failure = failure
+            reading.run.end(whole=False)
+            return 0.0
         if reading.failure is not failure or reading.failing_since is None:
             reading.failure, reading.failing_since = failure, self._clock()
         elif self._clock() - reading.failing_since > patience_s:
@@ -186,3 +197,14 @@ class RemoteRuns:
         reading = self._readings.get(id)
         if reading is not None:
             reading.woken.set()
+
+
+def _judge(found: Absence | None) -> tuple[Failure, float]:
+    """Return why a run cannot be read, and for how long it may be so before its clients are told."""
+    match found:
+        case None:
+            return SILENT, OUT_S
+        case Absence.UNKNOWN:
+            return GONE, GONE_S
+        case Absence.FULL:
+            return OUTGROWN, 0.0

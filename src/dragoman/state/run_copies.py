@@ -120,7 +120,7 @@ class RunCopies:
         """Remove a run that is not made, or not kept."""
         self._copies.pop(run.id, None)
         self._changed.pop(run.id, None)
-        spawn(self._shared.remove(run.id), name="remove a run")
+        spawn(self._shared.remove(run.id, is_outgrown=not run.is_resumable), name="remove a run")
 
     async def take(self, run: ParkedRun) -> bool:
         """Return whether no other replica has given this run to a retry."""

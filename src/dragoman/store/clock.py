@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dragoman.store.database import Database, Session, StoreError
 
 LEARN_S = 60.0
-RETRY_S = 5.0  # after a failure, and as long as the clocks are too far apart
+RETRY_S = 1.0  # while the store does not answer
+LEARN_AGAIN_S = 5.0  # as long as the clocks are too far apart
 LOGGED_S = 2.0  # a difference that is logged
 MOST_S = 60.0  # a difference with which a gateway serves nothing
 
@@ -55,7 +56,7 @@ class StoreClock:
                 log.debug("the clock of the store cannot be read now: %s", error)
                 await asyncio.sleep(RETRY_S)
             else:
-                await asyncio.sleep(RETRY_S if self.problem else LEARN_S)
+                await asyncio.sleep(LEARN_AGAIN_S if self.problem else LEARN_S)
 
     def _describe(self) -> str:
         return f"{abs(self.ahead_s):.1f} s {'ahead of' if self.ahead_s > 0 else 'behind'}"

@@ -91,6 +91,9 @@ METER_SCHEMA = """
                     RETURN jsonb_build_array('r', at, held.running, 0, 1000, FALSE, FALSE);
                 END IF;
             ELSE
+                IF held.at_ms > now_ms THEN  -- the clock was set back: it is filled from now on, not from then
+                    UPDATE dragoman.meter_counters SET at_ms = now_ms WHERE counter = held.counter;
+                END IF;
                 level := dragoman.meter_fill(held, most, now_ms);
                 wait_ms := ceil((least(amount, most)::numeric * 60000 - level) / most);
                 IF wait_ms > 0 THEN

@@ -87,7 +87,7 @@ class Absence(Enum):
     """Why nothing is added to a run, or read of one."""
 
     UNKNOWN = "unknown"
-    FULL = "full"  # there was no room for what was added, so that the run was removed
+    FULL = "full"  # there was no room for more of it, so that the run was removed; its replica may still make it
 
 
 class RenewedRuns(Struct, frozen=True):
@@ -122,8 +122,8 @@ class SharedRuns(Protocol):
     async def renew(self, ids: Sequence[str]) -> RenewedRuns | None:
         """Say that the process that makes these runs is alive."""
 
-    async def remove(self, id: str) -> bool | None:
-        """Forget a run and its idempotency key."""
+    async def remove(self, id: str, *, is_outgrown: bool = False) -> bool | None:
+        """Forget a run and its idempotency key; whoever reads one that was outgrown gets `Absence.FULL` for a while."""
 
     def listen(self, on_news: Callable[[str], None], on_gap: Callable[[], None]) -> Callable[[], None]:
         """Call `on_news` with each run that is read and has more, `on_gap` where some may have been missed."""

@@ -90,6 +90,8 @@ def parse_address(url: str) -> ValkeyAddress:
         port, number = parts.port, parts.path.strip("/")
     except ValueError:
         raise ValueError("not a URL; write valkey://HOST:PORT/NUMBER") from None
+    if port == 0:
+        raise ValueError("the port of the URL is 0; write valkey://HOST:PORT/NUMBER")
     if parts.scheme not in SCHEMES or not parts.hostname:
         raise ValueError("expected valkey://HOST:PORT/NUMBER (or redis://; with TLS valkeys:// or rediss://)")
     if number and not (number.isascii() and number.isdecimal() and len(number) <= 5):

@@ -62,11 +62,22 @@ local function is_gone(process)
     return gone[process]
 end
 
+local function keep_rate(counter, limit, level)
+    local until_full = math.min(math.ceil((limit * UNITS - level) / limit) + 1000, MOST_MS)
+    redis.call('SET', base .. 'rate:' .. counter, string.format('%.0f %.0f %.0f', level, now, limit),
+        'PX', string.format('%.0f', math.max(1, until_full)))
+end
+
 local function read_rate(counter)
     local known = redis.call('GET', base .. 'rate:' .. counter)
     if not known then return nil end
     local level, at, limit = known:match('(%S+) (%S+) (%S+)')
-    return tonumber(level), tonumber(at), tonumber(limit)
+    level, at, limit = tonumber(level), tonumber(at), tonumber(limit)
+    if at > now then  -- the clock was set back: it is filled from now on, not from then
+        keep_rate(counter, limit, level)
+        at = now
+    end
+    return level, at, limit
 end
 
 local function fill(counter, limit)
@@ -74,12 +85,6 @@ local function fill(counter, limit)
     if not level then return limit * UNITS end
     level = math.min(level + math.max(0, now - at) * before, before * UNITS)
     return math.max(level + (limit - before) * UNITS, math.min(level, 0))
-end
-
-local function keep_rate(counter, limit, level)
-    local until_full = math.min(math.ceil((limit * UNITS - level) / limit) + 1000, MOST_MS)
-    redis.call('SET', base .. 'rate:' .. counter, string.format('%.0f %.0f %.0f', level, now, limit),
-        'PX', string.format('%.0f', math.max(1, until_full)))
 end
 
 local function find_refusal(lease, holds)

@@ -34,12 +34,13 @@ RUN_BYTES = 2048  # what a run costs before its first byte
 PIECE_BYTES = 160  # what a piece costs beside its bytes
 READ_PIECES = 32
 COPY_DEADLINE_S = 1.0
+FULL_S = 60.0  # for which those who read a run that was removed for want of room learn why
 ROOT = "runs"
 NEWS = f"{ROOT}:news"
-UNKNOWN, FULL = -1, -2
+ABSENCES = {-1: Absence.UNKNOWN, -2: Absence.FULL}
 TRIES = 2  # a run that is not found here is paid for twice
 
-_TIMES = {"LIFE": LIFE_S, "GAP": GAP_S, "GRACE": GRACE_S, "FOLLOWED": FOLLOWED_S}
+_TIMES = {"LIFE": LIFE_S, "GAP": GAP_S, "GRACE": GRACE_S, "FOLLOWED": FOLLOWED_S, "FULL": FULL_S}
 _COMMON = (
     "".join(f"local {name} = {seconds * 1000:.0f}\n" for name, seconds in _TIMES.items())
     + """
@@ -73,6 +74,12 @@ local function remove(id)
   redis.call('ZREM', root .. ':all', id)
   redis.call('ZREM', root .. ':ended', id)
   redis.call('DEL', run_key(id), data_key(id))
+end
+
+local function remove_outgrown(id)
+  if field(id, 'followed') then redis.call('PUBLISH', root .. ':news', id) end
+  remove(id)
+  redis.call('SET', root .. ':full:' .. id, '1', 'PX', text(FULL))
 end
 
 local function keep_until(id, time)
@@ -171,7 +178,7 @@ if size > 0 then
   local owner = field(id, 'owner')
   local before = tonumber(redis.call('HGET', root .. ':sizes', id))
   if before + size > tonumber(most_run) or not has_room(id, owner, size, tonumber(most_owned), tonumber(most)) then
-    remove(id)
+    remove_outgrown(id)
     return -2
   end
   count(id, owner, size)
@@ -208,7 +215,7 @@ _READ = Script(
     + """
 local id, place, most = unpack(ARGV)
 remove_old()
-if not exists(id) then return -1 end
+if not exists(id) then return redis.call('EXISTS', root .. ':full:' .. id) == 1 and -2 or -1 end
 local run = run_key(id)
 follow(id)
 local pieces = {}
@@ -246,7 +253,7 @@ return 1
 """
 )
 
-_REMOVE = Script(_COMMON + "remove(ARGV[1]) return 1")
+_REMOVE = Script(_COMMON + "if ARGV[2] == '1' then remove_outgrown(ARGV[1]) else remove(ARGV[1]) end return 1")
 
 _RENEW = Script(
     _COMMON
@@ -310,8 +317,7 @@ class ValkeyRuns:
             *(PIECE_BYTES, self.bounds.run, self.bounds.owner, self.bounds.all),
             *part.pieces,
         )
-        absences = {UNKNOWN: Absence.UNKNOWN, FULL: Absence.FULL}
-        return absences.get(answer, answer) if isinstance(answer, int) else None
+        return ABSENCES.get(answer, answer) if isinstance(answer, int) else None
 
     async def read(self, id: str, place: int) -> SharedRun | Absence | None:
         answer = await _run(self._valkey, _READ, id, place, READ_PIECES)
@@ -319,7 +325,7 @@ class ValkeyRuns:
             case [[*known], [*pieces], int(is_read)]:
                 return _read_run(id, known, cast(list[bytes], pieces), bool(is_read))
             case int():
-                return Absence.UNKNOWN
+                return ABSENCES[answer]
         return None
 
     async def take(self, id: str) -> bool | None:
@@ -328,8 +334,8 @@ class ValkeyRuns:
     async def release(self, id: str) -> bool | None:
         return _to_bool(await _run(self._valkey, _RELEASE, id))
 
-    async def remove(self, id: str) -> bool | None:
-        return _to_bool(await _run(self._valkey, _REMOVE, id))
+    async def remove(self, id: str, *, is_outgrown: bool = False) -> bool | None:
+        return _to_bool(await _run(self._valkey, _REMOVE, id, int(is_outgrown)))
 
     async def renew(self, ids: Sequence[str]) -> RenewedRuns | None:
         match await _run(self._copies, _RENEW, secrets.token_hex(8), *ids):

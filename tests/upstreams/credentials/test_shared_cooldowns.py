@@ -10,11 +10,12 @@ import pytest
 from dragoman.store import Store, open_store
 from dragoman.store.cooldowns import MAX_ROWS, CooldownRow, EndedCooldown
 from dragoman.store.valkey import Valkey, parse_address
-from dragoman.upstreams.credentials.cooldowns import ALL_MODELS, CredentialCooldown
-from dragoman.upstreams.credentials.pool import Member, Pool
-from dragoman.upstreams.credentials.shared_cooldowns import CooldownBoard, SharedCooldowns, name_member
+from dragoman.upstreams.credentials.cooldowns import ALL_MODELS, PROBE_AFTER_S, CredentialCooldown
+from dragoman.upstreams.credentials.pool import CredentialChoice, Member, Pool
+from dragoman.upstreams.credentials.shared_cooldowns import PROBING_S, CooldownBoard, SharedCooldowns, name_member
 from dragoman.upstreams.credentials.stored_cooldowns import StoredCooldowns
 from dragoman.upstreams.credentials.valkey_cooldowns import MAX_FIELDS, ValkeyCooldowns
+from narrowing import present
 from valkey_server import ValkeyServer
 from waiting import wait_until_async
 
@@ -36,6 +37,14 @@ class Gateway:
 
     def succeed(self, member: Member, model: str) -> None:
         self.pool.record_success(self.members.index(member), model, now=time.time())
+
+    def choose(self, model: str) -> CredentialChoice:
+        return present(self.pool.choose(None, model, (), time.time()))
+
+    def may_use(self, member: Member, model: str, in_s: float = 0.0) -> bool:
+        """Return whether no cooldown keeps requests from a member, now or some seconds from now."""
+        now = time.time() + in_s
+        return not any(one.blocks(now) for one in self.board.known.active(name_member("up", member.id), model, now))
 
     def list_known(self) -> set[tuple[str, str]]:
         """Return the labels of members and the models of all cooldowns."""
@@ -98,6 +107,39 @@ async def test_gateways_on_one_database_agree(store_url: str) -> None:
     one, other = Gateway(A, B), Gateway(B, A)
     async with await open_store(store_url) as store, over_store(store, one, other):
         await exchange_changes(one, other)
+
+
+async def probe_in_turn(one: Gateway, other: Gateway) -> None:
+    began = time.time() - 400.0
+    one.board.start(name_member("up", A.id), CredentialCooldown("m", began + 4000.0, "quota"), began)
+    await wait_until_async(lambda: other.list_known() and other.may_use(A, "m"), AGREED_S)
+    for prober, waiting in ((one, other), (other, one)):
+        probe = prober.choose("m")
+        await wait_until_async(lambda: not waiting.may_use(A, "m"), AGREED_S)  # noqa: B023
+        assert waiting.may_use(A, "m", PROBING_S + 1)  # the gateway that probes it may have died
+        prober.pool.release(probe)  # it had no result
+        await wait_until_async(lambda: waiting.may_use(A, "m"), AGREED_S)  # noqa: B023
+    probe = one.choose("m")
+    one.start(A, "m", seconds=4000.0)
+    one.pool.release(probe)
+    await wait_until_async(lambda: not other.may_use(A, "m", PROBING_S + 1), AGREED_S)
+    assert [known.probe_interval_s for _, _, known in other.board.known.list_all()] == [2 * PROBE_AFTER_S]
+    before = other.board.unsent.copy()
+    other.pool.release(other.choose("m"))  # by a request that finds no other
+    assert other.board.unsent == before
+
+
+async def test_gateways_on_one_valkey_probe_one_after_the_other(valkey: ValkeyServer) -> None:
+    one, other = Gateway(A), Gateway(A)
+    async with over_valkey(valkey, one, other):
+        await probe_in_turn(one, other)
+
+
+@pytest.mark.rest
+async def test_gateways_on_one_database_probe_one_after_the_other(store_url: str) -> None:
+    one, other = Gateway(A), Gateway(A)
+    async with await open_store(store_url) as store, over_store(store, one, other):
+        await probe_in_turn(one, other)
 
 
 async def test_a_gateway_that_starts_later_knows_what_lasts(valkey: ValkeyServer) -> None:

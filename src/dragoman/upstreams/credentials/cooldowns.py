@@ -36,10 +36,10 @@ class ActiveCooldown(Struct):
     reason: str
     probe_at: float
     probe_interval_s: float
-    is_probed: bool = False  # one request is probing it now
+    probed_at: float | None = None  # since when one request of this process has probed it
 
     def blocks(self, now: float) -> bool:
-        return now < self.until and (self.is_probed or now < self.probe_at)
+        return now < self.until and (self.probed_at is not None or now < self.probe_at)
 
 
 class Cooldowns(Protocol):
@@ -129,14 +129,14 @@ class MemoryCooldowns:
         return len(ended)
 
     def begin_probes(self, member: str, model: str, now: float) -> tuple[ActiveCooldown, ...]:
-        probes = tuple(cooldown for cooldown in self.active(member, model, now) if not cooldown.is_probed)
+        probes = tuple(cooldown for cooldown in self.active(member, model, now) if cooldown.probed_at is None)
         for cooldown in probes:
-            cooldown.is_probed = True
+            cooldown.probed_at = now
         return probes
 
     def end_probes(self, probes: Iterable[ActiveCooldown]) -> None:
         for cooldown in probes:
-            cooldown.is_probed = False
+            cooldown.probed_at = None
 
     def _drop(self, now: float) -> None:
         """Drop cooldowns that are over, and of too many those that end first."""

@@ -17,6 +17,8 @@ from dragoman.upstreams.credentials.cooldowns import (
     MemoryCooldowns,
 )
 
+PROBING_S = 60.0  # for which other gateways wait for the result of a probe
+
 Key = tuple[str, str]  # member, model
 
 
@@ -44,6 +46,24 @@ class CooldownBoard:
             self.known.remove(member, model)
             self._send(member, model)
         return len(ended)
+
+    def begin_probes(self, member: str, model: str, now: float) -> tuple[ActiveCooldown, ...]:
+        """Let other gateways send no probes of their own meanwhile."""
+        probes = self.known.begin_probes(member, model, now)
+        self._send_probed(tuple(filter(_holds_off_others, probes)))
+        return probes
+
+    def end_probes(self, probes: Iterable[ActiveCooldown]) -> None:
+        """Let others probe those without a result."""
+        probes = tuple(probes)
+        held_off = tuple(filter(_holds_off_others, probes))
+        self.known.end_probes(probes)
+        self._send_probed(held_off)
+
+    def _send_probed(self, probes: Collection[ActiveCooldown]) -> None:
+        for member, model, cooldown in list(self.known.list_all()) if probes else ():
+            if any(cooldown is probe for probe in probes):
+                self._send(member, model)
 
     def record_sent(self, change: CooldownChange) -> None:
         """Note that the others get a change, unless there is a newer one by now."""
@@ -97,7 +117,7 @@ class CooldownBoard:
 
 
 class SharedCooldowns:
-    """The cooldowns of one provider, of those that all gateways know. Each gateway has its own probes."""
+    """The cooldowns of one provider, of those that all gateways know."""
 
     def __init__(self, board: CooldownBoard, provider: str) -> None:
         self._board = board
@@ -120,10 +140,10 @@ class SharedCooldowns:
         return self._board.end_all({self._name(member) for member in members})
 
     def begin_probes(self, member: str, model: str, now: float) -> tuple[ActiveCooldown, ...]:
-        return self._board.known.begin_probes(self._name(member), model, now)
+        return self._board.begin_probes(self._name(member), model, now)
 
     def end_probes(self, probes: Iterable[ActiveCooldown]) -> None:
-        self._board.known.end_probes(probes)
+        self._board.end_probes(probes)
 
     def _name(self, member: str) -> str:
         name = self._names.get(member)
@@ -137,7 +157,15 @@ def name_member(provider: str, id: str) -> str:
     return blake2b(f"{provider}\0{id}".encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
+def _holds_off_others(cooldown: ActiveCooldown) -> bool:
+    """Return whether a request of this process probes it, and others would probe it too before there is a result."""
+    return cooldown.probed_at is not None and cooldown.probe_at < cooldown.probed_at + PROBING_S
+
+
 def _write(member: str, model: str, cooldown: ActiveCooldown) -> CooldownRow:
-    times = (cooldown.until, cooldown.probe_at, cooldown.probe_interval_s)
+    probe_at = cooldown.probe_at
+    if cooldown.probed_at is not None and _holds_off_others(cooldown):
+        probe_at = cooldown.probed_at + PROBING_S
+    times = (cooldown.until, probe_at, cooldown.probe_interval_s)
     until_ms, probe_at_ms, interval_ms = (round(seconds * 1000) for seconds in times)
     return CooldownRow(member, model, until_ms, cooldown.reason, probe_at_ms, interval_ms)
