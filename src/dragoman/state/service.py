@@ -251,9 +251,7 @@ def read_page(parameters: Sequence[tuple[str, str]]) -> ItemPage:
     count = parse_number(limit)
     if count is None or not 1 <= count <= MAX_LISTED:
         raise BadRequest("/limit", f"limit must be a whole number from 1 to {MAX_LISTED}, got {limit[:80]!r}.")
-    return ItemPage(
-        order, count, given.get("after"), given.get("before"), shows_hidden=includes_opaque(parameters)
-    )
+    return ItemPage(order, count, given.get("after"), given.get("before"), shows_hidden=includes_opaque(parameters))
 
 
 def includes_opaque(parameters: Sequence[tuple[str, str]]) -> bool:

@@ -114,7 +114,9 @@ class FeedApi:
             await self._record_look(request, inspected)
         session = await self._find_session(request.http)
         if self._rows.count_watchers(key) >= MAX_FEEDS:
-            message = f"{MAX_FEEDS} feeds of these rows are open already: close the console's tabs that nobody looks at."
+            message = (
+                f"{MAX_FEEDS} feeds of these rows are open already: close the console's tabs that nobody looks at."
+            )
             raise RequestError(Failure(Kind.RATE_LIMITED, message, retry_after=KEEP_ALIVE_S))
         request.sink.begin(200, [EVENT_STREAM, *response_headers(request)])
         last_id = (request.http.headers.get(b"last-event-id") or b"").decode("latin-1")
