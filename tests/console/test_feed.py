@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from console.browser import Browser, sign_in
 from console.feed_reader import WORDS, Client, reading, run_clients, wait_until_unwatched
 from console.traffic import ECHO, own_id, write_words
 from dragoman.operate.captures.timeline import build_timeline
+from dragoman.server.console.feed import MAX_FEEDS
 from fakes.upstream import FakeUpstream, Gate
 from gateway import KEY, Running, provider_section, running
 from tables import each_row
@@ -54,6 +56,18 @@ def test_without_watching_the_feed_is_a_snapshot(browser: Browser) -> None:
     assert reply.headers["content-type"].startswith("text/event-stream")
     assert reply.headers["cache-control"] == "no-store"
     assert [line for line in reply.body.split(b"\n") if line.startswith(b"event")] == [b"event: hello", b"event: rows"]
+
+
+def test_a_key_has_a_bounded_number_of_feeds_and_others_have_their_own(gateway: Running, browser: Browser) -> None:
+    other = sign_in(gateway, gateway.keys["someone"])
+    with ExitStack() as stack:
+        feeds = [stack.enter_context(reading(other)) for _ in range(MAX_FEEDS)]
+        refused = other.send("GET", "/api/v1/feed?watch=live")
+        assert (refused.status, refused.json["error"]["code"]) == (429, "rate_limited")
+        assert refused.headers["retry-after"] == "15"
+        assert browser.send("GET", "/api/v1/feed").status == 200
+        feeds[0].close()
+        wait_until(lambda: other.send("GET", "/api/v1/feed").status == 200)
 
 
 def test_a_row_changes_while_its_request_is_answered(gateway: Running, browser: Browser, fake: FakeUpstream) -> None:

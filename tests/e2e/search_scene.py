@@ -194,6 +194,7 @@ def run_scene(
     search_settings: str = "",
     fetch_settings: str = "",
     attempts: int = 1,
+    retry_settings: str = "",
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[SearchScene]:
     """Start a scene with this upstream in front; where `backend` of the search is empty, no service is configured."""
@@ -202,7 +203,7 @@ def run_scene(
         search = f'[tools.web_search]\nbackend = {backend}\nendpoint = "{services.url}"\n{search_settings}'
         fetch = f'[tools.web_fetch]\nbackend = "tavily"\nendpoint = "{services.url}"\napi_key = "tvly-fake"\n'
         tools = [search, fetch + fetch_settings] if backend else []
-        sections = [f"[retry]\nattempts = {attempts}\nbase_s = 0.01", *tools, settings]
+        sections = [f"[retry]\nattempts = {attempts}\nbase_s = 0.01\n{retry_settings}", *tools, settings]
         fakes: dict[str, FakeUpstream] = {}
         for name in UPSTREAMS:
             if name == "kiro":

@@ -150,6 +150,7 @@ def test_whether_the_upstream_advises_a_retry(value: bytes | None, should: bool 
         (b"Sun, 15 Nov 2026 11:00:00 GMT", 0.0),  # it has passed
         (b"soon", None),
         (b"\xff\xfe", None),
+        (b"Mon, 99999999999999999999 Nov 2026 12:00:00 GMT", None),
     ],
 )
 def test_a_date_becomes_seconds_unless_the_protocol_has_read_some(retry_after: bytes, wait: float | None) -> None:

@@ -102,6 +102,20 @@ def test_anthropics_clients_get_every_field_of_a_model(door: Door) -> None:
     }
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, "%C2%B2", "%D9%A3", "-1", "1e9", ""])
+@pytest.mark.parametrize(
+    ("name", "headers"),
+    [
+        ("limit", {"anthropic_version": "2023-06-01"}),
+        ("pageSize", {"x_goog_api_client": "x"}),
+        ("pageToken", {"x_goog_api_client": "x"}),
+    ],
+)
+def test_no_number_breaks_a_list_of_models(door: Door, name: str, headers: dict[str, str], number: str) -> None:
+    status, body = door.ask("GET", f"/v1/models?{name}={number}", **BEARER, **headers)
+    assert status == 200, body
+
+
 @pytest.mark.parametrize("header", ["x_goog_api_key", "x_goog_api_client"])
 def test_googles_clients_get_the_same_names_in_their_own_shape(door: Door, header: str) -> None:
     _, plain = door.ask("GET", "/v1/models", **BEARER)

@@ -50,6 +50,9 @@ def test_items_are_added_listed_read_and_removed(rig: StateRig) -> None:
     with pytest.raises(openai.NotFoundError):
         rig.openai.conversations.items.retrieve(first, conversation_id=id)
     assert len(list(rig.openai.conversations.items.list(id))) == 3
+    for limit in ("0", "101", "9" * 5000, "0000000019999999999", "%C2%B2", "1.0", ""):
+        assert rig.http("GET", f"/conversations/{id}/items?limit={limit}").status == 400, limit
+    assert rig.http("GET", f"/conversations/{id}/items?limit=0100").status == 200
 
 
 @each_row(

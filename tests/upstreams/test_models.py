@@ -1,12 +1,16 @@
 """Models: those of a provider are assumed, fetched once, cached and fetched again; profiles are found by name."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
+from dragoman.translate.hub.ports import ListedModel
+from dragoman.translate.protocols import PROTOCOLS
 from dragoman.upstreams.models import CachedCatalogue, fill_limits, parse_list
 from dragoman.upstreams.provider import Catalogue, ModelInfo
 from proxy.in_memory import make_provider
@@ -108,6 +112,27 @@ def test_what_anthropics_list_says_of_a_model_is_passed_on() -> None:
     for wrong in ("tomorrow", 7, None):
         [model] = parse_list(msgspec.json.encode({"data": [{"id": "a", "created_at": wrong, "capabilities": wrong}]}))
         assert (model.created, model.capabilities) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("created", "seconds"),
+    [
+        (1_767_323_045, 1_767_323_045),
+        (1_767_323_045_123, 1_767_323_045),  # milliseconds
+        (1e30, 0),
+        (10**30, 0),
+        (-1, 0),
+        ("0001-01-01T00:00:00+23:59", 0),
+    ],
+)
+def test_when_a_model_was_made_is_a_date_that_every_client_can_be_told(created: object, seconds: int) -> None:
+    field = "created_at" if isinstance(created, str) else "created"
+    [model] = parse_list(json.dumps({"data": [{"id": "a", field: created}]}).encode())
+    assert model.created == seconds
+    models = PROTOCOLS["messages"].models
+    assert models is not None
+    listed = models.render([ListedModel("a", created=model.created)], {})
+    assert json.loads(listed)["data"][0]["created_at"].endswith("Z")
 
 
 def test_a_limit_that_its_server_does_not_report_is_that_of_the_known_model() -> None:

@@ -6,9 +6,9 @@ import tomllib
 from dragoman.config.problems import Problem
 
 PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-BARE_BEFORE = re.compile(r"[^\s=\[{,]*$")  # what stands before the error without a blank
+BREAK_BEFORE = re.compile(r"[\s=\[{,]")  # what cannot be in a value without quotes
 BARE_AFTER = re.compile(r"[^\s,\]}#]*")
-KEY_BEFORE = re.compile(r"([\w.-]+)\s*=\s*$")
+NOT_IN_KEY = re.compile(r"[^\w.-]")
 NUMBER = re.compile(r"[+-]?\d*\.?\d+[a-zA-Z]{0,2}")  # also with a unit, as in 10s: quotes would not help
 NO_TEXT = re.compile(r"[^A-Za-z/~*$:.]*")
 IN_VALUE = ("Expected newline", "Unclosed")  # a value that begins like a number or `true` ends in the middle
@@ -31,13 +31,15 @@ def _advise(line: str, at: int, message: str) -> str | None:
 
     The value itself is not shown: it may be a secret.
     """
-    before = BARE_BEFORE.findall(line[:at])[0]
+    before = BREAK_BEFORE.split(line[:at])[-1]
     is_value = message == "Invalid value" or (before and message.startswith(IN_VALUE))
     if not is_value:
         return None
-    value = before + BARE_AFTER.findall(line[at:])[0]
-    key = KEY_BEFORE.search(line[: at - len(before)])
-    name = f"{key[1]} = " if key else ""
+    after = BARE_AFTER.match(line, at)
+    value = before + (after[0] if after else "")
+    assigned = line[: at - len(before)].rstrip()
+    key = NOT_IN_KEY.split(assigned[:-1].rstrip())[-1] if assigned.endswith("=") else ""
+    name = f"{key} = " if key else ""
     if value.lower() in ("true", "false"):
         return f"true and false are written in lower case: {name}{value.lower()}"
     if value[:1] in ("“", "”", "„", "‘", "’"):

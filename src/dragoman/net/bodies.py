@@ -5,7 +5,9 @@ body is read chunk by chunk into a sink, or as a whole.
 """
 
 import asyncio
+import math
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from enum import Enum
@@ -102,8 +104,8 @@ class SizedBody(_CollectedBody):
         super().__init__(charge)
         self._missing = length
 
-    def feed(self, data: bytes | bytearray) -> int:
-        """Take the body's part of `data` and return its length; raises BufferBudgetExceeded."""
+    def feed(self, data: bytes | bytearray, ends: float = math.inf) -> int:
+        """Take the body's part of `data`, which is one copy, and return its length; raises BufferBudgetExceeded."""
         taken = min(len(data), self._missing)
         self._charge.hold(taken)
         self._data.write(data if taken == len(data) else data[:taken])
@@ -132,12 +134,17 @@ class ChunkedBody(_CollectedBody):
         self._missing = 0
         self._overhead = 0
 
-    def feed(self, data: bytes | bytearray) -> int:
-        """Take the body's part of `data` and return its length; raises BufferBudgetExceeded."""
+    def feed(self, data: bytes | bytearray, ends: float = math.inf) -> int:
+        """Take the body's part of `data`, less of it if the clock says `ends` before, and return how much was taken.
+
+        Raises BufferBudgetExceeded.
+        """
         at = 0
         while at < len(data) and not self.done:
             take = self._take_content if self._expect is _Expect.CONTENT else self._take_line
             at = take(data, at)
+            if time.monotonic() >= ends:
+                break
         return at
 
     def _take_content(self, data: bytes | bytearray, at: int) -> int:

@@ -1,6 +1,7 @@
 """Read requests from one client connection and pass them to the handler, one at a time and in order."""
 
 import asyncio
+import math
 import socket
 import struct
 from enum import Enum
@@ -9,7 +10,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from dragoman.net.bodies import UNCOUNTED_BYTES
+from dragoman.net.bodies import UNCOUNTED_BYTES, ChunkedBody
 from dragoman.net.client_writer import ClientWriter
 from dragoman.net.errors import BodyTimeout, ClientDisconnected, HeadRejected, RequestRejected
 from dragoman.net.http_request import HttpRequest
@@ -18,6 +19,7 @@ from dragoman.net.request_head import HEAD_END, HeadReader, UnreadBytes, path_of
 from dragoman.net.service import ConnectionService, ReceiveBytes, UpgradedConnection
 from dragoman.net.sink import SinkPhase
 from dragoman.net.socket_sink import CONTINUE, SocketSink, format_response_head
+from dragoman.net.turns import SharedTurns
 
 _UNREAD_HIGH = 64 * 1024  # of pipelined requests, or of a body that the handler does not read yet
 _BODY_AT_ONCE = 512 * 1024  # of a body, before other connections get their turn: a fast sender's would take long
@@ -25,6 +27,7 @@ TOO_MANY_CONNECTIONS = "Too many connections to this gateway. Try again in a sec
 _HEAD_TIMEOUT = "The request head took too long. Send the request again."
 _RETIRE_S = 0.5  # time for a request that the client sent before it learns that we close
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_turns = SharedTurns()  # of chunked bodies: a read of tiny chunks takes 200 ms
 
 
 class ReadPhase(Enum):
@@ -93,6 +96,10 @@ class ClientConnection(asyncio.Protocol):
             return
         exchange = self._exchange
         if exchange is not None and exchange.request.body_open:
+            if isinstance(exchange.request.incoming, ChunkedBody):
+                self._unread += data
+                _turns.of_this_loop().read(self)
+                return
             taken = self._feed_body(exchange.request, data)
             if taken < len(data):
                 self._hold(data[taken:])
@@ -175,16 +182,28 @@ class ClientConnection(asyncio.Protocol):
             if rest:
                 self.data_received(rest)
             elif self._unread and request.body_open:
-                del self._unread[: self._feed_body(request, self._unread)]
+                unread, self._unread = bytes(self._unread), UnreadBytes()
+                self.data_received(unread)
         self._service.begin(request, sink)
 
-    def _feed_body(self, request: HttpRequest, data: bytes | bytearray) -> int:
+    def read_until(self, ends: float) -> bool:
+        """Read what has arrived of a chunked body; return whether its turn is over before that."""
+        exchange = self._exchange
+        if exchange is None or not exchange.request.body_open or not self._unread:
+            return False
+        self.resume_reading()  # it waited for this turn
+        del self._unread[: self._feed_body(exchange.request, self._unread, ends)]
+        if len(self._unread) > _UNREAD_HIGH or (self._unread and exchange.request.body_open):
+            self.pause_reading()
+        return bool(self._unread) and exchange.request.body_open
+
+    def _feed_body(self, request: HttpRequest, data: bytes | bytearray, ends: float = math.inf) -> int:
         """Take the body's part of `data`, all of it if the body is rejected, and return its length."""
         incoming, waiting = request.incoming, self._body_wait
         if incoming is None:
             return len(data)
         try:
-            taken = incoming.feed(data)
+            taken = incoming.feed(data, ends)
         except RequestRejected as refusal:
             self._refuse_body(request, refusal)
             return len(data)

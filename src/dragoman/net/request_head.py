@@ -13,6 +13,7 @@ from dragoman.net.headers import CREDENTIAL_FIELDS, Header, LastingFields, first
 from dragoman.translate.framing.redaction import has_secret_parameter, names_credential
 
 HEAD_END = b"\r\n\r\n"
+_BLANK_LINES = re.compile(rb"(?:\r\n)++")
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])(?::[0-9]{1,5})?")
 _METHOD = re.compile(rb"[A-Z][A-Z_-]{0,31}")
 _MAX_LENGTH_DIGITS = 18
@@ -191,8 +192,9 @@ class UnreadBytes(bytearray):
 
     def take_head(self, max_bytes: int) -> bytes | None:
         """Return the next head; None if it is incomplete. Raises HeadRejected if it never becomes a valid one."""
-        while self.startswith(b"\r\n"):  # some clients end a body with a line break that is not part of it
-            del self[:2]
+        blank = _BLANK_LINES.match(self)
+        if blank is not None:  # some clients end a body with a line break that is not part of it
+            del self[: blank.end()]
         end = self.find(HEAD_END, self._searched) + 4
         if len(self) > max_bytes and not 4 <= end <= max_bytes:
             raise HeadRejected("the header is too large", 431)

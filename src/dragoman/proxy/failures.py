@@ -101,7 +101,7 @@ def _parse_date(date: bytes | None) -> float | None:
 
     try:
         then = parsedate_to_datetime(date.decode("ascii"))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     aware: datetime = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
     return aware.timestamp()

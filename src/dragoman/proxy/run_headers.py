@@ -12,6 +12,7 @@ from dragoman.net.body_threads import run_off_loop
 from dragoman.net.headers import Headers
 from dragoman.net.http_request import HttpRequest
 from dragoman.state.parked_run import OnDisconnect
+from dragoman.translate.framing.numbers import parse_number
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.protocols import REPLY_CHOICES
 
@@ -74,7 +75,7 @@ def choose_policy(headers: Headers, settings: ResponsesSettings) -> OnDisconnect
 def is_retry(headers: Headers, settings: ResponsesSettings) -> bool:
     """Whether a request may be the retry of one whose client left. Clients of most SDKs count their retries."""
     count = headers.get(RETRY_COUNT)
-    return settings.join_unmarked_retries if count is None else count.isdigit() and int(count) > 0
+    return settings.join_unmarked_retries if count is None else bool(parse_number(count.decode("latin-1")))
 
 
 async def digest_request(request: HttpRequest) -> bytes:

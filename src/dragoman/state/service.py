@@ -26,6 +26,7 @@ from dragoman.store import Store, StoreError
 from dragoman.store.response_rows import ItemRow, OwnedId, ResponseRow, Room, StorageBounds, split_digests
 from dragoman.store.responses import Responses
 from dragoman.store.runs import Runs
+from dragoman.translate.framing.numbers import parse_number
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError, describe_cause
 from dragoman.translate.hub.request import Json
 from dragoman.translate.protocols.responses.encode_response import render_stored
@@ -247,11 +248,10 @@ def read_page(parameters: Sequence[tuple[str, str]]) -> ItemPage:
     if order not in ("asc", "desc"):
         raise BadRequest("/order", f"order must be asc or desc, got {order[:80]!r}.")
     limit = given.get("limit", "20")
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAX_LISTED:
+    count = parse_number(limit)
+    if count is None or not 1 <= count <= MAX_LISTED:
         raise BadRequest("/limit", f"limit must be a whole number from 1 to {MAX_LISTED}, got {limit[:80]!r}.")
-    return ItemPage(
-        order, int(limit), given.get("after"), given.get("before"), shows_hidden=includes_opaque(parameters)
-    )
+    return ItemPage(order, count, given.get("after"), given.get("before"), shows_hidden=includes_opaque(parameters))
 
 
 def includes_opaque(parameters: Sequence[tuple[str, str]]) -> bool:

@@ -16,6 +16,7 @@ from dragoman.net.bodies import read_and_close
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.translate.framing.jsonread import JSON_ERRORS
+from dragoman.translate.framing.numbers import parse_number
 from dragoman.upstreams.provider import ModelInfo, Provider, UnsignedRequest
 
 TIMEOUT_S = 2.0  # for all requests together: the list of models waits for them
@@ -165,8 +166,8 @@ def _read_num_ctx(parameters: str) -> int | None:
     """Return `num_ctx` of the lines of a model's parameters."""
     for line in parameters.splitlines():
         name, _, value = line.strip().partition(" ")
-        if name == "num_ctx" and value.strip().isdecimal():
-            return read_count(int(value))
+        if name == "num_ctx":
+            return read_count(parse_number(value.strip()))
     return None
 
 

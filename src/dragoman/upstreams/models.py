@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 LIST_TIMEOUT_S = 10.0
 RETRY_AFTER_FAILURE_S = 30.0
 MAX_LIST_BYTES = 16 * 1024 * 1024
+FIRST_MILLISECONDS = 1e11  # what is larger and stands for seconds is a date after the year 5138
+END_OF_TIME = 253_402_300_799  # the last second that has a date
 NO_LIST_STATUSES = (404, 405, 501)  # the server works, but has no list of models
 
 
@@ -208,7 +210,7 @@ def _describe(id: str, model: _Listed) -> ModelInfo:
     return ModelInfo(
         id,
         model.display_name or "",
-        int(model.created) if isinstance(model.created, int | float) else _read_date(model.created_at),
+        _read_creation(model),
         model.owned_by or "",
         next((window for window in windows if window is not None), None),
         model.max_tokens,
@@ -217,9 +219,16 @@ def _describe(id: str, model: _Listed) -> ModelInfo:
     )
 
 
-def _read_date(text: object) -> int:
+def _read_creation(model: _Listed) -> int:
+    """Return when a model was made, in Unix seconds; 0 if that is not known, or no date."""
+    created = model.created if isinstance(model.created, int | float) else _read_date(model.created_at)
+    seconds = created / 1000 if created > FIRST_MILLISECONDS else created  # as some servers write
+    return int(seconds) if 0 <= seconds <= END_OF_TIME else 0
+
+
+def _read_date(text: object) -> float:
     try:
-        return int(datetime.fromisoformat(text).timestamp()) if isinstance(text, str) else 0
+        return datetime.fromisoformat(text).timestamp() if isinstance(text, str) else 0
     except (ValueError, OverflowError):
         return 0
 

@@ -20,6 +20,7 @@ from dragoman.operate.configuration.change import (
     read_changed,
 )
 from dragoman.operate.configuration.config_file import ShownFile, show_file
+from laws import assert_linear_function
 from tables import each_row
 
 TOML = """\
@@ -297,3 +298,9 @@ def test_every_text_among_the_settings_is_protected_or_known_to_be_harmless() ->
     assert not {key for key, kind in found.items() if Path in get_args(kind) and not find_rules(kind)}
     locked = {key for key, kind in found.items() if find_rules(kind) & {HttpRule.FILE_ONLY, HttpRule.ACCOUNT}}
     assert {"tools.web_search.command", "store.url", "debug.directory", "provider.ca_file"} <= locked
+
+
+@pytest.mark.parametrize("piece", ["s", "key", "key ", "a_", "# token\n", "x = 1\n"])
+def test_a_text_is_checked_in_linear_time(tmp_path: Path, piece: str) -> None:
+    editor = Editor(tmp_path)
+    assert_linear_function(editor.add, lambda size: "# " + piece.replace("\n", "\n# ") * (size // len(piece)), 1500)

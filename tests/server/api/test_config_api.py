@@ -1,5 +1,6 @@
 """Edit the configuration over HTTP: checked as a reload would, written with a backup, in force at once."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,26 @@ def test_a_checked_text_reports_problems_with_their_lines_and_changes_nothing(ga
     [problem] = bad["problems"]
     assert (problem["line"], problem["key"]) == (8, "server.prot")
     assert (tmp_path / "dragoman.toml").read_text() == TOML
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("#" + "x" * 300_000, 400),
+        ("a." * 100_000 + "b = 1", 400),
+        ("[" + '"a". ' * 40_000 + "b]", 400),
+        ("x = {" + "a." * 100_000 + "b = 1}", 400),
+        ("x = " + "[" * 50_000, 200),
+        ("x = " + "{a = " * 3_000 + "1" + "}" * 3_000, 200),
+        ("# " + "s" * 200_000 + "\n" + "# " + "key " * 10_000, 200),
+    ],
+    ids=["long", "dots", "quoted", "inline", "lists", "tables", "words"],
+)
+def test_no_text_takes_long_to_check(gateway: Running, text: str, status: int) -> None:
+    before = time.process_time()
+    checked = asking.send(gateway, "POST", "/api/v1/config/check", body={"text": text})
+    assert checked.status == status, checked.body[:200]
+    assert time.process_time() - before < 10  # and not hours
 
 
 def test_a_written_text_is_in_force_at_once_and_the_secret_stays(gateway: Running, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dragoman.operate.clients.settings_format import CannotMerge
 from dragoman.translate.framing.redaction import MASK, redact
 
 OTHERS_KEY = re.compile(
-    r"""(?P<before>\w*(?:key|token|secret|password)["']?\s*[:=]\s*["']?)(?!DRAGOMAN_|\{env:|[$*])[^\s"',]{6,}""",
+    r"""(?P<before>(?:key|token|secret|password)["']?\s*[:=]\s*["']?)(?!DRAGOMAN_|\{env:|[$*])[^\s"',]{6,}""",
     re.IGNORECASE,
 )
 REFERENCE = re.compile(r"""(?<=["'])(\{env:\w+\}|env:\w+)(?=["'])""")  # names where a secret is

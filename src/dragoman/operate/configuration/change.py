@@ -5,6 +5,7 @@ two texts as they were shown, before anything in the new one is opened or put in
 one compares what both configure, where defaults, presets and the environment count as well.
 """
 
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import UnionType
@@ -18,6 +19,7 @@ from dragoman.config.providers import SECTION_TYPES
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import Config, HttpRule, ProviderConfig
 from dragoman.config.tree import key_lines, line_of
+from dragoman.operate import InvalidArgument
 from dragoman.operate.configuration.config_file import (
     HIDDEN,
     CannotShow,
@@ -35,6 +37,10 @@ EDIT = "edit the file on the gateway's machine"
 MOVED = (
     f"A stored credential would be sent to another address. Write the secret itself in this section again, or {EDIT}."
 )
+
+MOST_CHARACTERS = 256 * 1024
+MOST_PARTS = 32  # of a key, as a.b.c has three
+DEEP_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MOST_PARTS}}}""")
 
 Values = Mapping[Key, object]
 
@@ -54,6 +60,14 @@ class TextChange(Struct, frozen=True):
     old: Values
     new: Values
     new_tree: Mapping[str, object]
+
+
+def check_extent(text: str) -> None:
+    """Raise InvalidArgument for a text that would take very long to read."""
+    if len(text) > MOST_CHARACTERS:
+        raise InvalidArgument(f"The text has {len(text)} characters; over HTTP it may have {MOST_CHARACTERS}.", "text")
+    if DEEP_KEY.search(text):
+        raise InvalidArgument(f"The text has a key of more than {MOST_PARTS} parts.", "text")
 
 
 def read_changed(shown: ShownFile, text: str, read: Callable[[str], Config]) -> Config:
@@ -77,6 +91,9 @@ def _compare(shown: ShownFile, text: str, new_text: str, read: Callable[[str], C
     except tomllib.TOMLDecodeError:
         read(text)  # it raises the problem with its line; no secret was put back
         raise
+    except RecursionError:
+        message = "The text has too many lists and tables within each other."
+        raise ConfigError([Problem(str(shown.path), None, "", message)]) from None
     try:
         old_tree = tomllib.loads(shown.text)
         is_same = _restore(new_tree, shown.hidden) == tomllib.loads(new_text)

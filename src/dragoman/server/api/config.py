@@ -11,7 +11,7 @@ from dragoman.config.settings import Config
 from dragoman.net.headers import Header
 from dragoman.operate.clients.connecting import RECIPES, Recipe
 from dragoman.operate.clients.launching import choose_model, find_window
-from dragoman.operate.configuration.change import hide_in_message, read_changed
+from dragoman.operate.configuration.change import check_extent, hide_in_message, read_changed
 from dragoman.operate.configuration.config_file import (
     CannotShow,
     ShownFile,
@@ -137,6 +137,7 @@ class ConfigFileApi:
         self._workers = workers
         self._audit = audit
         self._writing = asyncio.Lock()
+        self._checking = asyncio.Lock()  # one check at a time: a long text takes a thread for seconds
 
     @READ_FILE.handled_by
     async def read_file(self, request: RoutedRequest) -> None:
@@ -149,7 +150,7 @@ class ConfigFileApi:
     async def check_text(self, request: RoutedRequest) -> None:
         new = await CHECK_TEXT.read_body(request)
         shown = await self._show()
-        CHECK_TEXT.respond(request, await asyncio.to_thread(self._check, shown, new.text), [_etag(shown)])
+        CHECK_TEXT.respond(request, await self._check_in_thread(shown, new.text), [_etag(shown)])
 
     @WRITE_FILE.handled_by
     async def write_file(self, request: RoutedRequest) -> None:
@@ -157,7 +158,7 @@ class ConfigFileApi:
         async with self._writing:
             shown = await self._show()
             _check_version(request, shown)
-            checked = await asyncio.to_thread(self._check, shown, new.text)
+            checked = await self._check_in_thread(shown, new.text)
             if not checked.ok:
                 respond(request, checked, [_etag(shown)], status=422)
                 return
@@ -184,6 +185,12 @@ class ConfigFileApi:
     def _read(self, text: str) -> Config:
         assert self._workers.settings is not None  # requests are answered after it was set
         return self._workers.settings.read(text=text)
+
+    async def _check_in_thread(self, shown: ShownFile, text: str) -> CheckedText:
+        with convert_errors("text"):
+            check_extent(text)
+        async with self._checking:
+            return await asyncio.to_thread(self._check, shown, text)
 
     def _check(self, shown: ShownFile, text: str) -> CheckedText:
         diff = describe_change(shown, text)

@@ -32,6 +32,7 @@ from dragoman.translate.hub.failure import Failure, Kind, RequestError
 
 KEEP_ALIVE_S = 15.0
 CHECK_S = 0.5  # how often it is checked that the session and its key are still valid
+MAX_FEEDS = 100  # at once, of one key, or of all that see every row: each costs time four times a second
 BYTES_PER_S = 64 * 1024
 BURST_BYTES = 4 * BYTES_PER_S  # what a page that was just opened gets at once
 ROW_BYTES = 200  # of a changed row, roughly
@@ -112,6 +113,11 @@ class FeedApi:
         if inspected is not None and reads_content:
             await self._record_look(request, inspected)
         session = await self._find_session(request.http)
+        if self._rows.count_watchers(key) >= MAX_FEEDS:
+            message = (
+                f"{MAX_FEEDS} feeds of these rows are open already: close tabs of the console that nobody looks at."
+            )
+            raise RequestError(Failure(Kind.RATE_LIMITED, message, retry_after=KEEP_ALIVE_S))
         request.sink.begin(200, [EVENT_STREAM, *response_headers(request)])
         last_id = (request.http.headers.get(b"last-event-id") or b"").decode("latin-1")
         async with self._rows.watch(key, read_position(last_id)) as watcher:

@@ -178,6 +178,10 @@ class GatewayRows:
             self._watchers.discard(watcher)
             self._record_unwatched()
 
+    def count_watchers(self, key: str | None) -> int:
+        """Return how many readers follow the rows of a key, or all rows."""
+        return sum(watcher.key == key for watcher in self._watchers)
+
     def begin_stop(self) -> None:
         """End all feeds, so that their tabs connect to another process, or to the gateway that replaces this one."""
         self.is_stopping = True

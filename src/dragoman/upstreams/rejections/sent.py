@@ -13,6 +13,7 @@ import msgspec
 from dragoman.net.headers import Header
 from dragoman.translate.framing.jsonedit import EVERY, Path, Step
 from dragoman.translate.framing.jsonread import JSON_ERRORS, read_json
+from dragoman.translate.framing.numbers import parse_number
 from dragoman.translate.hub.request import escape_key
 from dragoman.translate.passes.adapt_tools import LISTED, NAMED, SINGLE
 
@@ -134,10 +135,11 @@ class Sent:
             if path and not enters_free and _is_free(path[-1], holder):
                 return None
             if isinstance(holder, list):
-                if not word.isdecimal() or int(word) >= len(holder):
+                index = parse_number(word)
+                if index is None or index >= len(holder):
                     return None
                 path.append(EVERY)
-                holder = holder[int(word)]
+                holder = holder[index]
                 continue
             if not isinstance(holder, dict):
                 return None
@@ -285,4 +287,7 @@ def parse_path(pointer: str) -> Path:
 
 
 def _parse_step(step: str) -> Step:
-    return EVERY if step == "*" else int(step) if step.isdecimal() else step
+    if step == "*":
+        return EVERY
+    index = parse_number(step)
+    return step if index is None else index

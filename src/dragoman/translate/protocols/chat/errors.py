@@ -17,6 +17,7 @@ from dragoman.translate.framing.error_text import (
     retry_after,
     strip_html,
 )
+from dragoman.translate.framing.numbers import parse_number
 from dragoman.translate.framing.sse import encode_event
 from dragoman.translate.hub.events import Started
 from dragoman.translate.hub.failure import Failure, Kind
@@ -62,14 +63,15 @@ def read_error(error: object, status: int | None = None) -> Failure | None:
     message = error.get("message") or error.get("detail") or error.get("msg")
     if message is None and not code and not error_type:
         return None
-    if status is None and code.isdigit() and 400 <= int(code) < 600:
-        status = int(code)  # OpenRouter writes the HTTP status here
+    number = parse_number(code)
+    if status is None and number is not None and 400 <= number < 600:
+        status = number  # OpenRouter writes the HTTP status here
     text = message if isinstance(message, str) else msgspec.json.encode(message or code or error_type).decode()
     return Failure(
         _choose_kind(status, code, error_type, text[:READ]),
         clean_message(text),
         status=status,
-        code=(code if code and not code.isdigit() else error_type) or None,
+        code=(code if code and number is None else error_type) or None,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from dragoman.translate.framing.jsonscan import ArrayFramer
+from dragoman.translate.framing.numbers import parse_number
 from dragoman.translate.framing.sse import SseOrJsonFramer
 from dragoman.translate.framing.url_paths import quote_name
 from dragoman.translate.hub.events import Event
@@ -142,8 +143,8 @@ def _describe_model(model: ListedModel) -> dict[str, object]:
 def _render_models(models: Sequence[ListedModel], query: Mapping[str, str]) -> bytes:
     """Return one page of the models; the token of the next one is the number of those before it."""
     size, token = query.get("pageSize", ""), query.get("pageToken", "")
-    start = int(token) if token.isdecimal() else 0
-    end = start + (min(int(size), _PAGE_MAX) if size.isdecimal() and int(size) else _PAGE_SIZE)
+    start = parse_number(token) or 0
+    end = start + (parse_number(size, _PAGE_MAX) or _PAGE_SIZE)
     page: dict[str, object] = {"models": [_describe_model(model) for model in models[start:end]]}
     return encode_json({**page, "nextPageToken": str(end)} if end < len(models) else page)
 

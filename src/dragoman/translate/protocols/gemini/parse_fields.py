@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Self
 
 from dragoman.translate.framing.fields import Fields
+from dragoman.translate.framing.numbers import parse_number
 from dragoman.translate.hub.request import Ext
 from dragoman.translate.passes.adapt_tools import Schema, map_schemas
 
@@ -157,9 +158,8 @@ def _read_dialect_node(schema: Schema) -> Schema:
 def _read_keyword(name: str, value: object) -> object:
     if name == "type":
         return _lower_type(value)
-    if name in _COUNTS and isinstance(value, str) and value.isdigit():
-        return int(value)  # proto's JSON writes numbers of 64 bits as strings
-    return value
+    count = parse_number(value) if name in _COUNTS and isinstance(value, str) else None
+    return value if count is None else count  # proto's JSON writes numbers of 64 bits as strings
 
 
 def _lower_type(value: object) -> object:

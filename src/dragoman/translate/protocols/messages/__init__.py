@@ -8,6 +8,7 @@ import msgspec
 from dragoman.translate.framing.fields import read_body_call
 from dragoman.translate.framing.jsonread import read_input_tokens
 from dragoman.translate.framing.jsonscan import replace_model
+from dragoman.translate.framing.numbers import parse_number
 from dragoman.translate.framing.sse import SseFramer
 from dragoman.translate.hub.ports import (
     Client,
@@ -25,6 +26,8 @@ from dragoman.translate.hub.ports import (
 )
 from dragoman.translate.protocols.messages import build, build_blocks, decode, encode, errors, parse, parse_content
 from dragoman.translate.protocols.messages.wire import ANTHROPIC_VERSION, NAME
+
+_LISTED, _MOST_LISTED = 20, 1000  # of models, in one page
 
 
 def _names_version(header: GetHeader) -> bool:
@@ -65,8 +68,8 @@ def _render_models(models: Sequence[ListedModel], query: Mapping[str, str]) -> b
 
 def _page(models: Sequence[ListedModel], query: Mapping[str, str]) -> Sequence[ListedModel]:
     """Return the models that `after_id`, `before_id` and `limit` select."""
-    limit = int(query["limit"]) if query.get("limit", "").isdigit() else 20
-    limit = max(1, min(limit, 1000))
+    limit = parse_number(query.get("limit", ""), _MOST_LISTED)
+    limit = _LISTED if limit is None else max(1, limit)
     ids = [model.id for model in models]
     if query.get("before_id") in ids:
         return models[: ids.index(query["before_id"])][-limit:]
