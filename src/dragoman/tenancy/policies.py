@@ -217,6 +217,10 @@ class Policies:
         """Return the team that a user is in, as its member or with a key; empty if there is none."""
         return self.find_membership(user) or self._stored.teams_by_user.get(user, "")
 
+    def find_key_outside(self, team: str, user: str) -> PolicyKey | None:
+        """Return a valid key of a user that is not in this team; None if there is none."""
+        return next((key for key in self.keys if key.user == user and self.find_team(key) != team), None)
+
     def list_users(self) -> list[str]:
         """Return every user that is a member of a team, has a key or has limits."""
         members = [member for team in self._teams.values() for member in team.row.members]

@@ -256,6 +256,7 @@ class KeysApi(PolicyApi):
             return fields
         if fields.team not in (UNSET, access.team):
             raise forbid_field(f'This admin token is limited to the team "{access.team}".', "team")
+        await self._check_users(request, [fields.user] if isinstance(fields.user, str) and fields.user else (), "user")
         return replace(fields, team=access.team)
 
     async def _check_expiry(self, request: RoutedRequest, expires_at: int | UnsetType | None) -> None:
