@@ -320,5 +320,7 @@ class PolicyApi:
         for user in users:
             key = self._policies.find_key_outside(team, user)
             if key is not None:
-                message = f'The user "{user}" has a key outside the team "{team}", which this admin token cannot change.'
+                message = (
+                    f'The user "{user}" has a key outside the team "{team}", which this admin token cannot change.'
+                )
                 raise forbid_field(message, field)
