@@ -206,8 +206,11 @@ class Policies:
         return self._keys.get(id)
 
     def find_team(self, key: PolicyKey) -> str:
-        """Return the team that a key belongs to: its own, else its user's; empty if there is none."""
-        return key.team or self.find_membership(key.user)
+        """Return the team that a key belongs to: the one that names its user, else its own; empty if there is none.
+
+        The file may name a user who has a key in another team.
+        """
+        return self.find_membership(key.user) or key.team
 
     def find_membership(self, user: str) -> str:
         """Return the team that names a user as its member; empty if there is none."""

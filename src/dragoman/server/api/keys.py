@@ -59,7 +59,7 @@ class RotationRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyDescription(Struct, frozen=True, kw_only=True):
-    """A key without its secret; times are Unix seconds. `team` is its own, or else the one that its user is in."""
+    """A key without its secret; times are Unix seconds. `team` is that of its user, or else its own."""
 
     id: str
     name: str

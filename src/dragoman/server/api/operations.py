@@ -321,6 +321,6 @@ class PolicyApi:
             key = self._policies.find_key_outside(team, user)
             if key is not None:
                 message = (
-                    f'The user "{user}" has a key outside the team "{team}", which this admin token cannot change.'
+                    f'The user "{user}" has a key outside the team "{team}" of this admin token.'
                 )
                 raise forbid_field(message, field)
