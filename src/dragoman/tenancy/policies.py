@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from dragoman.config.limits import NO_LIMITS, LimitName, Limits, to_limits
 from dragoman.config.settings import BudgetMode, LimitSettings, OutageMode, TeamSettings
-from dragoman.store.client_keys import KeyId
+from dragoman.store.client_keys import KeyId, KeyRow
 from dragoman.store.limit_tables import (
     ALL,
     EACH,
@@ -205,7 +205,7 @@ class Policies:
         """Return the valid key of the store that has this id."""
         return self._keys.get(id)
 
-    def find_team(self, key: PolicyKey) -> str:
+    def find_team(self, key: PolicyKey | KeyRow) -> str:
         """Return the team that a key belongs to: the one that names its user, else its own; empty if there is none.
 
         The file may name a user who has a key in another team.

@@ -29,7 +29,7 @@ from dragoman.server.api.wire import (
     read_version,
 )
 from dragoman.server.routes import RoutedRequest
-from dragoman.store.limit_tables import KEY, PolicyKey
+from dragoman.store.limit_tables import KEY
 from dragoman.tenancy.keys import (
     CreatedKey,
     Grant,
@@ -223,10 +223,7 @@ class KeysApi(PolicyApi):
 
     def _is_visible(self, request: RoutedRequest, row: KeyRow) -> bool:
         team = request.access.team
-        return not team or team == self._find_team(row)
-
-    def _find_team(self, row: KeyRow) -> str:
-        return self._policies.find_team(PolicyKey(row.id, row.name, row.role, row.user, row.team, row.settings))
+        return not team or team == self._policies.find_team(row)
 
     async def _check_grant(self, request: RoutedRequest, new: NewKey) -> Grant:
         """Return what the key is granted; raise RequestError if that makes no sense, or is more than the caller has."""
@@ -289,7 +286,7 @@ class KeysApi(PolicyApi):
             asdict(row)
             | {"scopes": row.scopes.split(), "default_thinking": read_thinking(row.default_thinking)}
             | asdict(read_settings(row.settings))
-            | {"team": self._find_team(row), "limits": to_values(self._policies.find_limits(KEY, row.id))}
+            | {"team": self._policies.find_team(row), "limits": to_values(self._policies.find_limits(KEY, row.id))}
         )
 
 

@@ -320,7 +320,5 @@ class PolicyApi:
         for user in users:
             key = self._policies.find_key_outside(team, user)
             if key is not None:
-                message = (
-                    f'The user "{user}" has a key outside the team "{team}" of this admin token.'
-                )
+                message = f'The user "{user}" has a key outside the team "{team}" of this admin token.'
                 raise forbid_field(message, field)
