@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from dragoman.net.tasks import spawn
+from dragoman.net.current_request import request_id
+from dragoman.net.tasks import spawn, spawn_apart
 from fakes.loops import on_both_loops
 from waiting import wait_until_async
 
@@ -22,6 +23,16 @@ async def test_a_task_without_a_reference_still_ends() -> None:
     spawn(work(), name="work")
     gc.collect()
     await asyncio.wait_for(ended.wait(), 60)
+
+
+@on_both_loops
+async def test_a_task_of_its_own_belongs_to_no_request() -> None:
+    async def find_request() -> str:
+        return request_id.get()
+
+    request_id.set("req_1")
+    assert await spawn(find_request(), name="of the request") == "req_1"
+    assert await spawn_apart(find_request(), name="of its own") == ""
 
 
 @on_both_loops

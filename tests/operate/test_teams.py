@@ -9,6 +9,7 @@ import pytest
 from dragoman.config.limits import LimitValues
 from dragoman.config.settings import LimitSettings, TeamSettings
 from dragoman.operate import Conflict, InvalidArgument, NotFound, VersionMismatch
+from dragoman.operate.keys import StoredKeys
 from dragoman.operate.teams import NewTeam, TeamFields, Teams
 from dragoman.store import open_store
 from dragoman.store.limit_tables import PolicyKey, StoredPolicies, TeamRow
@@ -69,6 +70,17 @@ async def test_a_team_that_has_a_key_is_not_removed(store_url: str) -> None:
         await keyring.refresh()
         with pytest.raises(Conflict, match="laptop"):
             await teams.remove("core")
+
+
+async def test_keys_are_shown_with_the_team_of_their_user(store_url: str) -> None:
+    async with open_teams(store_url) as keyring:
+        keys = StoredKeys(keyring)
+        await keys.create("laptop", Grant(user="anna"))
+        assert (await keys.find("laptop")).team == "ops"
+        assert [row.team for row in await keys.list()] == ["ops"]
+        # It is still the user's, and not the key's own.
+        keyring.policies.adopt(LimitSettings(), ())
+        assert (await keys.find("laptop")).team == ""
 
 
 async def test_listing_teams_takes_linear_time_in_teams_and_keys(tmp_path: Path) -> None:

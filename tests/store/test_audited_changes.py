@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from dragoman.config.limits import Limits
 from dragoman.store import Store, StoreError
-from dragoman.store.audit import Actor, AuditFilter, make_audit_row
+from dragoman.store.audit import INSERT, Actor, AuditCheck, AuditFilter, hash_audit_row, make_audit_row
 from dragoman.store.client_keys import KeyChange, KeyId, KeyRow, NameTaken, Rotation
 from dragoman.store.database import Session
 from dragoman.store.limit_tables import KEY, TEAM, LimitRow, TeamInUse, TeamLimits, TeamRow, TeamTaken
@@ -142,3 +142,48 @@ async def test_the_log_is_filtered_and_says_where_it_was_broken(store: Store) ->
 
     await store.database.write(remove)
     assert (await store.verify_audit()).broken == forged.number
+
+
+@on_both_stores
+async def test_a_change_of_the_newest_row_is_found_too(store: Store) -> None:
+    for number in range(3):
+        await store.add_audit(make_audit_row("keys.create", f"s{number}"))
+    first, second, newest = sorted(row.number for row in await store.list_audit_rows(2**62, 9))
+
+    async def change(statement: str) -> None:
+        async def run(session: Session) -> None:
+            await session.execute(statement)
+
+        await store.database.write(run)
+
+    await change("UPDATE dragoman.audit SET actor = 'key_7' WHERE subject = 's2'")
+    assert (await store.verify_audit()).broken == newest
+    await change("UPDATE dragoman.audit SET actor = 'local' WHERE subject = 's2'")
+    assert (await store.verify_audit()).broken is None
+    await change("DELETE FROM dragoman.audit WHERE subject <> 's0'")
+    assert (await store.verify_audit()).broken == first + 1 == second
+    # A row that is added afterwards does not hide it.
+    await store.add_audit(make_audit_row("keys.create", "s3"))
+    assert (await store.verify_audit()).broken == second
+    await change("DELETE FROM dragoman.audit")
+    assert (await store.verify_audit()).broken is not None
+
+
+@on_both_stores
+async def test_rows_that_expire_or_that_an_older_gateway_has_written_break_nothing(store: Store) -> None:
+    await store.add_audit(replace(make_audit_row("keys.create", "old"), time_ms=1000))
+    await store.remove_audit(1001)
+    assert await store.verify_audit() == AuditCheck(0)
+    await store.add_audit(make_audit_row("keys.create", "s0"))
+
+    [last] = await store.list_audit_rows(2**62, 1)
+
+    async def write_as_before(session: Session) -> None:
+        row = make_audit_row("keys.create", "s1")
+        values = (row.time_ms, row.actor, row.action, row.subject, row.address, row.detail, hash_audit_row(last))
+        await session.fetch(int, INSERT, *values)
+
+    await store.database.write(write_as_before)
+    assert await store.verify_audit() == AuditCheck(2)
+    await store.add_audit(make_audit_row("keys.create", "s2"))
+    assert await store.verify_audit() == AuditCheck(3)

@@ -103,7 +103,7 @@ def test_the_file_counts_before_the_store() -> None:
     assert not policies.has_limits
 
 
-def test_a_key_is_in_its_own_team_or_else_in_its_users() -> None:
+def test_a_key_is_in_the_team_that_names_its_user_or_else_in_its_own() -> None:
     teams = TeamRow("core", ("dev",), models=("claude-*",)), TeamRow("ops")
     other = replace(KEY, id="key_2", user="", team="ops")
     policies = make_policies(stored=StoredPolicies((KEY, other), teams))
@@ -113,6 +113,11 @@ def test_a_key_is_in_its_own_team_or_else_in_its_users() -> None:
     policies.adopt(LimitSettings(), (in_file,))  # the file's team of this name replaces the store's
     assert policies.find(KeyId("key_1")).team == ""
     assert (policies.teams["core"].origin, policies.teams["ops"].origin) == ("file", "store")
+    # A user who has a key in a team becomes a member of another one in the file.
+    policies.publish(StoredPolicies((replace(KEY, team="ops"),), teams))
+    assert policies.find(KeyId("key_1")).team == "ops"
+    policies.adopt(LimitSettings(), (TeamSettings(name="core", members=("dev",), limits=LimitValues(concurrent=3)),))
+    assert (policies.find(KeyId("key_1")).team, [*scopes_of(policies)]) == ("core", ["team:core"])
 
 
 def test_the_settings_of_a_key_are_in_its_policy() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import TypeVar
 
 from dragoman.net.errors import describe_fault
@@ -19,6 +20,11 @@ def spawn(coroutine: Coroutine[object, object, T], *, name: str) -> asyncio.Task
     _alive.add(task)  # the event loop itself keeps only a weak reference
     task.add_done_callback(_settle)
     return task
+
+
+def spawn_apart(coroutine: Coroutine[object, object, T], *, name: str) -> asyncio.Task[T]:
+    """Run a coroutine in the background that belongs to no request, though one may begin it; no log line names it."""
+    return Context().run(spawn, coroutine, name=name)
 
 
 def _settle(task: asyncio.Task[object]) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config.secret import Secret
 from dragoman.config.settings import CONSOLE_VARIABLE, Config, find_console_state, is_loopback
@@ -177,10 +178,16 @@ class StoredKeys(Struct, frozen=True):
         return await self._keys.change(row, change, audit=audit)
 
     async def list(self) -> tuple[KeyRow, ...]:
-        return await self.keyring.list()
+        await self.keyring.refresh()
+        return tuple(self._name_team(row) for row in await self.keyring.list())
 
     async def find(self, name_or_id: str) -> KeyRow:
-        return await self._keys.find(name_or_id)
+        await self.keyring.refresh()
+        return self._name_team(await self._keys.find(name_or_id))
+
+    def _name_team(self, row: KeyRow) -> KeyRow:
+        """Return a key with the team that it belongs to, which may be its user's."""
+        return replace(row, team=self.keyring.policies.find_team(row))
 
     async def revoke(self, name_or_id: str, *, ends_requests: bool = False) -> KeyRow:
         row = await self._keys.find(name_or_id)

@@ -127,9 +127,7 @@ class Teams(Struct, frozen=True):
     async def remove(self, name: str, version: int | None = None, audit: AuditRow | None = None) -> None:
         """Remove a team of the store; raises Conflict for one of the file, and for one that has keys."""
         self._find_stored(name, version)
-        user_key = next(
-            (key for key in self.policies.keys if not key.team and self.policies.find_team(key) == name), None
-        )
+        user_key = next((key for key in self.policies.keys if self.policies.find_team(key) == name), None)
         try:
             if user_key is not None:
                 raise TeamInUse(user_key.name)

@@ -16,7 +16,6 @@ from dragoman.upstreams.routing import Route
 SHOWN_GLOBS = 10
 # No value: a line that is pasted as it is must not make the model free.
 TOKEN_PRICES = "input = …  # dollars per million tokens\noutput = …  # dollars per million tokens"
-UNUSED = (LimitName.REQUESTS_PER_MIN, LimitName.CONCURRENT)
 
 
 @lru_cache(maxsize=1024)
@@ -26,8 +25,8 @@ def bounds_dollars(limits: Limits) -> bool:
 
 @lru_cache(maxsize=1024)
 def bounds_use(limits: Limits) -> bool:
-    """Return whether limits bound what requests use, and not only how many there are."""
-    return any(name not in UNUSED for name, _ in limits.items())
+    """Return whether limits bound what requests use or how many run, and not only how many begin."""
+    return any(name is not LimitName.REQUESTS_PER_MIN for name, _ in limits.items())
 
 
 def list_scopes(call: Call, route: Route) -> tuple[LimitedScope, ...]:
@@ -37,7 +36,7 @@ def list_scopes(call: Call, route: Route) -> tuple[LimitedScope, ...]:
 
 
 def is_metered(call: Call) -> bool:
-    """Return whether a limit counts what a call uses, at any of its targets."""
+    """Return whether a limit counts what a call uses, or how long it runs, at any of its targets."""
     return any(bounds_use(scope.limits) for route in call.routes for scope in list_scopes(call, route))
 
 

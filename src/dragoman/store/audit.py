@@ -1,4 +1,7 @@
-"""The audit log: who changed something or read a request's content. Each row has the hash of the one before."""
+"""The audit log: who changed something or read a request's content.
+
+Each row has the hash of the one before, and that of the newest row is kept beside them.
+"""
 
 import hashlib
 import time
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from dragoman.store.database import Session, StorePart, find, queries, writes
 
@@ -21,6 +24,11 @@ SELECT_FITTING = f"""
         AND ($5::text = '' OR action = $5 OR substr(action, 1, length($6::text)) = $6)
         AND ($7::text = '' OR subject = $7)
     ORDER BY number DESC LIMIT $2
+"""
+SELECT_HEAD = "SELECT number, hash FROM dragoman.audit_head"
+INSERT = """
+    INSERT INTO dragoman.audit (time_ms, actor, action, subject, address, detail, previous)
+    VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING number
 """
 SELECT_AFTER = f"{SELECT} WHERE number > $1 ORDER BY number LIMIT $2"
 
@@ -71,6 +79,13 @@ class AuditFilter(Struct, frozen=True):
 ALL_ROWS = AuditFilter()
 
 
+class AuditHead(Struct, frozen=True):
+    """The newest row, as it was written."""
+
+    number: int
+    hash: bytes
+
+
 class AuditCheck(Struct, frozen=True):
     """The result of a check. `broken` is the number of the first row that was changed or removed."""
 
@@ -92,6 +107,7 @@ class AuditLog(StorePart):
     @writes
     async def remove_audit(self, session: Session, before_ms: int) -> int:
         """Remove the rows of the audit log that are older than this time; return how many."""
+        await session.execute("DELETE FROM dragoman.audit_head WHERE time_ms < $1", before_ms)
         return await session.execute("DELETE FROM dragoman.audit WHERE time_ms < $1", before_ms)
 
     @queries
@@ -104,6 +120,7 @@ class AuditLog(StorePart):
 
     async def verify_audit(self) -> AuditCheck:
         """Check that no row was changed or removed since it was written, but for the oldest, which expire."""
+        head = await self._read_audit_head()
         last: AuditRow | None = None
         count = 0
         while rows := await self._list_audit_rows_after(-1 if last is None else last.number):
@@ -111,8 +128,15 @@ class AuditLog(StorePart):
                 if last is not None and row.previous != hash_audit_row(last):
                     is_next = row.number == last.number + 1
                     return AuditCheck(count, last.number if is_next else last.number + 1)
+                if head is not None and row.number == head.number and hash_audit_row(row) != head.hash:
+                    return AuditCheck(count, row.number)
                 last, count = row, count + 1
-        return AuditCheck(count)
+        newest = 0 if last is None else last.number
+        return AuditCheck(count, newest + 1 if head is not None and newest < head.number else None)
+
+    @queries
+    async def _read_audit_head(self, session: Session) -> AuditHead | None:
+        return await find(session, AuditHead, SELECT_HEAD)
 
     @queries
     async def _list_audit_rows_after(self, session: Session, number: int) -> tuple[AuditRow, ...]:
@@ -125,8 +149,13 @@ async def append_audit_row(session: Session, row: AuditRow | None) -> None:
         return
     await session.lock("audit")
     last = await find(session, AuditRow, SELECT_ROWS, 2**62, 1)
-    await session.execute(
-        "INSERT INTO dragoman.audit (time_ms, actor, action, subject, address, detail, previous)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7)",
-        *(row.time_ms, row.actor, row.action, row.subject, row.address, row.detail, hash_audit_row(last)),
-    )
+    head = await find(session, AuditHead, SELECT_HEAD)
+    # The hash is that of the row as it was written, so that this one does not hide a change of it. Older gateways
+    # write rows, and no head.
+    is_newest = head is not None and (last is None or last.number <= head.number)
+    previous = head.hash if head is not None and is_newest else hash_audit_row(last)
+    values = (row.time_ms, row.actor, row.action, row.subject, row.address, row.detail, previous)
+    [number] = await session.fetch(int, INSERT, *values)
+    digest = hash_audit_row(replace(row, number=number, previous=previous))
+    await session.execute("DELETE FROM dragoman.audit_head")
+    await session.execute("INSERT INTO dragoman.audit_head VALUES ($1, $2, $3)", number, row.time_ms, digest)

@@ -438,6 +438,14 @@ STEPS: tuple[str, ...] = (
         PRIMARY KEY (member, model)
     ){no_rowid};
     """,
+    # The newest row of the audit log, so that it is noticed if it is changed or removed.
+    """
+    CREATE TABLE {schema}audit_head (
+        number  {int} NOT NULL,
+        time_ms {int} NOT NULL,
+        hash    {blob} NOT NULL
+    );
+    """,
 )
 
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.net.tasks import spawn
+from dragoman.net.tasks import spawn, spawn_apart
 from dragoman.store.database import Session, StoreError, fetch_among
 from dragoman.store.meter import (
     ACKNOWLEDGED,
@@ -128,6 +128,21 @@ class LostLease(Struct, frozen=True):
     settle: Settle
 
 
+class Compared(Struct, frozen=True):
+    """What a counter said was spent, and what its rows say."""
+
+    before: int = 0
+    spent: int = 0
+
+    @property
+    def part(self) -> float:
+        """By which part they differed."""
+        return abs(self.spent - self.before) / max(1, abs(self.spent), abs(self.before))
+
+
+UNCHANGED = Compared()
+
+
 class PostgresMeter:
     """Counts in the database, for all gateways on it."""
 
@@ -147,7 +162,7 @@ class PostgresMeter:
         self._misses = 0
         self._own: set[str] = set()  # leases of this process that are not written
         self._uncounted: dict[str, tuple[str, ...]] = {}  # leases that were never admitted, and their counters
-        self._comparing: dict[str, asyncio.Task[float]] = {}
+        self._comparing: dict[str, asyncio.Task[Compared]] = {}
         self._adjustments = AdjustmentWatch(store, windows.now_ms())
         self._zone: object = None
         self._seen: dict[str, tuple[int, int]] = {}  # other processes: their beats, and for how many of ours
@@ -310,8 +325,8 @@ class PostgresMeter:
         if self._tasks:
             return
         self._tasks = [
-            spawn(self._call_forever(), name="meter calls"),
-            spawn(self._watch_forever(), name="meter"),
+            spawn_apart(self._call_forever(), name="meter calls"),
+            spawn_apart(self._watch_forever(), name="meter"),
         ]
         self.post(Beat(self.process, ()))
 
@@ -424,7 +439,10 @@ class PostgresMeter:
         """Set the counters that were used to what the rows say."""
         drift = 0.0
         for counter in await self._store.database.read(_list_touched):
-            drift = max(drift, await self._begin_comparing(counter, is_known=True))
+            found = await self._begin_comparing(counter, is_known=True)
+            if found.part > DRIFT:
+                log.warning('the counter "%s" was %d; its usage rows add up to %d', counter, found.before, found.spent)
+            drift = max(drift, found.part)
         self.drift = drift
 
     async def tidy(self) -> None:
@@ -442,41 +460,34 @@ class PostgresMeter:
 
     # The past.
 
-    def _begin_comparing(self, counter: str, is_known: bool = False) -> "asyncio.Task[float]":
+    def _begin_comparing(self, counter: str, is_known: bool = False) -> "asyncio.Task[Compared]":
         """Compare a counter with the rows, unless that is going on; if it need not be known, only if it is not."""
         if counter not in self._comparing:
             task = self._comparing[counter] = spawn(self._compare(counter, is_known=is_known), name="meter rows")
             task.add_done_callback(lambda _: self._comparing.pop(counter, None))
         return self._comparing[counter]
 
-    async def _compare(self, counter: str, *, is_known: bool = True) -> float:
-        """Set what was spent of a counter to what the rows say; return by which part it differed."""
+    async def _compare(self, counter: str, *, is_known: bool = True) -> Compared:
+        """Set what was spent of a counter to what the rows say; return what it was and is."""
 
-        async def compare(session: Session) -> tuple[int, int] | None:
+        async def compare(session: Session) -> Compared:
             await session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
             await session.execute(ADD_COUNTER, counter)
             [(before, was_known)] = await session.fetch(_make_spent, LOCK_COUNTER, counter)
             if was_known and not is_known:
-                return None  # another process has just done it
+                return UNCHANGED  # another process has just done it
             # The leases first: a row that is written after this is left out by its lease.
             leases = await session.fetch(_make_unwritten, LEASES_OF, counter)
             query = replace(self._windows.find_spending(counter), leases=tuple(lease for lease, _ in leases))
             spent = await sum_spending(session, query) + sum(amount for _, amount in leases)
             await session.execute(SET_SPENT, counter, spent)
-            return (before, spent) if was_known else None
+            return Compared(before, spent) if was_known else UNCHANGED
 
         try:
-            found = await self._store.database.write(compare)
+            return await self._store.database.write(compare)
         except StoreError as error:
             log.warning('what was spent of "%s" cannot be read now: %s', counter, error)
-            return 0.0
-        if found is None:
-            return 0.0
-        before, spent = found
-        drift = abs(spent - before) / max(1, abs(spent), abs(before))
-        if drift > DRIFT:
-            log.warning('the counter "%s" was %d; its usage rows add up to %d', counter, before, spent)
-        return drift
+            return UNCHANGED
 
 
 async def _read_processes(session: Session) -> list[tuple[str, int]]:

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from dragoman.config.urls import split_url
-from dragoman.net.tasks import spawn
+from dragoman.net.tasks import spawn, spawn_apart
 from dragoman.store.database import DriverMissing
 
 try:
@@ -171,8 +171,8 @@ class Valkey:
     def start(self) -> None:
         """Begin, unless this was called before."""
         if not self._tasks:
-            self._tasks.append(spawn(self._call_forever(), name="valkey calls"))
-            self._tasks.append(spawn(self._watch(), name="valkey watch"))
+            self._tasks.append(spawn_apart(self._call_forever(), name="valkey calls"))
+            self._tasks.append(spawn_apart(self._watch(), name="valkey watch"))
 
     async def stop(self) -> None:
         tasks = [*self._listening, *self._tasks]

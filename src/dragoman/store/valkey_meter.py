@@ -13,7 +13,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from dragoman.net.tasks import spawn
+from dragoman.net.tasks import spawn, spawn_apart
 from dragoman.store.meter import GONE, Admitted, Gone, Hold, HoldKind, Level, Refused
 from dragoman.store.valkey import Answer, Script, SharedStateError, Valkey, Word
 
@@ -464,7 +464,7 @@ class ValkeyMeter:
     def start(self) -> None:
         """Begin, unless this was called before."""
         if self._task is None:
-            self._task = spawn(self._watch_forever(), name="shared meter")
+            self._task = spawn_apart(self._watch_forever(), name="shared meter")
 
     async def stop(self) -> None:
         """Send what was posted, if the server answers, and be no longer counted as alive."""

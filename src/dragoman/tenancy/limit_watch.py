@@ -4,12 +4,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import Context
 
 from msgspec import Struct
 
 from dragoman.config.limits import format_amount
-from dragoman.net.tasks import spawn
+from dragoman.net.tasks import spawn_apart
 from dragoman.store import Store, StoreError
 from dragoman.store.meter import HoldKind, Meter
 from dragoman.tenancy.limit_parts import LimitPart
@@ -56,7 +55,7 @@ class LimitWatch:
                 if part.window is not None and part.limit > 0 and (part.counter, THRESHOLDS[-1]) not in self._warned:
                     self._gathered[part.counter] = part
         if self._gathered and (self._task is None or self._task.done()):
-            self._task = Context().run(spawn, self._look(), name="limit warnings")  # it belongs to no request
+            self._task = spawn_apart(self._look(), name="limit warnings")
 
     async def stop(self) -> None:
         if self._task is not None:

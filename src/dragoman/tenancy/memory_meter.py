@@ -9,7 +9,7 @@ from datetime import tzinfo
 
 from msgspec import Struct
 
-from dragoman.net.tasks import spawn
+from dragoman.net.tasks import spawn, spawn_apart
 from dragoman.store import Store, StoreError
 from dragoman.store.meter import (
     Level,
@@ -110,7 +110,7 @@ class MemoryMeter:
     # What happens by itself.
 
     def start(self) -> None:
-        self._task = spawn(self._run(), name="meter")
+        self._task = spawn_apart(self._run(), name="meter")
 
     async def stop(self) -> None:
         tasks = [task for task in (self._task, *self._comparing.values()) if task is not None]

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from dragoman.config.limits import NO_LIMITS, LimitName, Limits, to_limits
 from dragoman.config.settings import BudgetMode, LimitSettings, OutageMode, TeamSettings
-from dragoman.store.client_keys import KeyId
+from dragoman.store.client_keys import KeyId, KeyRow
 from dragoman.store.limit_tables import (
     ALL,
     EACH,
@@ -205,9 +205,12 @@ class Policies:
         """Return the valid key of the store that has this id."""
         return self._keys.get(id)
 
-    def find_team(self, key: PolicyKey) -> str:
-        """Return the team that a key belongs to: its own, else its user's; empty if there is none."""
-        return key.team or self.find_membership(key.user)
+    def find_team(self, key: PolicyKey | KeyRow) -> str:
+        """Return the team that a key belongs to: the one that names its user, else its own; empty if there is none.
+
+        The file may name a user who has a key in another team.
+        """
+        return self.find_membership(key.user) or key.team
 
     def find_membership(self, user: str) -> str:
         """Return the team that names a user as its member; empty if there is none."""
@@ -216,6 +219,10 @@ class Policies:
     def find_team_of_user(self, user: str) -> str:
         """Return the team that a user is in, as its member or with a key; empty if there is none."""
         return self.find_membership(user) or self._stored.teams_by_user.get(user, "")
+
+    def find_key_outside(self, team: str, user: str) -> PolicyKey | None:
+        """Return a valid key of a user that is not in this team; None if there is none."""
+        return next((key for key in self.keys if key.user == user and self.find_team(key) != team), None)
 
     def list_users(self) -> list[str]:
         """Return every user that is a member of a team, has a key or has limits."""

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.net.tasks import spawn
+from dragoman.net.tasks import spawn_apart
 from dragoman.store.meter import (
     Admit,
     Admitted,
@@ -115,7 +115,7 @@ class RemoteMeter:
     # What happens by itself.
 
     def start(self) -> None:
-        self._task = spawn(self._run(), name="meter connection")
+        self._task = spawn_apart(self._run(), name="meter connection")
 
     async def stop(self) -> None:
         """Wait until what was posted is acknowledged, if that is soon, and disconnect."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.net.tasks import spawn
+from dragoman.net.tasks import spawn_apart
 from dragoman.store import Store
 from dragoman.store.meter import Level, Operation, Result, Unavailable
 from dragoman.tenancy.memory_meter import MemoryMeter
@@ -112,7 +112,7 @@ class SharedMeter:
             self._become_owner()
         elif self._remote is not None:
             self._remote.start()
-        self._task = spawn(self._run(), name="shared meter")
+        self._task = spawn_apart(self._run(), name="shared meter")
 
     async def stop(self) -> None:
         if self._task is None:

@@ -203,6 +203,26 @@ def test_a_token_of_one_team_sees_and_changes_it_only(gateway: Running) -> None:
     assert error(wide) == (400, "bad_request", "scopes")
 
 
+def test_a_token_of_one_team_takes_over_no_user_who_has_keys_outside_of_it(gateway: Running) -> None:
+    team = create(gateway)["name"]
+    scopes = (Scope.TEAMS_READ, Scope.TEAMS_WRITE, Scope.KEYS_READ, Scope.KEYS_WRITE, Scope.LIMITS_READ)
+    token = make_team_token(gateway, team, *scopes, Scope.LIMITS_WRITE)
+    asking.send(gateway, "POST", "/api/v1/keys", body={"name": "of vera", "user": "vera"})
+    key = asking.send(gateway, "POST", "/api/v1/keys", key=token, body={"name": "mine", "user": "vera"})
+    assert error(key) == (403, "scope_required", "user")
+    asking.send(gateway, "POST", "/api/v1/keys", key=token, body={"name": "ours"})
+    changed = asking.send(gateway, "PATCH", "/api/v1/keys/ours", key=token, body={"user": "vera"})
+    assert error(changed) == (403, "scope_required", "user")
+    member = asking.send(gateway, "PATCH", f"{PATH}/{team}", key=token, body={"members": ["new", "vera"]})
+    assert error(member) == (403, "scope_required", "members")
+    limit = asking.send(gateway, "PUT", "/api/v1/limits/user/vera", key=token, body={"usd_per_day": 0})
+    assert limit.status == 403
+    # Of those who have no keys, and of those who are in the team, it may make keys.
+    assert asking.send(gateway, "PATCH", f"{PATH}/{team}", key=token, body={"members": ["nina"]}).status == 200
+    for name, user in (("of nina", "nina"), ("another of nina", "nina"), ("of otto", "otto")):
+        assert asking.send(gateway, "POST", "/api/v1/keys", key=token, body={"name": name, "user": user}).status == 201
+
+
 def test_teams_need_their_scopes(gateway: Running) -> None:
     reader = make_token(gateway, Scope.TEAMS_READ)
     assert asking.send(gateway, "GET", PATH, key=reader).status == 200

@@ -29,7 +29,7 @@ from dragoman.server.api.wire import (
     read_version,
 )
 from dragoman.server.routes import RoutedRequest
-from dragoman.store.limit_tables import KEY, PolicyKey
+from dragoman.store.limit_tables import KEY
 from dragoman.tenancy.keys import (
     CreatedKey,
     Grant,
@@ -59,7 +59,7 @@ class RotationRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyDescription(Struct, frozen=True, kw_only=True):
-    """A key without its secret; times are Unix seconds. `team` is its own, or else the one that its user is in."""
+    """A key without its secret; times are Unix seconds. `team` is that of its user, or else its own."""
 
     id: str
     name: str
@@ -223,10 +223,7 @@ class KeysApi(PolicyApi):
 
     def _is_visible(self, request: RoutedRequest, row: KeyRow) -> bool:
         team = request.access.team
-        return not team or team == self._find_team(row)
-
-    def _find_team(self, row: KeyRow) -> str:
-        return self._policies.find_team(PolicyKey(row.id, row.name, row.role, row.user, row.team, row.settings))
+        return not team or team == self._policies.find_team(row)
 
     async def _check_grant(self, request: RoutedRequest, new: NewKey) -> Grant:
         """Return what the key is granted; raise RequestError if that makes no sense, or is more than the caller has."""
@@ -256,6 +253,7 @@ class KeysApi(PolicyApi):
             return fields
         if fields.team not in (UNSET, access.team):
             raise forbid_field(f'This admin token is limited to the team "{access.team}".', "team")
+        await self._check_users(request, [fields.user] if isinstance(fields.user, str) and fields.user else (), "user")
         return replace(fields, team=access.team)
 
     async def _check_expiry(self, request: RoutedRequest, expires_at: int | UnsetType | None) -> None:
@@ -288,7 +286,7 @@ class KeysApi(PolicyApi):
             asdict(row)
             | {"scopes": row.scopes.split(), "default_thinking": read_thinking(row.default_thinking)}
             | asdict(read_settings(row.settings))
-            | {"team": self._find_team(row), "limits": to_values(self._policies.find_limits(KEY, row.id))}
+            | {"team": self._policies.find_team(row), "limits": to_values(self._policies.find_limits(KEY, row.id))}
         )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,6 +22,7 @@ from dragoman.server.api.wire import (
     PAGE,
     Operation,
     convert_errors,
+    forbid_field,
     invalid_cursor,
     make_cursor,
     number_parameter,
@@ -309,3 +310,15 @@ class PolicyApi:
     async def _publish(self) -> None:
         await self._refresh()
         await self._workers.refresh_keys()
+
+    async def _check_users(self, request: RoutedRequest, users: Iterable[str], field: str) -> None:
+        """Raise RequestError if a token of one team would take over a user who has keys outside that team."""
+        team = request.access.team
+        if not team:
+            return
+        await self._refresh()
+        for user in users:
+            key = self._policies.find_key_outside(team, user)
+            if key is not None:
+                message = f'The user "{user}" has a key outside the team "{team}" of this admin token.'
+                raise forbid_field(message, field)

@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 from msgspec import UNSET
 
+from dragoman.operate.key_fields import pick
 from dragoman.operate.teams import (
     NewTeam,
     TeamDescription,
@@ -73,6 +74,7 @@ class TeamsApi(PolicyApi):
         fields, version = await CHANGE_TEAM.read_body(request), read_version(request)
         _check_limits_scope(request, fields)
         team = await self._find(request)
+        await self._check_users(request, pick(fields.members, ()) or (), "members")
         async with self._audit.changing(request, "teams.change", team.name, describe_changes(fields)) as audit:
             with convert_errors("id"):
                 await self._teams.change(team.name, fields, version, audit)
