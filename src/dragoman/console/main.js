@@ -39,7 +39,7 @@ async function draw(moved = true) {
   const [name = "", ...rest] = location.pathname.replace(/^\/console\/?/, "").split("/").map(decode);
   if (!name) {
     const first = await firstPage();
-    return mine === visit ? go(`/console/${first}`, true) : undefined; // somebody may have gone elsewhere meanwhile
+    return mine === visit ? go(`/console/${first}`, true) : undefined; // unless another page was opened meanwhile
   }
   mark(name);
   if (!NAMES.includes(name)) {
