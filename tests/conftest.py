@@ -120,11 +120,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine on an event loop of its own, however busy the machine is for at most 40 s."""
+    """Run a test that is a coroutine on an event loop of its own, for at most 40 s; an exhaustive one for longer."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     fixtures = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**fixtures), 40))
+    limit_s = 40 if pyfuncitem.get_closest_marker("rest") is None else 180
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**fixtures), limit_s))
     return True
 
 

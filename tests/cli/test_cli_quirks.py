@@ -58,4 +58,4 @@ def test_what_was_learnt_is_shown_survives_a_restart_and_is_forgotten_on_command
         assert shell.run("quirks", "forget").code == 2
         assert shell.run("quirks", "forget", "--all").code == 0
         assert list_rules(shell) == []
-        assert "Nothing was learned" in shell.run("quirks").err
+        assert "No rules were learned" in shell.run("quirks").err
