@@ -56,10 +56,6 @@ class Admission:
         self._logged_at = float("-inf")
         self._unlogged = 0
 
-    @property
-    def unauthenticated(self) -> int:
-        return len(self._addresses)
-
     def add(self, connection: Evictable, peer: str) -> None:
         address = network_of(peer)
         self._addresses[connection] = address

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import splintr
+from tools.write_vocabulary import pack_vocabulary
 
 from dragoman.translate.hub.request import (
     Custom,
@@ -37,7 +38,6 @@ from dragoman.translate.profiles.token_count import (
     estimate_text_tokens,
     estimate_written_tokens,
     load_vocabulary,
-    pack_vocabulary,
     unpack_vocabulary,
 )
 from laws import assert_linear_function

@@ -12,7 +12,6 @@ import binascii
 import re
 import struct
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from itertools import chain
@@ -337,18 +336,8 @@ def load_vocabulary() -> tuple[frozenset[bytes], dict[bytes, int]]:
     return frozenset(chain.from_iterable(by_length.values())), longest
 
 
-def pack_vocabulary(tokens: list[bytes]) -> bytes:
-    """Return the tokens as bytes: how many there are of each length, then all of them by length, compressed."""
-    counts = Counter(map(len, tokens))
-    head = b"".join(struct.pack(">BI", length, counts[length]) for length in sorted(counts))
-    in_order: list[bytes] = sorted(tokens)
-    in_order.sort(key=len)
-    body = b"".join(in_order)
-    return zlib.compress(bytes((len(counts),)) + head + body, 9)
-
-
 def unpack_vocabulary(packed: bytes) -> dict[int, list[bytes]]:
-    """Return the tokens that `pack_vocabulary` packed, by length."""
+    """Return the tokens that `tools/write_vocabulary.py` packed, by length."""
     data = zlib.decompress(packed)
     at = 1 + 5 * data[0]
     by_length: dict[int, list[bytes]] = {}
