@@ -183,7 +183,7 @@ def assemble(message: JsonObject, content: list[JsonObject], ending: JsonObject,
 
 
 def _plain(block: JsonObject) -> JsonObject:
-    """What is minted anew for each reply is not compared."""
+    """What is minted again for each reply is not compared."""
     hidden = {"id", "tool_use_id"} if block["type"] != "tool_use" else set()
     return {key: value for key, value in block.items() if key not in hidden}
 

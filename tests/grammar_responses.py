@@ -270,7 +270,7 @@ class _Folding:
 
 
 def plain(response: JsonObject) -> JsonObject:
-    """Without what is minted anew for each reply."""
+    """Without what is minted again for each reply."""
     output = [{key: value for key, value in item.items() if key != "id"} for item in response["output"]]
     return {**{key: value for key, value in response.items() if key not in ("id", "created_at")}, "output": output}
 

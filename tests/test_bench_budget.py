@@ -1,4 +1,4 @@
-"""Fifty agents on a small budget: by how much they overspend it, in units of the dearest request."""
+"""Fifty agents on a small budget: by how much they overspend it, in units of the most expensive request."""
 
 from pathlib import Path
 

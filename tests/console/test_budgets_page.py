@@ -89,7 +89,7 @@ def ask_in_session(gateway: Running, key: str, session: str, times: int) -> None
         assert found.status == 200, found.body
 
 
-def test_the_dearest_sessions_of_a_scope_are_read_once_it_is_opened(tab: Screen, gateway: Running) -> None:
+def test_the_most_expensive_sessions_of_a_scope_are_read_once_it_is_opened(tab: Screen, gateway: Running) -> None:
     made = {"name": "desk", "user": "mia@example.com", "team": "core"}
     core = asking.send(gateway, "POST", "/api/v1/keys", body=made).json["secret"]
     for key, session, times in (
@@ -102,14 +102,14 @@ def test_the_dearest_sessions_of_a_scope_are_read_once_it_is_opened(tab: Screen,
     tab.page.on("request", lambda request: urls.append(request.url) if "/api/v1/usage" in request.url else None)
     tab.open_whole("budgets")
     card = tab.page.get_by_role("article").filter(has_text="The team core")
-    card.get_by_text("Dearest sessions").click()
-    table = card.get_by_role("table", name="Dearest sessions of the team core")
+    card.get_by_text("Most expensive sessions").click()
+    table = card.get_by_role("table", name="Most expensive sessions of the team core")
     expect(table.get_by_role("row")).to_have_count(2)
     expect(table.get_by_role("row").nth(1)).to_contain_text("of core")
     assert len(urls) == 1
     whole = tab.page.get_by_role("article").filter(has_text="All keys together")
-    whole.get_by_text("Dearest sessions").click()
-    table = whole.get_by_role("table", name="Dearest sessions of all keys together")
+    whole.get_by_text("Most expensive sessions").click()
+    table = whole.get_by_role("table", name="Most expensive sessions of all keys together")
     for number, session in enumerate(("dear", "of core", "cheap"), 1):
         expect(table.get_by_role("row").nth(number)).to_contain_text(session)
     tab.page.get_by_role("button", name="Read again").click()
@@ -118,8 +118,8 @@ def test_the_dearest_sessions_of_a_scope_are_read_once_it_is_opened(tab: Screen,
     for title, sessions in (("the provider echo", ["dear", "of core", "cheap"]), ("each user", ["of core"])):
         heading = tab.page.get_by_role("heading", name=re.compile(f"^{title}$", re.IGNORECASE))
         other = tab.page.get_by_role("article").filter(has=heading)
-        other.get_by_text("Dearest sessions").click()
-        found = other.get_by_role("table", name=f"Dearest sessions of {title}").get_by_role("rowheader")
+        other.get_by_text("Most expensive sessions").click()
+        found = other.get_by_role("table", name=f"Most expensive sessions of {title}").get_by_role("rowheader")
         expect(found).to_have_text(sessions)
     card.get_by_role("link", name="of core").click()
     expect(tab.page.get_by_label("Filter")).to_have_value('session:"of core" team:"core"')

@@ -165,9 +165,9 @@ def test_a_tab_that_comes_back_gets_only_what_it_missed(gateway: Running, browse
         again.wait_for_end("away-2")
         assert again.row("away-1") == {}
         assert "hello" not in [name for name, _ in again.events]
-    with reading(browser, last_id="00000000-7") as anew:
-        anew.wait_for(lambda: anew.row("away-1") != {} and anew.row("away-2") != {})
-        assert anew.events[0][0] == "hello"
+    with reading(browser, last_id="00000000-7") as again:
+        again.wait_for(lambda: again.row("away-1") != {} and again.row("away-2") != {})
+        assert again.events[0][0] == "hello"
 
 
 def test_nothing_is_recorded_without_a_subscriber(gateway: Running, browser: Browser) -> None:

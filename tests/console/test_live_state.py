@@ -44,7 +44,7 @@ def test_the_last_hour_counts_requests_from_before_a_restart(chromium: Browser, 
         with screen(chromium, after, "live") as tab:
             expect(figure(tab, "Requests in the last hour")).to_have_text("3")
             expect(figure(tab, "Errors in 5 min")).to_have_text("✕ 1")
-            expect(tab.page.locator("main .empty")).to_contain_text("Those before are on Requests")
+            expect(tab.page.locator("main .empty")).to_contain_text("Earlier ones are on Requests")
             expect(figure(tab, "Cost in the last hour")).to_contain_text("$0.0")
             ask(after)
             expect(figure(tab, "Requests in the last hour")).to_have_text("4")

@@ -207,7 +207,7 @@ def test_a_prompt_outlasts_a_visit_to_another_page(tab: Screen) -> None:
             for id in ("%00", "", "x" * 300)
         ),
         ("keys/%E0%A4%A", "someone"),
-        ("requests?q=%E0%A4%A", "No request fits this filter"),
+        ("requests?q=%E0%A4%A", "No request matches this filter"),
         ("%E0%A4%A", "There is no page %E0%A4%A"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The screenshots of README.md and of docs/teams.md, made from echo traffic. `make tour` writes them anew."""
+"""The screenshots of README.md and of docs/teams.md, made from echo traffic. `make tour` writes them again."""
 
 import os
 import struct
@@ -84,8 +84,8 @@ def test_budgets_are_photographed_for_the_page_about_teams(chromium: Browser, tm
             tab.page.set_viewport_size({"width": SIZE[0], "height": TALL})
             tab.page.emulate_media(color_scheme="light", reduced_motion="reduce")
             whole = tab.page.get_by_role("article").filter(has_text="All keys together")
-            whole.get_by_text("Dearest sessions").click()
-            expect(whole.get_by_role("table", name="Dearest sessions of all keys")).to_contain_text("dev-1")
+            whole.get_by_text("Most expensive sessions").click()
+            expect(whole.get_by_role("table", name="Most expensive sessions of all keys")).to_contain_text("dev-1")
             tab.page.screenshot(path=budgets)
             tab.page.emulate_media(color_scheme="dark")
             tab.page.set_viewport_size({"width": SIZE[0], "height": DIALOG})

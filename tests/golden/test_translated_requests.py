@@ -2,7 +2,7 @@
 
 `tests/golden/CLIENT_PROTOCOL/REQUEST/UPSTREAM_PROTOCOL.json` has the path, the body and the losses; where the bytes
 pass, only what differs. `refused` says which parts of the request this upstream cannot be sent; the rest is sent. Write
-the files anew with DRAGOMAN_WRITE_PAGES=1, and review the difference.
+the files again with DRAGOMAN_WRITE_PAGES=1, and review the difference.
 """
 
 import os

@@ -66,8 +66,8 @@ async def test_what_is_not_committed_leaves_the_credential_as_it_was(store: Stor
 @on_both_stores
 async def test_resealing_keeps_the_version_so_that_a_renewal_under_way_is_stored(store: Store) -> None:
     await put(store)
-    assert await store.reseal("team", lambda row: b"anew " + row.sealed, AUDIT)
-    assert await store.find_sealed("team") == replace(ROW, sealed=b"anew sealed 1")
+    assert await store.reseal("team", lambda row: b"again " + row.sealed, AUDIT)
+    assert await store.find_sealed("team") == replace(ROW, sealed=b"again sealed 1")
     assert not await store.reseal("team", lambda row: None, AUDIT)
     assert not await store.reseal("unknown", lambda row: b"anything", AUDIT)
     assert await store.renew_sealed(Renewed("team", 1, b"renewed", 2000))

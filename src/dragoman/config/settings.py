@@ -28,7 +28,7 @@ class HttpRule(Enum):
 
     FILE_ONLY = "it names a program, a file, a database or a webhook"
     ACCOUNT = "it names a stored account, which is used even where it is not set"
-    ADDRESS = "credentials are sent there"  # only with credentials that are written anew
+    ADDRESS = "credentials are sent there"  # only with credentials that are rewritten
 
 
 FileOnlyPath = Annotated[Path, HttpRule.FILE_ONLY]

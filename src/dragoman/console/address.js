@@ -41,7 +41,7 @@ export const here = {
 };
 
 /**
- * Change the address without drawing the page anew.
+ * Change the address without drawing the page again.
  * @param {Record<string, string | string[]>} query
  * @param {Record<string, string>} [fragment] content, which no server or log sees
  */

@@ -231,7 +231,7 @@ function click(event) {
   if (!/^\/console(\/|$)/.test(link.pathname)) return;
   event.preventDefault();
   const target = link.pathname === location.pathname && link.hash ? document.getElementById(link.hash.slice(1)) : null;
-  if (target) target.focus(); // a part of this page, which is not drawn anew
+  if (target) target.focus(); // a part of this page, which is not drawn again
   else go(link.pathname + link.search + link.hash);
 }
 

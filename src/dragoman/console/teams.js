@@ -7,7 +7,7 @@ import { empty } from "./states.js";
 import { plain } from "./text.js";
 
 export class Teams {
-  /** @param {() => Promise<void>} load show the page anew */
+  /** @param {() => Promise<void>} load show the page again */
   constructor(load) {
     this.load = load;
   }

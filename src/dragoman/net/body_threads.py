@@ -1,7 +1,7 @@
 """Work on large bodies in a thread.
 
 The interpreter switches between threads every few milliseconds of Python code, but not within one call into C, such
-as decoding a body. The event loop needs the interpreter anew for each socket that it reads: beside a thread that makes
+as decoding a body. The event loop needs the interpreter again for each socket that it reads: beside a thread that makes
 one such call after the other, a single turn of the loop would wait for many of them. Therefore a thread gets its next
 piece of work from the loop, which has by then served all sockets that were ready.
 """

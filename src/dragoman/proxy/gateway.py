@@ -122,7 +122,7 @@ class Gateway:
         make_watch: Callable[[], ReplyMonitor] = _make_watch
         if recording is not None:
             recording.settings.routes, make_watch = routes, recording.make_monitor
-        chances = SecondChances(runtime.learned_quirks, call.tenant, False)  # it cannot be built anew
+        chances = SecondChances(runtime.learned_quirks, call.tenant, False)  # it cannot be rebuilt
         policy = Policy(routes, runtime.providers, RetryLimits(runtime.config.retry, False, _jitter), chances, {})
         replies = RelayedReplies(call, writer := RelayedWriter(sink), make_watch)
         context = CallContext(call, self._memories.lost_calls, replies, self._clock)

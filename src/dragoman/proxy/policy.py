@@ -329,7 +329,7 @@ class SecondChances(Struct, eq=False):
 
     _learned: LearnedQuirks
     _tenant: str
-    _adjusts: bool = True  # the request can be built anew, and its client allows it
+    _adjusts: bool = True  # the request can be rebuilt, and its client allows it
     _taken: frozenset[tuple[str, int, str]] = frozenset()
     _repairs: dict[Route, tuple[Found, ...]] = {}  # tried, and not learned yet
     _requests: int = 0  # that were sent because of refusals

@@ -2,7 +2,7 @@
 
 The address is chosen by someone else, so a request must never reach what only the gateway can reach. A name is resolved
 once, every address that it has is checked, and exactly a checked address is connected to; each redirect is checked
-anew. A proxy is given that address too, never the name.
+again. A proxy is given that address too, never the name.
 """
 
 import asyncio

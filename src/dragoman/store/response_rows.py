@@ -20,7 +20,7 @@ from msgspec.structs import astuple
 
 DIGEST_BYTES = 16
 # What a row takes on the disk besides its content, with its entries in indexes. Totals are stored: who changes one of
-# these numbers counts the totals anew, in a migration.
+# these numbers counts the totals again, in a migration.
 RESPONSE_BYTES = 768
 ITEM_BYTES = 320
 CONVERSATION_BYTES = 320

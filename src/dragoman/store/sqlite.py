@@ -186,7 +186,7 @@ class SqliteDatabase:
     def _checkpoint(self, connection: apsw.Connection) -> None:
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            # Others have written meanwhile. They wait until that is in the file, too, and the log can begin anew.
+            # Others have written meanwhile. They wait until that is in the file, too, and the log can start again.
             connection.set_busy_timeout(CHECKPOINT_WAIT_MS)
             with suppress(apsw.BusyError):
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)

@@ -392,7 +392,7 @@ class Counters:
         return tuple(remaining)
 
     def _hold_again(self, admit: Admit) -> HeldLease:
-        """Take a lease that another meter has admitted; rates begin anew."""
+        """Take a lease that another meter has admitted; rates start again."""
         self._take(hold for hold in admit.holds if hold.kind is not RATE)
         lease = self.leases[admit.lease] = HeldLease(admit, admit.holds, self._now_ms())
         return lease

@@ -51,8 +51,8 @@ class CostHistory:
 def find_worst_case(size: RequestSize) -> int:
     """Return the most that a request can cost, in nanodollars: for `strict`."""
     output = MAX_OUTPUT if size.max_tokens is None else size.max_tokens
-    dearest_input = max(size.input_price, size.cache_write_price)
-    return _cut(size.input_tokens * dearest_input + output * size.output_price + size.request_price)
+    highest_price = max(size.input_price, size.cache_write_price)
+    return _cut(size.input_tokens * highest_price + output * size.output_price + size.request_price)
 
 
 def _cut(amount: float) -> int:

@@ -37,7 +37,7 @@ Pass = Callable[[Request, Ledger], Request]
 class UnsignedRequest(Struct, frozen=True):
     """A request that lacks only its credential: what `Auth.authorize` sees of it, and may sign.
 
-    It is final: what is changed afterwards is authorized anew. The HTTP client adds `host`, as the URL has it, and
+    It is final: what is changed afterwards is authorized again. The HTTP client adds `host`, as the URL has it, and
     `content-length`, and writes `accept-encoding` itself. A form that is sent on while it arrives has no `body` but an
     `upload`, of which a signer can include the length, not the bytes.
     """
@@ -190,7 +190,7 @@ class RequestRules(Struct, frozen=True):
 
     quirks: frozenset[str] = frozenset()
     passes: tuple[Pass, ...] = ()  # run before a request is built
-    passthrough_body: Callable[[str, bytes], bytes | None] = pass_body  # None: build it anew
+    passthrough_body: Callable[[str, bytes], bytes | None] = pass_body  # None: rebuild it
     forwards_header: Callable[[bytes], bool] = forward_every_header  # whether a client's header is passed on
     headers: RequestHeaders | None = None  # of one request
     options: Callable[[str], Awaitable[object]] = no_options  # model -> what its protocol needs to build a request

@@ -10,7 +10,7 @@ import { plain } from "../text.js";
 
 export const title = "Budgets";
 const DAY_MS = 86_400_000;
-const DEAREST_DAYS = 30;
+const SESSION_DAYS = 30;
 const DEAREST = 3;
 const MOST = 3; // of those that a default is for
 const EARLY = 0.1; // of a window, before which its end cannot be forecast
@@ -34,7 +34,7 @@ export function open() {
 class Budgets {
   constructor() {
     this.place = h("div");
-    /** @type {Set<string>} scopes whose dearest sessions are shown */
+    /** @type {Set<string>} scopes whose most expensive sessions are shown */
     this.opened = new Set();
     const add = h("button.primary", { type: "button", onclick: () => void this.add() }, "Set limits");
     this.node = h("div", null, h("div.bar", null, session.may("limits:write") ? add : null, h("button", { type: "button", onclick: () => void this.load() }, "Read again")), this.place);
@@ -76,9 +76,9 @@ class Budgets {
       open: this.opened.has(id),
       ontoggle: () => {
         this.opened[node.open ? "add" : "delete"](id);
-        if (node.open && !place.firstChild) void fill(place, () => readSessions(scopes.flatMap(listFilters)), (sums) => dearest(title, scopes.flatMap(listFilters), sums));
+        if (node.open && !place.firstChild) void fill(place, () => readSessions(scopes.flatMap(listFilters)), (sums) => showSessions(title, scopes.flatMap(listFilters), sums));
       },
-    }, h("summary", null, "Dearest sessions"), place);
+    }, h("summary", null, "Most expensive sessions"), place);
     return node;
   }
 
@@ -170,7 +170,7 @@ function listFilters([scope, name]) {
 
 /** The sums of the sessions that filters find. @param {string[]} filters */
 async function readSessions(filters) {
-  const read = { by: "session", since_ms: Date.now() - DEAREST_DAYS * DAY_MS, step: "all" };
+  const read = { by: "session", since_ms: Date.now() - SESSION_DAYS * DAY_MS, step: "all" };
   const parts = await Promise.all(filters.map((q) => get("/api/v1/usage", { ...read, q })));
   /** @type {Map<string, any>} */
   const sums = new Map();
@@ -183,11 +183,11 @@ async function readSessions(filters) {
 }
 
 /** @param {string} title @param {string[]} filters @param {any[]} sessions sums of usage */
-function dearest(title, filters, sessions) {
-  const caption = `Dearest sessions of ${title}, last ${DEAREST_DAYS} days`;
+function showSessions(title, filters, sessions) {
+  const caption = `Most expensive sessions of ${title}, last ${SESSION_DAYS} days`;
   const only = filters.length === 1 ? ` ${filters[0]}` : "";
   const found = sessions.filter((one) => one.group && one.cost_nano_usd > 0).sort((a, b) => b.cost_nano_usd - a.cost_nano_usd).slice(0, DEAREST);
-  if (!found.length) return h("p.soft", null, `No session with a cost in the last ${DEAREST_DAYS} days.`);
+  if (!found.length) return h("p.soft", null, `No session with a cost in the last ${SESSION_DAYS} days.`);
   return h("div.scroll", { tabindex: "0", role: "region", "aria-label": caption }, h("table", null, h("caption.unseen", null, caption),
     h("thead", null, h("tr", null, h("th", { scope: "col" }, "Session"), ["Requests", "Cost"].map((name) => h("th.number", { scope: "col" }, name)))),
     h("tbody", null, found.map((one) => h("tr", null, h("th.text", { scope: "row" }, h("a", { href: `/console/requests?q=${encodeURIComponent(`session:"${one.group}"${only}`.trim())}` }, plain(one.group))),

@@ -254,7 +254,7 @@ class Inspector {
     return !this.row || this.row.state === "ended";
   }
 
-  /** Whether the details are in use, by focus or selection: then they are not drawn anew. */
+  /** Whether the details are in use, by focus or selection: then they are not drawn again. */
   busy() {
     const reads = [this.losses, this.details].some((place) => place.contains(document.activeElement));
     return reads && this.row && this.row.state !== "ended";

@@ -34,14 +34,14 @@ export function open() {
     key: (row) => String(row.number), open: (row) => go(inspectAddress(row.request_id)),
   });
   const nothing = makeNothing();
-  const earlier = empty("No requests since the start of the gateway", "Those before are on ", h("a", { href: "/console/requests" }, "Requests"), ".");
+  const earlier = empty("No requests since the start of the gateway", "Earlier ones are on ", h("a", { href: "/console/requests" }, "Requests"), ".");
   const node = h("div", null, figures.node, h("div.bar", null, freeze, h("span.soft", null, "Newest first. Open a row to see its stream.")), notice, place);
 
   function toggle() {
     frozen = !frozen;
     freeze.setAttribute("aria-pressed", String(frozen));
     setText(freeze, frozen ? "Frozen: continue" : "Freeze");
-    announce(frozen ? "The list is frozen." : "The list follows again.");
+    announce(frozen ? "The list is frozen." : "The list is live again.");
     if (!frozen) draw();
   }
 

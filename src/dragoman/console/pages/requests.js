@@ -117,7 +117,7 @@ class Requests {
     this.table.set(this.rows);
     const filtered = this.input.value.trim();
     show(this.place, this.rows.length ? this.table.node : filtered && this.next ? empty("Nothing found yet", `Searched back to ${exactTime(since)}.`)
-      : filtered ? empty("No request fits this filter", "Remove a term, or look further back.") : empty("No requests yet", h("a", { href: "/console/connect" }, "Point a client at this gateway"), "."));
+      : filtered ? empty("No request matches this filter", "Remove a term, or look further back.") : empty("No requests yet", h("a", { href: "/console/connect" }, "Point a client at this gateway"), "."));
     this.more.hidden = false;
     const hadFocus = document.activeElement === this.older;
     this.older.hidden = !this.next;

@@ -44,7 +44,7 @@ function report(data, search, onlySet) {
   const found = data.settings.filter((/** @type {any} */ one) => one.key.toLowerCase().includes(search.toLowerCase()) && (!onlySet || one.origin !== "default"));
   return h("div", null, h("p", null, "File: ", h("code", null, plain(data.source)), ". Secrets are masked."),
     data.warnings.map((/** @type {string} */ warning) => h("p.notice", null, quote(warning, 1000))),
-    found.length ? table(found) : empty("No setting fits", "Remove the filter to see all."));
+    found.length ? table(found) : empty("No setting matches", "Remove the filter to see all."));
 }
 
 /** @param {any[]} settings */

@@ -153,7 +153,7 @@ function table(groups, all, by, names) {
   const cells = (one) => [number(one.requests), number(one.failed), sign(one) + tokens(one.input_tokens), percent(one.cache_read_tokens, one.input_tokens), cacheShare(one), tokens(one.cache_write_tokens), money(one.cache_saved_nano_usd / 1e9), sign(one) + tokens(one.output_tokens),
     tokens(one.reasoning_tokens), cost(one), duration(one.duration_ms / one.requests)].map((text) => h("td.number", null, text));
   const none = OF_UPSTREAMS.includes(by) ? "no upstream reached" : "none";
-  const rest = groups.length > MOST ? h("p.soft", null, `The ${MOST} dearest of ${number(groups.length)}.`) : null;
+  const rest = groups.length > MOST ? h("p.soft", null, `The ${MOST} most expensive of ${number(groups.length)}.`) : null;
   return h("div", null, h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Usage" }, h("table", null, h("caption.unseen", null, `Usage by ${plain(by.replace(":", " "))}`),
     h("thead", null, h("tr", null, heads.map((name, index) => h(index ? "th.number" : "th", { scope: "col" }, name)))),
     h("tbody", null, groups.slice(0, MOST).map(([name, one]) => h("tr", null, h("th.text", { scope: "row" }, plain(names[name] || (name === "/" || !name ? none : name))), cells(one)))),
@@ -165,7 +165,7 @@ function plans(accounts) {
   const known = accounts.flatMap((one) => one.credentials.filter((/** @type {any} */ credential) => credential.limits).map((/** @type {any} */ credential) =>
     h("article.card", null, h("h3", null, plain(one.provider), credential.label === "1 of 1" ? null : h("span.soft", null, ` ${plain(credential.label)}`)), planWindows(credential.limits))));
   if (!known.length) return null;
-  return h("section", null, h("h2", null, "Plans, as of the last response"), h("div.cards", null, known), h("p", null, h("a", { href: "/console/accounts" }, "Accounts"), " reads them anew."));
+  return h("section", null, h("h2", null, "Plans, as of the last response"), h("div.cards", null, known), h("p", null, h("a", { href: "/console/accounts" }, "Accounts"), " reads them again."));
 }
 
 /** @param {any[]} routes */

@@ -346,7 +346,7 @@ def look_up_through(runtime: Runtime, lookups: Lookups) -> Runtime:
         catalogues={name: LookedUpCatalogue(catalogue, name, lookups) for name, catalogue in catalogues},
         fetcher=None if fetcher is None else LookedUpFetcher(fetcher, lookups),
         tool_plans={name: _ask_for_tools(plan, name, lookups) for name, plan in runtime.tool_plans.items()},
-        targets={},  # found anew, so that what finding them takes is looked up
+        targets={},  # found again, so that what finding them takes is looked up
         settings={},  # they refer to what is replaced here
     )
 

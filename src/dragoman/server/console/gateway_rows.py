@@ -1,6 +1,6 @@
 """The rows of all processes of all replicas, for the tabs that this process serves.
 
-While a tab is open, the rows of this process are described anew at each tick, and the changes of the others' rows are
+While a tab is open, the rows of this process are described again at each tick, and the changes of the others' rows are
 fetched. While none is open, nothing happens.
 """
 

@@ -208,7 +208,7 @@ class LiveRequests:
             self._forgetting = asyncio.get_running_loop().call_later(LINGER_S, self._forget)
 
     def tick(self) -> None:
-        """Describe all rows anew, and add what changed to the log."""
+        """Describe all rows again, and add what changed to the log."""
         before = set(self.log.rows)
         changes = self._refresh()
         gone = before.difference(live.number for live in self._rows())
@@ -260,7 +260,7 @@ class LiveRequests:
         self.log = RowLog()
 
     def _refresh(self) -> dict[int, Row]:
-        """Describe all rows anew; return what changed of each."""
+        """Describe all rows again; return what changed of each."""
         changes: dict[int, Row] = {}
         for live in self._rows():
             shown = self.log.rows.get(live.number, {})
@@ -276,7 +276,7 @@ class LiveRequests:
         return changes
 
     def _progress(self, live: LiveRequest, shown: Row) -> Row | None:
-        """Return what changed in a row of which only the text grows; None if it has to be described anew.
+        """Return what changed in a row of which only the text grows; None if it has to be described again.
 
         Describing a row takes eight times as long, so that each is described in one tick of DESCRIBE_EVERY.
         """

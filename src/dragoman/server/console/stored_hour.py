@@ -53,7 +53,7 @@ class HourReader:
         self._hour = StoredHour()
 
     async def read(self) -> StoredHour:
-        """Return the sums, read anew if they are older than READ_S."""
+        """Return the sums, read again if they are older than READ_S."""
         if self._store is None or time.monotonic() < self._due_at:
             return self._hour
         try:

@@ -133,7 +133,7 @@ def relax_choice(request: Request) -> Request:
 def add_round(request: Request, events: Iterable[Event], results: Mapping[str, Part]) -> Request:
     """Append a reply exactly as it was received, and the results of its calls by call id.
 
-    Only the arguments of these calls are written anew: clients give back what they mean, not how the model wrote them,
+    Only the arguments of these calls are rewritten: clients give back what they mean, not how the model wrote them,
     and a later turn has to be the same as this one.
     """
     reply = collect(events)

@@ -2,7 +2,7 @@
 
 A body that Codex itself could have sent passes byte for byte, since that client is made for this backend, unlike any
 translation: turn state, metadata and compacted contexts have a meaning there. Only instructions are added where it has
-none. Any other body would be rejected for a single field, so it is built anew from the rest of the request.
+none. Any other body would be rejected for a single field, so it is rebuilt from the rest of the request.
 """
 
 import msgspec

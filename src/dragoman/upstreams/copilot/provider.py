@@ -72,7 +72,7 @@ KINDS = {
 }
 KINDS_BY_STATUS = {402: Kind.QUOTA, 422: Kind.REFUSED, 424: Kind.UPSTREAM, 466: Kind.BAD_REQUEST}
 EAGER = "eager_input_streaming"
-# Fields that Copilot rejects, by protocol: a body that contains one is built anew without it.
+# Fields that Copilot rejects, by protocol: a body that contains one is rebuilt without it.
 REJECTED = {"chat": b'"max_tokens"', "messages": f'"{EAGER}"'.encode()}
 
 

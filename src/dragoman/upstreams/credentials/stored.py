@@ -230,7 +230,7 @@ def explain_seal(name: str) -> Iterator[None]:
     try:
         yield
     except SealError as error:
-        instead = f"; or put it there anew: {push_command(name)}" if isinstance(error, CannotOpen) else ""
+        instead = f"; or store it again: {push_command(name)}" if isinstance(error, CannotOpen) else ""
         raise CredentialError(f"store:{name} {error}{instead}") from error
     except BadSecretKey as wrong:
         raise CredentialError(f"store:{name} cannot be opened: {wrong}") from wrong

@@ -356,7 +356,7 @@ Turns = list[Turn | None]  # None: it has become a part of another one
 
 
 def _rewrite(sent: Sent, change: Callable[[Turns], None]) -> Edits:
-    """Return edits that write anew only the messages that the change has replaced."""
+    """Return edits that rewrite only the messages that the change has replaced."""
     old = sent.turns
     new: Turns = list(old)
     change(new)
