@@ -125,7 +125,7 @@ def test_what_anthropics_list_says_of_a_model_is_passed_on() -> None:
         ("0001-01-01T00:00:00+23:59", 0),
     ],
 )
-def test_when_a_model_was_made_is_a_date_that_every_client_can_be_told(created: object, seconds: int) -> None:
+def test_when_a_model_was_made_is_a_date_that_every_client_can_be_given(created: object, seconds: int) -> None:
     field = "created_at" if isinstance(created, str) else "created"
     [model] = parse_list(json.dumps({"data": [{"id": "a", field: created}]}).encode())
     assert model.created == seconds

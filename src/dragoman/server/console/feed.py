@@ -115,7 +115,7 @@ class FeedApi:
         session = await self._find_session(request.http)
         if self._rows.count_watchers(key) >= MAX_FEEDS:
             message = (
-                f"{MAX_FEEDS} feeds of these rows are open already: close tabs of the console that nobody looks at."
+                f"{MAX_FEEDS} feeds of these rows are already open: close tabs of the console that are not in use."
             )
             raise RequestError(Failure(Kind.RATE_LIMITED, message, retry_after=KEEP_ALIVE_S))
         request.sink.begin(200, [EVENT_STREAM, *response_headers(request)])
