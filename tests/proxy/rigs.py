@@ -318,4 +318,4 @@ def encode_events(writer: StreamWriter | DocumentWriter, *events: Event) -> byte
     given = list(events)
     for stage in writer.encoding.stages:
         given = [out for event in given for out in stage.feed(event)]
-    return b"".join(piece for event in given for piece in writer.encoding.encode(event))
+    return b"".join(piece for event in given for piece in writer.encoding.encoder.feed(event))

@@ -49,7 +49,7 @@ class Encoding(ClientEncoding):
         for stage in self.stages:
             given = [out for event in given for out in stage.feed(event)]
         for event in given:
-            self.encode(event)
+            self.encoder.feed(event)
 
     @property
     def events(self) -> list[Event]:

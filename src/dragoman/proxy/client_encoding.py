@@ -53,11 +53,6 @@ class ClientEncoding:
         self._encoder: Stage[Event, bytes] | None = None
 
     @property
-    def encode(self) -> Callable[[Event], Sequence[bytes]]:
-        assert self._encoder is not None
-        return self._encoder.feed
-
-    @property
     def encoder(self) -> Stage[Event, bytes]:
         """Return the encoder of a reply that has begun."""
         assert self._encoder is not None
@@ -101,7 +96,7 @@ class ClientEncoding:
 
     def fail(self, failure: Failure) -> LastWrites:
         """Return the end of the reply as the client's error event."""
-        begun, end = self._encode_events([Failed(failure)]), self.finish()
+        begun, end = self.feed([Failed(failure)]), self.finish()
         return LastWrites(begun + end.joined, end.apart)
 
     def fail_alone(self, failure: Failure) -> LastWrites:
@@ -122,7 +117,9 @@ class ClientEncoding:
 
     def feed(self, events: list[Event]) -> bytes:
         """Return the bytes of events that are the gateway's own."""
-        return self._encode_events(events)
+        for stage in self.stages:
+            events = list(chain.from_iterable(map(stage.feed, events)))
+        return b"".join(chain.from_iterable(map(self.encoder.feed, events)))
 
     def begin_round(self, watch: ReplyMonitor) -> None:
         """Prepare for another turn that continues the same reply, after tools have run."""
@@ -135,11 +132,6 @@ class ClientEncoding:
         if self._rounds is None:
             self._joint, self._rounds = None, JoinRounds.after(blocks, used)
             self.stages = (self._rounds, *self.stages)
-
-    def _encode_events(self, events: list[Event]) -> bytes:
-        for stage in self.stages:
-            events = list(chain.from_iterable(map(stage.feed, events)))
-        return b"".join(chain.from_iterable(map(self.encode, events)))
 
     def _make_round_stages(self) -> Sequence[Stage[Event, Event]]:
         self._joint, self._rounds = None, JoinRounds()  # a reply with rounds is not continued elsewhere
@@ -169,17 +161,6 @@ class _CurrentWatch:
     def fail(self, failure: Failure) -> None:
         if self.watch is not None:
             self.watch.fail(failure)
-
-
-class LastCollector:
-    """Makes a collector for each turn and keeps the last one: the turns before it are forgotten."""
-
-    def __init__(self) -> None:
-        self.last = EventCollector()
-
-    def make(self, ledger: Ledger) -> "EventCollector":
-        self.last = EventCollector()
-        return self.last
 
 
 class EventCollector:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.sink import ReplySink
 from dragoman.proxy.call import Call
-from dragoman.proxy.client_encoding import NOTHING, ClientEncoding, LastCollector, LastWrites, ReplyShape
+from dragoman.proxy.client_encoding import NOTHING, ClientEncoding, EventCollector, LastWrites, ReplyShape
 from dragoman.proxy.decoding import is_named_stream
 from dragoman.proxy.held_events import HeldEvents
 from dragoman.proxy.prepared import Prepared
@@ -229,16 +229,16 @@ class DocumentWriter(Struct, eq=False):
     _call: Call
     _on_guard_trip: Callable[[str], None]
     _encode: EncodeWhole
-    _collector: LastCollector | None = None
+    _collector: EventCollector | None = None
     _encoding: ClientEncoding | None = None
 
     @property
     def encoding(self) -> ClientEncoding:
         """Made when it is first used: a body that passes unchanged needs none."""
         if self._encoding is None:
-            client, self._collector = self._call.client, LastCollector()
+            client = self._call.client
             shape = ReplyShape(cites_apart=client.cites_apart, any_arguments=client.arguments_are_text)
-            self._encoding = ClientEncoding(self._collector.make, self._on_guard_trip, shape)
+            self._encoding = ClientEncoding(self._make_collector, self._on_guard_trip, shape)
         return self._encoding
 
     async def send_unchanged(self, prepared: Prepared, headers: Headers, body: bytes, why: Why) -> None:
@@ -255,7 +255,7 @@ class DocumentWriter(Struct, eq=False):
         """Send the body that the collected events make; what it loses is noted in the ledger."""
         self.encoding.finish()
         assert self._collector is not None
-        events: Sequence[Event] = self._collector.last.events
+        events: Sequence[Event] = self._collector.events
         if self._call.client.cites_apart:
             events = split_citations(events)
         body, state = self._encode(events, ledger), self._call.state
@@ -264,8 +264,13 @@ class DocumentWriter(Struct, eq=False):
         fields = [JSON, *own_headers(self._call, prepared, why, [JSON], whole=True)]
         self._sink.respond(200, fields, body)
 
+    def _make_collector(self, ledger: Ledger) -> EventCollector:
+        """Return the collector of a turn; that of the turn before it is forgotten."""
+        self._collector = EventCollector()
+        return self._collector
+
     def close(self) -> None:
-        """Release the events that were collected."""
+        """Release the events that were collected, and the encoding, which refers back to this."""
         self._collector = self._encoding = None
 
 

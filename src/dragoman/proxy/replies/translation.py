@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from operator import is_
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from dragoman.proxy.client_encoding import ClientEncoding
 from dragoman.proxy.redaction import EventRedactor
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.translate.framing.known_secrets import Secrets
@@ -19,15 +20,6 @@ Feed = Callable[[Event], Sequence[Event]]
 FeedRun = Callable[[Sequence[Delta], str], Sequence[Event]]
 
 MANY_EVENTS = 16  # from here on, gathering runs costs less than feeding event by event
-
-
-class ClientStages(Protocol):
-    """The part of a translation that belongs to the client and outlives the turn."""
-
-    @property
-    def stages(self) -> Sequence[Stage[Event, Event]]: ...
-    @property
-    def encode(self) -> Callable[[Event], Sequence[bytes]]: ...
 
 
 class Translation:
@@ -45,7 +37,7 @@ class Translation:
     def __init__(
         self,
         stages: Sequence[Stage[Event, Event]],
-        client: ClientStages,
+        client: ClientEncoding,  # what belongs to the client, and outlives the turn
         watch: ReplyMonitor,
         secrets: Secrets = (),
     ) -> None:
@@ -56,7 +48,7 @@ class Translation:
         self._run_feeds: list[FeedRun] = []  # made when they are first used: a short reply has no runs
         self._block: int | None = None  # whose deltas `_block_feeds` take, until another event comes
         self._block_feeds: list[tuple[int, FeedRun]] = []  # with the numbers of the stages that follow
-        self._encode = client.encode
+        self._encode = client.encoder.feed
         self.failure: Failure | None = None
         self.watch = watch
 
