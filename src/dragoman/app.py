@@ -400,7 +400,7 @@ class App:
         old_shared = self.gateway.runtime.config.store.shared
         old, new = self.gateway.runtime.config.server, config.server
         self._pricing = _make_pricing(config)
-        self.gateway.adopt(self._runtimes.build(config, self._pricing, self.gateway.runtime))
+        self.gateway.runtime = self._runtimes.build(config, self._pricing, self.gateway.runtime)
         self.keyring.policies.adopt(config.limits, config.teams)
         if self.usage is not None:
             self.usage.pricing = self._pricing

@@ -271,7 +271,7 @@ async def test_a_client_that_leaves_before_the_first_token_is_noted() -> None:
 async def test_a_new_configuration_holds_from_the_next_call_on() -> None:
     async with GatewayRig([Answer(STREAM)]) as rig:
         assert (await rig.make_call("chat", CHAT_STREAM).answer()).body == STREAM
-        rig.gateway.adopt(make_world())
+        rig.gateway.runtime = make_world()
         with pytest.raises(RequestError) as refused:
             await rig.make_call("chat", CHAT_STREAM).answer()
         assert refused.value.failure.kind is Kind.NOT_FOUND

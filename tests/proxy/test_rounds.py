@@ -60,7 +60,7 @@ class SlowSearch:
 
 def ask(rig: GatewayRig, service: SlowSearch) -> ClientCall:
     plan = make_plan(ChosenBackends(service, None, McpServers()), frozenset(), Tools())
-    rig.gateway.adopt(replace(rig.gateway.runtime, tool_plans={"one": plan}))
+    rig.gateway.runtime = replace(rig.gateway.runtime, tool_plans={"one": plan})
     return rig.make_call("messages", msgspec.json.encode(REQUEST))
 
 

@@ -29,7 +29,7 @@ def test_a_stream_that_is_too_large_to_keep_is_delivered_and_cannot_be_resumed(r
     reply = rig.send(client, "", PARK)
     assert without_signs(reply.body) == DIALECTS[client].events
     assert rig.resume(client, f"{reply.get('x-dragoman-run')}:-1").status == 404
-    assert rig.gateway.app.site.parked_runs.size == 0
+    assert rig.gateway.app.site.parked_runs.index.size == 0
 
 
 def test_a_whole_reply_that_is_too_large_to_keep_is_delivered_and_made_again(rig: Parking) -> None:
@@ -56,13 +56,13 @@ def test_a_stream_that_grows_too_large_without_a_client_is_cancelled(rig: Parkin
 def test_runs_are_removed_when_their_time_is_over(tmp_path: Path) -> None:
     with parking(tmp_path, "[responses]\npark_s = 600\n") as rig:
         kept, parked = rig.send("chat", "", PARK).get("x-dragoman-run"), rig.gateway.app.site.parked_runs
-        size = parked.size
+        size = parked.index.size
         assert b"dragoman_runs_parked 1" in get(rig.gateway.port, "/metrics").body
         settings = tmp_path / "dragoman.toml"
         rig.gateway.adopt(settings.read_text().replace("park_s = 600", "park_s = 0.3"))
         run = rig.send("chat", "", PARK).get("x-dragoman-run")
-        wait_until(lambda: parked.count == 1)
-        assert parked.size == size
+        wait_until(lambda: len(parked.index) == 1)
+        assert parked.index.size == size
         assert [rig.resume("chat", f"{id}:-1").status for id in (kept, run)] == [200, 404]
 
 
@@ -75,5 +75,5 @@ def test_requests_over_a_websocket_are_not_parked(tmp_path: Path) -> None:
                 opened.send(f'{{"type":"response.create","model":"chat/m","input":"{text}","store":false}}')
                 while '"response.completed"' not in str(opened.recv(timeout=60)):
                     pass
-        assert rig.gateway.app.site.parked_runs.count == 0
+        assert len(rig.gateway.app.site.parked_runs.index) == 0
         assert rig.calls("chat") == 2

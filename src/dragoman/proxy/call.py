@@ -129,11 +129,6 @@ class Call:
         self.strict = self.strict or policy.is_strict
         self.record.user, self.record.team = policy.user, policy.team
 
-    def take_lease(self, lease: Lease) -> None:
-        """Take the lease under which it is admitted; its record settles it."""
-        self.lease = lease
-        self.record.record_lease(lease)
-
     def _read_head(self, body: bytes) -> CallHead:
         """Return what routing needs of the body, which is given the key's default model if it names none."""
         try:

@@ -49,7 +49,7 @@ class Gateway:
     """Answers calls with the configuration in force."""
 
     def __init__(self, runtime: Runtime, memories: Memories, observers: Sequence[OutcomeObserver] = ()) -> None:
-        self.runtime = runtime
+        self.runtime = runtime  # of the next request: one that runs keeps its own
         self._memories = memories
         self.moved_sessions = MovedSessions()
         self.observers = ObserverQueue(observers)
@@ -72,10 +72,6 @@ class Gateway:
 
         self.moved_sessions.join_group(group)
         self._memories = replace(self._memories, prompts=SharedPrompts(self._memories.prompts, group))
-
-    def adopt(self, runtime: Runtime) -> None:
-        """Use this configuration from the next request on."""
-        self.runtime = runtime
 
     async def answer(self, call: Call, sink: ReplySink) -> None:
         """Answer a call at its targets. Raises RequestError if every one failed and nothing was sent to the client."""

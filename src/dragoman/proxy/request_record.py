@@ -162,10 +162,6 @@ class RequestRecord:
         if failure.kind is Kind.TIMEOUT and failure.status is None:  # it was sent, and may be paid for
             self._unanswered.append(route)
 
-    def record_lease(self, lease: Lease) -> None:
-        """Note what the request was admitted with."""
-        self.lease = lease
-
     def record_sent(self, route: Route) -> None:
         """Note that a request is sent to this target."""
         self.attempts += 1

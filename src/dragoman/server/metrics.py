@@ -39,8 +39,8 @@ def make_metrics_reader(
             (catalogue.USAGE_WAITING, 0 if usage is None else usage.pending),
             (catalogue.USAGE_WRITTEN, 0 if usage is None else usage.written),
             (catalogue.USAGE_DROPPED, 0 if usage is None else usage.dropped),
-            (catalogue.RUNS_PARKED, site.parked_runs.count),
-            (catalogue.RUNS_BYTES, site.parked_runs.size),
+            (catalogue.RUNS_PARKED, len(site.parked_runs.index)),
+            (catalogue.RUNS_BYTES, site.parked_runs.index.size),
             (catalogue.CAPTURES_WRITTEN, captures.written),
             (catalogue.CAPTURES_DROPPED, captures.dropped),
         )

@@ -36,7 +36,7 @@ async def test_a_call_that_ends_with_its_client_has_no_run() -> None:
     assert await find_same(rig.parked, call) is None
     with open_run(rig.parked, call, client) as sink:
         assert sink is client
-    assert rig.parked.count == 0
+    assert len(rig.parked.index) == 0
 
 
 async def test_a_run_goes_on_without_its_client_and_its_capture_gets_all() -> None:
@@ -93,7 +93,7 @@ async def test_a_run_that_is_refused_is_forgotten() -> None:
     rig = StoryRig()
     with pytest.raises(RequestError):
         await serve(rig.services, new_call(body=b'{"model":"none","messages":[]}', headers=KEY), CollectorSink())
-    assert rig.parked.count == 0
+    assert len(rig.parked.index) == 0
 
 
 async def test_a_request_that_names_no_known_run_is_refused_before_its_body_is_read() -> None:

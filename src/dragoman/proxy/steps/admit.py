@@ -55,7 +55,7 @@ async def _admit(gateway: Gateway, limiter: Limiter, call: Call, on_wait: OnWait
         return
     lease.on_wait = on_wait
     await limiter.admit(lease, partial(charge_interrupted, gateway.charges, call.record))
-    call.take_lease(lease)
+    call.lease = call.record.lease = lease  # the record settles it
     if len(lease.targets) < len(call.routes):  # limits of their providers have refused the others
         left = {target.route for target in lease.targets}
         call.routes = tuple(route for route in call.routes if str(route) in left)

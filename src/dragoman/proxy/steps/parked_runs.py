@@ -49,15 +49,6 @@ class ParkedRuns:
         self.index = index or RunIndex()
         self.joined = Counter({BY_KEY: 0, BY_RETRY: 0, BY_CURSOR: 0})
 
-    @property
-    def count(self) -> int:
-        return len(self.index)
-
-    @property
-    def size(self) -> int:
-        """The bytes that all runs occupy."""
-        return self.index.size
-
     def join_group(self, group: OtherWorkers) -> None:
         """Give new runs the number of this worker, and answer other workers that look for a run."""
         self.worker = group.number
