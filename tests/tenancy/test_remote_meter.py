@@ -20,3 +20,12 @@ async def test_it_ends_also_when_the_other_side_goes_at_the_same_time(tmp_path: 
     async with asyncio.timeout(30):
         await remote.disconnect()
     await server.stop()
+
+
+async def test_a_directory_of_its_own_is_gone_when_the_server_stops() -> None:
+    server = MeterServer(MemoryMeter(None, lambda: UTC), 0)
+    await server.start()
+    directory = Path(server.address).parent
+    assert [entry.name for entry in directory.iterdir()] == ["meter"]
+    await server.stop()
+    assert not directory.exists()
