@@ -246,7 +246,7 @@ class App:
 
     def _join_group(self, member: GroupMember) -> WorkerGroup:
         group = WorkerGroup(member, self.site, render_transport_error, self._budget)
-        self.site.join_group(group)
+        self.site.model_requests.join_group(group)
         self._workers.join_group(group)
         return group
 

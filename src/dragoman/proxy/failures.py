@@ -157,9 +157,12 @@ def retry_headers(failure: Failure) -> list[Header]:
 
 
 def _format_wait(failure: Failure) -> list[Header]:
-    wait = _wait_s(failure)
+    """Return the time until a retry may help, from the upstream's seconds or date."""
+    wait = failure.retry_after
     if wait is None:
-        return []
+        if failure.resets_at is None:
+            return []
+        wait = max(0.0, failure.resets_at - time.time())
     head: list[Header] = [(b"retry-after", str(math.ceil(wait)).encode())]
     if wait % 1 and failure.retry_after is not None:
         head.append((b"retry-after-ms", str(round(wait * 1000)).encode()))
@@ -174,13 +177,6 @@ def _format_wait_of_limit(failure: Failure) -> list[Header]:
         (b"retry-after", str(math.ceil(wait_ms / 1000)).encode()),
     ]
     return [*head, UNREACHABLE] if failure.code == UNKNOWN_USE else head
-
-
-def _wait_s(failure: Failure) -> float | None:
-    """Return the seconds until a retry may help, from the upstream's seconds or date."""
-    if failure.retry_after is not None or failure.resets_at is None:
-        return failure.retry_after
-    return max(0.0, failure.resets_at - time.time())
 
 
 def should_retry(failure: Failure) -> bool | None:

@@ -43,7 +43,6 @@ from dragoman.translate.hub.failure import Failure, Kind, RequestError
 if TYPE_CHECKING:
     from dragoman.proxy.capture.lookups import Lookups
     from dragoman.server.console.site import Console
-    from dragoman.server.worker_group import WorkerGroup
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class RequestHandler:
         self.parked_runs = ParkedRuns(lambda: gateway.runtime.config.responses)
         self.services = self._make_services()
         self.public_pages = PublicPages(apis.scrape)
-        self._model_requests = ModelRequests(self.services, keyring.policies)
+        self.model_requests = ModelRequests(self.services, keyring.policies)
         self._error_replies = ErrorReplies(gateway)
         self.host_check = host_check
         self.auth_backoff = AuthBackoff()
@@ -105,10 +104,6 @@ class RequestHandler:
         self.public_pages.has_console = console is not None
         self.routes = RouteTable(self._table())
 
-    def join_group(self, group: "WorkerGroup") -> None:
-        """Pass requests on to the workers that have their runs."""
-        self._model_requests.join_group(group)
-
     def start_background(self) -> None:
         """Run queued responses from now on, if there are any."""
         if isinstance(self.responses, ResponsesApi):
@@ -120,11 +115,11 @@ class RequestHandler:
 
     def _table(self) -> Iterator[HttpRoute]:
         yield from self.public_pages.routes()
-        yield from self._model_requests.routes()
+        yield from self.model_requests.routes()
         yield from () if self._admin_api is None else self._admin_api.routes(lambda: self.routes.routes)
         yield from () if self.console is None else self.console.routes()
         if self.responses is not None:
-            yield self._model_requests.compacting_route(f"{SOCKET_PATH}/compact", self.responses.protocol)
+            yield self.model_requests.compacting_route(f"{SOCKET_PATH}/compact", self.responses.protocol)
         if isinstance(self.responses, ResponsesApi):
             yield from self.responses.routes(self.services, self._hold_back_of)
         else:

@@ -6,7 +6,6 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.config.settings import Debug
 from dragoman.net.errors import ClientDisconnected
 from dragoman.net.http_request import HttpRequest
 from dragoman.net.sink import ReplySink
@@ -15,13 +14,7 @@ from dragoman.proxy.call import Call
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.request_record import ObserverQueue, RequestRecord
 from dragoman.proxy.running_requests import find_cause
-from dragoman.tenancy.policies import CaptureSetting
 from dragoman.translate.hub.failure import RequestError
-
-
-def limit_capture(debug: Debug, most: CaptureSetting) -> Debug:
-    """Return the settings of captures with no more captured than a key allows."""
-    return replace(debug, capture=most) if most == "errors" and debug.capture == "all" else debug
 
 
 class LiveView(Protocol):
@@ -53,7 +46,9 @@ class Observation(Struct, eq=False):
     def __enter__(self) -> None:
         gateway, call, record, sink = self._gateway, self._call, self._call.record, self._sink
         if call.policy.capture != "off":
-            debug = limit_capture(gateway.runtime.config.debug, call.policy.capture)
+            debug = gateway.runtime.config.debug
+            if call.policy.capture == "errors" and debug.capture == "all":  # no more than its key allows
+                debug = replace(debug, capture="errors")
             record.recording = gateway.captures.begin(call.http, sink, record.started_at, debug)
         if self._observers is not None:
             self._observers.under_way += 1
