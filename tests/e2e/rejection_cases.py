@@ -45,6 +45,11 @@ CALLED_IN_MESSAGES: list[JsonObject] = [
     {"role": "assistant", "content": [{"type": "tool_use", "id": "abcdefghi", "name": "look", "input": {}}]},
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "abcdefghi", "content": "seen"}]},
 ]
+TEXT_AFTER_RESULT: list[JsonObject] = [
+    USER,
+    CALLED_IN_MESSAGES[0],
+    {"role": "user", "content": [*CALLED_IN_MESSAGES[1]["content"], {"type": "text", "text": "And?"}]},
+]
 SIGNED: JsonObject = {"type": "thinking", "thinking": "Hm.", "signature": "c2Vh"}
 SEALED: JsonObject = {"type": "reasoning", "summary": [], "encrypted_content": "c2Vh"}
 SESSION = {"x-session-id": "one session"}
@@ -453,44 +458,17 @@ CASES = [
         Case(
             "22",
             client,
-            "chat",
+            upstream,
             {"object": "error", "message": "Unexpected role 'user' after role 'tool'", "type": "order", "code": "3230"},
-            user_after_tool,
+            refuses,
             {"messages": messages},
+            status,
         )
-        for client, messages in (
-            ("chat", [*CALLED, {"role": "user", "content": "And?"}]),
-            (
-                "messages",
-                [
-                    USER,
-                    {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "look", "input": {}}]},
-                    {
-                        "role": "user",
-                        "content": [
-                            {"type": "tool_result", "tool_use_id": "t1", "content": "seen"},
-                            {"type": "text", "text": "And?"},
-                        ],
-                    },
-                ],
-            ),
+        for client, upstream, messages, refuses, status in (
+            ("chat", "chat", [*CALLED, {"role": "user", "content": "And?"}], user_after_tool, 400),
+            ("messages", "chat", TEXT_AFTER_RESULT, user_after_tool, 400),
+            ("messages", "messages", TEXT_AFTER_RESULT, has("messages", 2, "content", 1), 500),
         )
-    ),
-    Case(
-        "22",
-        "messages",
-        "messages",
-        "Unexpected role 'user' after role 'tool'",
-        has("messages", 2, "content", 1),
-        {
-            "messages": [
-                USER,
-                CALLED_IN_MESSAGES[0],
-                {"role": "user", "content": [*CALLED_IN_MESSAGES[1]["content"], {"type": "text", "text": "And?"}]},
-            ]
-        },
-        500,
-        path="/messages/2",
     ),
     Case(
         "22",

@@ -54,7 +54,7 @@ def fit(protocol: str) -> Object:
 
 
 def imitate(body: JsonObject) -> Answer | None:
-    """Object as a host that imitates Anthropic, to three things that Claude Code sends: so many are mended at once."""
+    """Object as a host that imitates Anthropic, to three things that Claude Code sends: no more are learned at once."""
     if any(turn["role"] == "system" for turn in body["messages"]):
         return write_error(400, "messages[1].role: unknown variant `system`, expected `user` or `assistant`")
     if body.get("thinking", {}).get("type") == "adaptive":

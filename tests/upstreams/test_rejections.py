@@ -328,8 +328,8 @@ def test_text_after_the_results_of_tools_moves_into_the_last_one() -> None:
         untouched = make_sent("messages", messages=[{"role": "user", "content": content}])
         assert change(found, untouched)[0]["messages"] == untouched.turns
     output = {"type": "function_call_output", "call_id": "c", "output": "seen"}
-    asked = {"role": "user", "content": [{"type": "input_text", "text": "And?"}]}
-    body, _ = change(found, make_sent("responses", input=[output, asked]))
+    question = {"role": "user", "content": [{"type": "input_text", "text": "And?"}]}
+    body, _ = change(found, make_sent("responses", input=[output, question]))
     assert body["input"] == [{**output, "output": "seen\n\nAnd?"}]
 
 
