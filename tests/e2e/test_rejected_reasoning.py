@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from asking import EXPLAIN, Reply, ask
+from dragoman.config.secret import Secret
 from dragoman.operate.captures.replay.difference import compare_captures
 from dragoman.operate.captures.replay.rerun import rerun
 from dragoman.proxy.capture.files import CaptureBounds, CaptureDirectory, load_capture
 from dragoman.server.handler import replay_site
+from dragoman.tenancy.keys import ENVIRONMENT_KEY, Keyring
 from e2e.pool_rig import key_of, keys_of, make_section
 from fakes.upstream import Answer, FakeUpstream, ReceivedRequest
-from gateway import KEY, Running, running
+from gateway import KEY, Running, running, running_workers
 from rig import QUICK
 from scripting import write_error, write_reply
 from scripting.replies import ScriptedReply, Stop, Text, Thinking
@@ -332,3 +334,24 @@ def test_bytes_that_pass_to_another_account_differ_only_in_its_reasoning(tmp_pat
         assert moved.losses == [("/messages/1/content/0", "dropped")]
         assert moved.headers["x-dragoman-why"].startswith("passed")
         assert seal in str(talk.history)
+
+
+def test_another_worker_leaves_out_the_same_reasoning(tmp_path: Path) -> None:
+    """Else it would be refused once more there, and the newer reasoning would be left out by that worker only."""
+
+    def choose(request: ReceivedRequest) -> Answer:
+        return REFUSALS["messages"] if b"b2xk" in request.body else write_reply("messages", "Yes.", stream=False)
+
+    newer = {"type": "thinking", "thinking": "Hm.", "signature": "bmV3"}
+    answered = {"role": "assistant", "content": [newer, {"type": "text", "text": "B"}]}
+    history: list[Json] = [*MESSAGES, answered, MESSAGES[0]]
+    section = '[providers.up]\nkind = "openai-compatible"\nprotocol = "messages"\nendpoint = "{}"\napi_key = "sk-f"\n'
+    with FakeUpstream(choose=choose) as fake, running_workers(section.format(fake.url), tmp_path) as both:
+        assert ask(both[0], "messages", "up/m", headers=SESSION, messages=MESSAGES).status == 200
+        tenant = Keyring(None, Secret(KEY)).tenant(ENVIRONMENT_KEY)
+        wait_until(lambda: both[1].app.gateway._memories.reasoning.knows(tenant, "up"))
+        for worker in (both[1], both[0]):
+            assert ask(worker, "messages", "up/m", headers=SESSION, messages=history).status == 200
+        assert len(fake.calls) == 4
+        assert fake.calls[2].body == fake.calls[3].body
+        assert b"bmV3" in fake.calls[3].body

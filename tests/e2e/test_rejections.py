@@ -6,6 +6,7 @@ Each case is a real rejection, in the words of the server that wrote it, played 
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -90,6 +91,16 @@ def is_in_request(case: Case, path: str) -> bool:
     sent = make_body(case.client, "m", stream=case.stream) | case.fields
     steps = path.split("/")
     return path == "" or steps[1] in ("headers", *sent)
+
+
+@pytest.mark.parametrize("field", ["message", "detail", "Message"])
+@pytest.mark.parametrize("client", ["messages", "chat"])
+def test_an_error_that_comes_in_place_of_a_reply_is_learned_from(client: str, field: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.number == "11")
+    case = replace(case, client=client, words={field: case.words}, status=200)
+    with playing(case, tmp_path) as (gateway, fake, _):
+        for count in (2, 3):
+            assert (request(gateway, case).status, len(fake.calls)) == (200, count)
 
 
 PASSED = [case for case in CASES if case.client == case.upstream and case.later == 0]

@@ -53,6 +53,13 @@ def test_quoted_text_that_is_no_path_becomes_a_hole(text: str, expected: str) ->
         (b'{"detail":{"error":"m"}}', Complaint(400, "m")),
         (b'{"success":false,"errors":[{"code":5,"message":"m"}],"messages":[]}', Complaint(400, "m", "5")),
         (b'{"message":"m","detail":{"message":"x"},"errors":[{"message":"x"}]}', Complaint(400, "m")),
+        (
+            b'{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":'
+            b'"{\\"error\\":{\\"message\\":\\"m\\",\\"param\\":\\"p\\"}}","provider_name":"P"}}}',
+            Complaint(400, "m", param="p"),
+        ),
+        (b'{"error":{"message":"m","metadata":{"raw":"{\\"message\\":\\"x\\"}"}}}', Complaint(400, "m")),
+        (b'{"message":"The model returned the following errors: a: Extra"}', Complaint(400, "a: Extra")),
         (b'{"errors":["x"],"detail":{"input":{"message":"x"}}}', Complaint(400)),
         (b'{"object":"error","message":"m","type":"t"}', Complaint(400, "m", "t")),
         (
@@ -265,6 +272,7 @@ def test_a_field_outside_of_schemas_is_no_keyword_of_one() -> None:
     "words",
     [
         "Validation error at #/stream_options/newField: Extra inputs are not permitted",
+        "Error from provider: Extra inputs are not permitted, field: 'stream_options.newField'",
         "2 request validation errors: Extra inputs are not permitted, field: 'stream_options.newField', value: True; "
         "Extra inputs are not permitted, field: 'other', value: 'text of the user'",
         "'stream_options' : property 'newField' is unsupported, did you mean 'include_usage'?",

@@ -23,7 +23,7 @@ from dragoman.proxy.moved_sessions import CallTargets, MovedSessions
 from dragoman.proxy.outcome import OutcomeObserver
 from dragoman.proxy.policy import Policy, RetryLimits, SecondChances
 from dragoman.proxy.ports import OtherProcesses
-from dragoman.proxy.rejected_reasoning import CallReasoning
+from dragoman.proxy.rejected_reasoning import CallReasoning, SharedReasoning
 from dragoman.proxy.replies.opening import DocumentReplies, Replies, StreamReplies
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.request_record import ObserverQueue
@@ -67,11 +67,14 @@ class Gateway:
         self.new_id: Callable[[str], str] = _mint
 
     def join_group(self, group: OtherProcesses) -> None:
-        """Have one memory of prompts and of moved sessions with the other processes."""
+        """Have one memory of prompts, of moved sessions and of rejected reasoning with the other processes."""
         from dragoman.proxy.shared_prompts import SharedPrompts
 
         self.moved_sessions.join_group(group)
-        self._memories = replace(self._memories, prompts=SharedPrompts(self._memories.prompts, group))
+        prompts, reasoning = self._memories.prompts, self._memories.reasoning
+        self._memories = replace(
+            self._memories, prompts=SharedPrompts(prompts, group), reasoning=SharedReasoning(reasoning, group)
+        )
 
     async def answer(self, call: Call, sink: ReplySink) -> None:
         """Answer a call at its targets. Raises RequestError if every one failed and nothing was sent to the client."""

@@ -3,13 +3,16 @@
 Reasoning is bound to an account, so a session that has moved to another one has some that can no longer be read.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
+import msgspec
+
 from dragoman.net.body_threads import run_off_loop
+from dragoman.net.tasks import spawn
 from dragoman.proxy.call import Call
 from dragoman.proxy.left_out import LeftOut
-from dragoman.proxy.ports import NameSession, ReasoningMemory
+from dragoman.proxy.ports import NameSession, OtherProcesses, ReasoningMemory
 from dragoman.proxy.step import Ask
 from dragoman.translate.caching.rejected_reasoning import ReasoningSession, RejectedReasoning, split_digests
 from dragoman.translate.caching.session_names import find_name, name_session, shorten_name
@@ -17,6 +20,9 @@ from dragoman.translate.hub.failure import RequestError
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import Request
 from dragoman.translate.passes.adapt_turns import digest_reasoning, drop_reasoning, drop_rejected
+
+REASONING_REJECTED = "reasoning-rejected"
+_FIELD = "about"
 
 
 class ProcessReasoning:
@@ -36,6 +42,28 @@ class ProcessReasoning:
 
     def record(self, id: ReasoningSession, digests: bytes) -> None:
         self._rejected.record(id, digests)
+
+
+class SharedReasoning:
+    """A memory that tells the other processes what it records.
+
+    Else a session that comes to another one is refused once more, and its newer reasoning is left out as well.
+    """
+
+    def __init__(self, memory: ReasoningMemory, others: OtherProcesses) -> None:
+        self._memory = memory
+        self._others = others
+        self.knows, self.recall = memory.knows, memory.recall
+        others.answer(REASONING_REJECTED, self._answer_rejected)
+
+    def record(self, id: ReasoningSession, digests: bytes) -> None:
+        self._memory.record(id, digests)
+        news = {_FIELD: msgspec.json.encode((id, digests)).decode()}
+        spawn(self._others.ask_all(REASONING_REJECTED, news), name="report rejected reasoning")
+
+    async def _answer_rejected(self, news: Mapping[str, str]) -> bytes:
+        self._memory.record(*msgspec.json.decode(news[_FIELD], type=tuple[ReasoningSession, bytes]))
+        return b""
 
 
 class CallReasoning:

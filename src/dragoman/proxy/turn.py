@@ -30,6 +30,7 @@ from dragoman.state.lost_calls import add_notice, digest_conversation
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.ports import Progress
 from dragoman.upstreams.provider import IncomingResponse
+from dragoman.upstreams.rejections.complaint import read_complaint
 from dragoman.upstreams.rejections.repairs import complain, find_repairs, is_own_vendor
 from dragoman.upstreams.rejections.rules import list_free
 from dragoman.upstreams.rejections.sent import Sent
@@ -293,7 +294,9 @@ class UpstreamTurn:
         self.reply = reply = self._replies.open_document(came)
         reply.take(reply.read() if size <= LARGE_BYTES else await run_off_loop(size, reply.read))
         if reply.watch.failure is not None:
-            return NoReply(attribute_failure(prepared, reply.watch.failure))
+            complaint = read_complaint(answer.status, body if size <= LARGE_BYTES else b"")
+            found = complaint if complaint.message else None
+            return NoReply(attribute_failure(prepared, reply.watch.failure), complaint=found)
         self._record_first_token(self)
         await reply.commit()
         return reply.conclude()

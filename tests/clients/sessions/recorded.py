@@ -13,6 +13,7 @@ from dragoman.net import zstd
 from wire_json import JsonObject
 
 FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "sessions"
+RELEASES = FOLDER.with_name("releases")  # one file for each client
 SUFFIX = ".jsonl.zst"
 LEVEL = 19  # its window spans a whole session, so that each request costs little more than what is new in it
 MAX_BYTES = 64 * 1024 * 1024

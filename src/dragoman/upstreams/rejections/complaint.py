@@ -22,6 +22,9 @@ _TEMPLATE_ERROR = re.compile(
 _WORDS = ("message", "Message", "detail")
 _FRAMES = ("error", "message", "detail")
 _MOST_FRAMES = 3
+_RELAYED = "Provider returned error"
+# What gateways write before the words of the vendor behind them: opencode#23193, 9router#1442, litellm#13609.
+_PREFIX = re.compile(r"(?:Error from provider|The model returned the following errors): ")
 _BODY = "body"  # FastAPI's name of the place of a field in the request
 
 
@@ -44,6 +47,9 @@ def read_complaint(status: int, body: bytes) -> Complaint:
     if found is None:
         return Complaint(status)
     error = _find_error(found)
+    relayed = _find_relayed(error)
+    if relayed:
+        return read_complaint(status, relayed)
     texts = [error.get(name) for name in (*_WORDS, "error")] + [found.get("error"), found.get("detail")]
     problems = error.get("detail") or found.get("detail")
     code, param = error.get("code") or error.get("type"), error.get("param")
@@ -73,6 +79,13 @@ def _find_error(found: dict[str, object]) -> dict[str, object]:
     return found
 
 
+def _find_relayed(error: dict[str, object]) -> bytes:
+    """Return the error of the vendor behind OpenRouter, which has it as text: OmniRoute#3044, go-openrouter PR21."""
+    metadata = error.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) and error.get("message") == _RELAYED else None
+    return raw.encode(errors="replace") if isinstance(raw, str) and raw.startswith("{") else b""
+
+
 def make_holes(text: str) -> str:
     """Return a message with quoted text replaced by holes, unless it is a bare path or name."""
     text = _unwrap(text[:MAX_TEXT]).replace(HOLE, "").strip()
@@ -88,7 +101,9 @@ def _unwrap(text: str) -> str:
     if isinstance(message, str):
         text = message.strip()
     raised = _TEMPLATE_ERROR.fullmatch(text)
-    return text if raised is None else raised[1]
+    text = text if raised is None else raised[1]
+    prefix = _PREFIX.match(text)
+    return text if prefix is None else text[prefix.end() :]
 
 
 def _find_violations(details: object) -> Iterator[str]:

@@ -40,7 +40,8 @@ LEADING_SYSTEM = "leading_system"
 STRICT_MODELS = re.compile(r"(?:.*/)?qwen-?3.*", re.IGNORECASE)
 TEMPLATE_SERVERS = frozenset(("ollama", "vllm", "llama.cpp"))
 ANSWERED = 200
-_TEACHING = (Kind.BAD_REQUEST, Kind.UPSTREAM)  # not a refused credential, a limit, a long context or a policy
+# Not a refused credential, a limit, a long context or a policy. CORRUPT: an error that comes as a reply.
+_TEACHING = (Kind.BAD_REQUEST, Kind.UPSTREAM, Kind.CORRUPT)
 
 
 def is_own_vendor(provider: Provider, protocol: str) -> bool:

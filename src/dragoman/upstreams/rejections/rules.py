@@ -100,8 +100,8 @@ _EXTRA = _say(
     r"(?:Malformed input request: )?#(?P<inside>[\w/]{0,256}): extraneous key \[<field>\] is not permitted"
     r"(?:, please reformat your input and try again)?\.?",
     r"Validation error at #/(?P<path>[\w/.-]{1,256}): Extra inputs are not permitted\.?",
-    r"(?:\d{1,4} request validation errors?: )?Extra inputs are not permitted, field: '<field>', value: <value>"
-    r"(?:; Extra inputs are not permitted, field: <text>, value: <value>)*+",
+    r"(?:\d{1,4} request validation errors?: )?Extra inputs are not permitted, field: '<field>'(?:, value: <value>)?"
+    r"(?:; Extra inputs are not permitted, field: <text>(?:, value: <value>)?)*+",
 )
 _FORBIDDEN = _say(r"extra_forbidden: <field>")
 _UNSUPPORTED = _say(
@@ -401,7 +401,7 @@ RULES: tuple[Rule, ...] = (
         words=_EXTRA,
         guard=find_named,
         edit=changes.drop_field,
-        source="claude-code#82549, copilot-api#145, PR261, opencode#24696, semantic-kernel#10510",
+        source="claude-code#82549, copilot-api#145, PR261, opencode#24696, semantic-kernel#10510, 9router#1442",
     ),
     Rule(
         id="forbidden_field",
