@@ -150,7 +150,7 @@ def test_the_commands_of_the_page_work_on_the_store(shell: Shell) -> None:
         ("limits set user:dev usd_per_day=5 --until 8h", 1, "nothing to raise"),
         ("limits set user:dev concurrent=5 --until 8h", 1, "name a limit of dollars"),
         ("teams set ops --members dev", 1, "is set in dragoman.toml"),
-        ("teams create ops", 1, 'There is a team "ops" already'),
+        ("teams create ops", 1, 'There is already a team "ops"'),
         ("teams create a/b", 1, "without /"),
         ("teams remove nope", 1, 'There is no team "nope"'),
         ("teams set ops", 2, "Nothing to change"),
