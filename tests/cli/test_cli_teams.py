@@ -81,6 +81,19 @@ def test_limits_are_shown_with_all_their_digits(shell: Shell) -> None:
     assert done.out == "user:dev: usd_per_day=1234567.000000001, tokens_per_day=1000000\n"
 
 
+def test_a_limit_is_raised_until_it_resets_at_most(shell: Shell) -> None:
+    shell.write("dragoman.toml", FILE.format(port=1))
+    limits = ("limits", "set", "user:dev")
+    shell.run(*limits, "usd_per_day=5", "usd_per_total=50")
+    today = shell.run("limits", "list", "user:dev", "--json").json
+    raised = shell.run(*limits, "usd_per_day=6", "--until", "7d", "--json")
+    assert raised.json["until"] == {row["limit"]: row["resets_at"] for row in today}["usd_per_day"]
+    assert "resets" in raised.err
+    longer = shell.run(*limits, "usd_per_total=60", "--until", "7d", "--json")
+    assert longer.json["until"] > raised.json["until"]
+    assert "resets" not in longer.err
+
+
 @pytest.mark.rest
 def test_a_value_that_is_no_number_removes_no_limit_of_a_running_gateway(shell: Shell) -> None:
     shell.write("dragoman.toml", FILE.format(port=0))
@@ -137,7 +150,7 @@ def test_the_commands_of_the_page_work_on_the_store(shell: Shell) -> None:
         ("limits set user:dev usd_per_day=5 --until 8h", 1, "nothing to raise"),
         ("limits set user:dev concurrent=5 --until 8h", 1, "name a limit of dollars"),
         ("teams set ops --members dev", 1, "is set in dragoman.toml"),
-        ("teams create ops", 1, 'There is a team "ops" already'),
+        ("teams create ops", 1, 'There is already a team "ops"'),
         ("teams create a/b", 1, "without /"),
         ("teams remove nope", 1, 'There is no team "nope"'),
         ("teams set ops", 2, "Nothing to change"),

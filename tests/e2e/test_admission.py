@@ -158,6 +158,30 @@ def test_requests_wait_in_order_while_others_have_reserved_what_is_left(tmp_path
         assert rig.level("all:usd").spent == sum(row.cost_nano_usd or 0 for row in rig.rows(4))
 
 
+def test_what_never_waits_is_refused_at_once_behind_a_line(tmp_path: Path) -> None:
+    with run_limited(tmp_path, TIGHT, upstreams=("chat",)) as rig:
+        limits = {"spent": {"usd_per_month": 0}, "slow": {"requests_per_min": 1}}
+        keys = {
+            name: send(rig, "POST", "/api/v1/keys", {"name": name, "limits": limits[name]}).json["secret"]
+            for name in limits
+        }
+        body = {"model": "chat/m", "messages": [{"role": "user", "content": "Hi"}]}
+        path = "/v1/chat/completions"
+        rig.play("chat", "Hello", stream=False)
+        assert send(rig, "POST", path, body, key=keys["slow"]).status == 200
+        rig.wait_until_settled()
+        with held_back(rig, "chat"):
+            first = OpenRequest(rig, "chat")
+            wait_until(lambda: rig.level("all:usd").reserved)
+            second = OpenRequest(rig, "chat")
+            wait_until(lambda: rig.limiter.waiting == 1)
+            assert send(rig, "POST", path, body, key=keys["spent"]).status == 402
+            assert send(rig, "POST", path, body, key=keys["slow"]).status == 429
+            assert rig.limiter.waiting == 1
+        assert [request.read()[0] for request in (first, second)] == [200, 200]
+        rig.wait_until_settled()
+
+
 @pytest.mark.parametrize("count", [1, pytest.param(MANY // 5, marks=pytest.mark.rest)])
 def test_clients_that_leave_the_line_take_nothing(count: int, tmp_path: Path) -> None:
     with run_limited(tmp_path, TIGHT, upstreams=("chat",)) as rig:
@@ -390,6 +414,10 @@ def test_a_target_whose_provider_is_spent_is_left_out(tmp_path: Path) -> None:
         body = {"model": "both", "messages": [{"role": "user", "content": "Hi"}]}
         reply = send(rig, "POST", "/v1/chat/completions", body, key=rig.key)
         assert (reply.status, reply.headers["x-dragoman-route"]) == (200, "messages/m")
+        background = {"model": "both", "input": "Hi", "background": True}
+        accepted = send(rig, "POST", "/v1/responses", background, key=rig.key)
+        assert accepted.status == 200, accepted.body
+        assert wait_for_end(rig, accepted.json["id"])["status"] == "completed"
         assert rig.calls("chat") == []
         refused = rig.ask_limited("chat", "chat")
         assert (refused.status, 'the provider "chat"' in refused.json["error"]["message"]) == (402, True)

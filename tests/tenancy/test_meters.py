@@ -98,6 +98,14 @@ async def test_a_refusal_takes_nothing_and_names_the_first_limit(rig: MeterRig) 
 
 
 @with_every_meter
+async def test_a_spent_limit_refuses_before_one_that_others_have_reserved(rig: MeterRig) -> None:
+    await rig.admit("a", usd(10, 9, ALL_USD))
+    assert await rig.admit("b", usd(10, 5, ALL_USD), usd(0, 5)) == Refused(1, is_spent=True)
+    assert await rig.admit("c", usd(10, 5, ALL_USD), usd(4, 5, is_strict=True)) == Refused(1, is_spent=True)
+    assert await rig.admit("d", usd(10, 5, ALL_USD), usd(10, 5)) == Refused(0, 0, 9, waits=True)
+
+
+@with_every_meter
 async def test_one_request_may_exceed_a_limit_if_nothing_else_runs(rig: MeterRig) -> None:
     assert isinstance(await rig.admit("a", usd(10, 25)), Admitted)
     assert await rig.admit("b", usd(10, 1)) == Refused(0, 0, 25, waits=True)

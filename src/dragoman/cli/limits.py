@@ -67,7 +67,7 @@ def list_limits(scope: str | None, effective: bool, options: CommonOptions) -> N
     "--until",
     metavar="TIME",
     callback=parse_duration,
-    help="Raise it only for this long, such as 2h or 7d: the difference is forgiven until then.",
+    help="Raise it only for this long, such as 2h, at most until it resets: the difference is forgiven until then.",
 )
 @common_options
 def set_limits(
@@ -82,7 +82,10 @@ def set_limits(
         _show_stored(change_limits(parsed, changed, options), options)
         return
     end = int(time.time()) + until
-    show_forgiven(options.use(LIMITS, lambda limits: _raise_until(limits, parsed, changed, end)), options)
+    forgiven = options.use(LIMITS, lambda limits: _raise_until(limits, parsed, changed, end))
+    show_forgiven(forgiven, options)
+    if forgiven.until != end:
+        print_note("Then it resets. To raise it for longer, set it without --until.")
 
 
 @command.command("remove")
@@ -181,7 +184,7 @@ def _parse_scope(text: str) -> Scope:
 
 
 async def _raise_until(limits: LimitAccess, scope: Scope, changed: Changes, until: int) -> Forgiven:
-    """Forgive what a limit is raised by, until a time: the limit itself stays."""
+    """Forgive what a limit is raised by, until a time or until it resets: the limit itself stays."""
     if len(changed) != 1:
         raise InvalidArgument("With --until, name one limit.")
     [(name, value)] = changed.items()
@@ -189,11 +192,12 @@ async def _raise_until(limits: LimitAccess, scope: Scope, changed: Changes, unti
     if value is None or unit not in ("usd", "tokens", "credits") or name == LimitName.TOKENS_PER_MIN:
         raise InvalidArgument("With --until, name a limit of dollars, tokens or credits, and what to raise it to.")
     found = await limits.list(*scope, effective=True)
-    now = next((one.value for one in found if one.limit == name), None)
-    if now is None or value <= now:
-        raise InvalidArgument(f"{name} of {':'.join(scope)} is {'not set' if now is None else now}; nothing to raise.")
-    more = round(value - now, 9)
-    given = msgspec.convert({unit: more, "until": until, "reason": f"{name}={value}"}, Forgiveness)
+    now = next((one for one in found if one.limit == name), None)
+    if now is None or value <= now.value:
+        current = "not set" if now is None else now.value
+        raise InvalidArgument(f"{name} of {':'.join(scope)} is {current}; nothing to raise.")
+    more, end = round(value - now.value, 9), min(until, now.resets_at or until)
+    given = msgspec.convert({unit: more, "until": end, "reason": f"{name}={value}"}, Forgiveness)
     return await limits.forgive(*scope, given)
 
 

@@ -56,6 +56,7 @@ METER_SCHEMA = """
         level numeric;
         wait_ms numeric;
         missing text[] := '{}';
+        waiting jsonb;  -- what reservations refuse; what is spent refuses before
     BEGIN
         FOR hold IN SELECT value FROM jsonb_array_elements(holds) LOOP
             at := at + 1;
@@ -82,7 +83,7 @@ METER_SCHEMA = """
                     RETURN jsonb_build_array('r', at, held.spent, held.reserved, 0, TRUE, FALSE);
                 END IF;
                 IF is_strict OR held.running > has_it::integer THEN
-                    RETURN jsonb_build_array('r', at, held.spent, held.reserved, 0, FALSE, TRUE);
+                    waiting := coalesce(waiting, jsonb_build_array('r', at, held.spent, held.reserved, 0, FALSE, TRUE));
                 END IF;
             ELSIF most = 0 THEN
                 RETURN jsonb_build_array('r', at, 0, 0, 0, TRUE, FALSE);
@@ -101,7 +102,7 @@ METER_SCHEMA = """
                 END IF;
             END IF;
         END LOOP;
-        RETURN CASE WHEN missing = '{}' THEN NULL ELSE jsonb_build_array('m', to_jsonb(missing)) END;
+        RETURN CASE WHEN missing = '{}' THEN waiting ELSE jsonb_build_array('m', to_jsonb(missing)) END;
     END
     $$;
 

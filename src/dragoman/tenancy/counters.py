@@ -291,8 +291,12 @@ class Counters:
     # The parts of an operation.
 
     def _find_refusal(self, holds: Sequence[Hold], own: Iterable[str]) -> Refused | Missing | None:
-        """Return the first hold that has no room. The lease has the counters `own` already."""
+        """Return the first hold that has no room, one that is spent before one that others have reserved.
+
+        The lease has the counters `own` already.
+        """
         missing: list[str] = []
+        waiting: Refused | None = None
         for index, hold in enumerate(holds):
             kind, limit = hold.kind, hold.limit
             if kind in _WINDOWS:
@@ -309,8 +313,8 @@ class Counters:
                     continue
                 if hold.is_strict and spent + hold.amount > limit:
                     return Refused(index, spent, window.reserved, is_spent=True)
-                if hold.is_strict or window.running > (hold.counter in own):
-                    return Refused(index, spent, window.reserved, waits=True)
+                if waiting is None and (hold.is_strict or window.running > (hold.counter in own)):
+                    waiting = Refused(index, spent, window.reserved, waits=True)
             elif not limit:
                 return Refused(index, is_spent=True)
             elif kind is SLOT:
@@ -322,7 +326,7 @@ class Counters:
                 wait_ms = find_wait_ms(bucket, limit, hold.amount)
                 if wait_ms:
                     return Refused(index, limit - count_left(bucket), wait_ms=wait_ms)
-        return Missing(tuple(missing)) if missing else None
+        return Missing(tuple(missing)) if missing else waiting
 
     def _fill(self, hold: Hold) -> Bucket:
         rate = self._rates.get(hold.counter)

@@ -24,6 +24,7 @@ from dragoman.store.meter import (
     HoldKind,
     Meter,
     Refused,
+    Result,
     RowsWritten,
     Settle,
     Unavailable,
@@ -335,7 +336,6 @@ class Limiter:
         try:
             refused = await self._ask(lease, lambda _: b"", keeps=False)
         except _NoAnswer:
-            lease.give_up()
             if self.policies.on_outage == "open":
                 return
             raise RequestError(describe_unreachable()) from None
@@ -346,7 +346,9 @@ class Limiter:
         counter = None
         if self._lines.count:
             counter = self._lines.find(part.counter for part in lease.list_counted())
-        refused = await self._ask(lease, make_charge) if counter is None else self._find_blocked(lease, counter)
+        refused = await self._ask(lease, make_charge, keeps=counter is None)
+        if counter is not None and (refused is None or refused.result.waits):
+            refused = self._find_blocked(lease, counter)
         if refused is None:
             return
         if not refused.result.waits:
@@ -387,24 +389,32 @@ class Limiter:
                 place.leave()
 
     async def _ask(self, lease: Lease, make_charge: MakeCharge, *, keeps: bool = True) -> RefusedBy | None:
-        """Ask the meter, target by target; return what refused the last one, None if everything was taken."""
+        """Ask the meter, target by target; return what refused the last one, None if everything was taken.
+
+        If not `keeps`, what was taken is given back.
+        """
         dropped: RefusedBy | None = None
         while True:
             target, now = lease.targets[0], self._now()
             holds = lease.list_holds(target)
             admit = Admit(
-                lease=lease.id,
+                lease=lease.id if keeps else f"{lease.id}?",
                 process=self.meter.process,
                 holds=tuple(hold for _, hold in holds),
                 scopes=tuple(dict.fromkeys(part.scope.name for part, _ in holds)),
                 began_ms=int(now * 1000),
-                charge=make_charge(lease) if self.meter.keeps_charges else b"",
+                charge=make_charge(lease) if keeps and self.meter.keeps_charges else b"",
             )
-            undo = () if keeps else (Settle(lease.id, {hold.counter: 0 for hold in admit.holds}),)
-            result = (await self.meter.apply((admit, *undo)))[0]
+            result: Result | None = None
+            try:
+                [result] = await self.meter.apply((admit,))
+            finally:
+                if not keeps and type(result) is not Refused:
+                    self.meter.post(Settle(admit.lease, {hold.counter: 0 for hold in admit.holds}))
             match result:
                 case Admitted():
-                    lease.accept(target, holds, result, now)
+                    if keeps:
+                        lease.accept(target, holds, result, now)
                     return None
                 case Refused(hold=place):
                     part, hold = holds[place]
