@@ -118,10 +118,8 @@ async def name_session_of_row(call: Call, request: Request, cache: PlannedCache 
     call.record.record_session(key)
 
 
-def put_key_in_header(
-    request: Request, plan: CachePlan, rules: RequestRules, protocol: Protocol
-) -> tuple[Header, ...]:
-    """Return the header that has the client's own key, else the session's, where the upstream reads none in the body."""
+def put_key_in_header(request: Request, plan: CachePlan, rules: RequestRules, protocol: Protocol) -> tuple[Header, ...]:
+    """Return the header that has the client's own key or the session's, where the upstream reads none in the body."""
     name = rules.cache_key_headers.get(protocol.name)
     if name is None:
         return ()

@@ -164,7 +164,7 @@ def test_xai_gets_the_key_of_chat_in_a_header(tmp_path: Path, protocol: str, in_
 
 @pytest.mark.parametrize(
     ("setting", "own", "sent"),
-    [("auto", "own key", "own key"), ("client", "own key", "own key"), ("off", "own key", None), ("auto", "\u00e9", 36)],
+    [("auto", "mine", "mine"), ("client", "mine", "mine"), ("off", "mine", None), ("auto", "\u00e9", 36)],
 )
 def test_a_clients_own_key_reaches_xais_header_as_it_is(
     tmp_path: Path, setting: str, own: str, sent: str | int | None

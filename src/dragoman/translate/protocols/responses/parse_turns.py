@@ -155,7 +155,8 @@ class Conversation:
 
     def _read_output(self, item: Fields) -> None:
         call_id = item.need_text("call_id")
-        last = self._outputs.pop((call_id, self._calls[call_id]), None)  # placed where the first output stood, next to its call
+        # The last output is placed where the first one stood, next to its call.
+        last = self._outputs.pop((call_id, self._calls[call_id]), None)
         if last is not None:
             self._add_turn(Turn(Role.USER, (_read_result(last, call_id),), item.at))
 
