@@ -2,15 +2,15 @@
 
     .venv/bin/python -m bench.prompt_memory
 
-Fills them as far as clients can: with 10,001 sessions, with 17 branches of 10,000 blocks, with names of a megabyte and
-with 10,000 rejected values. Prints the resident memory after each.
+Fills them as far as clients can: with 10,001 sessions, with 17 branches of 10,000 blocks, with names of a megabyte,
+with sessions of 2,048 client keys and with 10,000 rejected values. Prints the resident memory after each.
 """
 
 import gc
 import os
 from collections.abc import Callable, Iterator
 
-from dragoman.translate.caching.memory import SessionId, SessionMemories
+from dragoman.translate.caching.memory import MAX_KEYS, NEW_SESSIONS, SessionId, SessionMemories
 from dragoman.translate.caching.rejected_reasoning import ReasoningSession, RejectedReasoning
 from dragoman.translate.caching.session_names import shorten_name
 from dragoman.translate.hub.caching import SentPrompt
@@ -42,8 +42,13 @@ def fill_with_names(memories: SessionMemories) -> None:
         record(memories, shorten_name(f"{number}" * NAME_BYTES), os.urandom(DIGEST_BYTES), number)
 
 
-def record(memories: SessionMemories, session: str, chain: bytes, at: float) -> None:
-    id = SessionId("tenant", session, "provider", 0, "model")
+def fill_with_keys(memories: SessionMemories) -> None:
+    for number in range(MAX_KEYS * NEW_SESSIONS):
+        record(memories, f"session {number}", os.urandom(DIGEST_BYTES), number, f"tenant {number % MAX_KEYS}")
+
+
+def record(memories: SessionMemories, session: str, chain: bytes, at: float, tenant: str = "tenant") -> None:
+    id = SessionId(tenant, session, "provider", 0, "model")
     memories.recall(id, at)
     memories.record(id, SentPrompt(chain, chain[:DIGEST_BYTES]), at)
 
@@ -61,6 +66,7 @@ def measure() -> Iterator[tuple[str, float, float]]:
         (f"{SESSIONS:,} sessions", lambda: fill_with_sessions(memories), lambda: memories.size),
         (f"{BRANCHES} branches of {BLOCKS:,} blocks", lambda: fill_with_branches(memories), lambda: memories.size),
         (f"names of {NAME_BYTES:,} bytes", lambda: fill_with_names(memories), lambda: memories.size),
+        (f"{MAX_KEYS:,} client keys", lambda: fill_with_keys(memories), lambda: memories.size),
         (f"{VALUES:,} rejected values", lambda: fill_with_values(rejected), lambda: rejected.size),
     ]
     for name, fill, count in steps:
@@ -71,7 +77,7 @@ def measure() -> Iterator[tuple[str, float, float]]:
 
 def main() -> None:
     for name, counted, grown in measure():
-        print(f"{name}: {counted:.1f} MB counted, {grown:.1f} MB resident")
+        print(f"{name}: {counted:.2f} MB counted, {grown:.1f} MB resident")
 
 
 if __name__ == "__main__":

@@ -106,3 +106,33 @@ def test_a_thinking_budget_is_left_out_where_thinking_would_have_to_precede_call
 
     losses = [*(["/thinking"] if is_dropped else []), "/messages/0/content/0"]
     assert cut("messages", write(thought, **more)) == (write(**({} if is_dropped else more)), losses)
+
+
+THEIRS: JsonObject = {"type": "thinking", "thinking": "Hm.", "signature": TOKEN.decode()}
+OWN: JsonObject = {"type": "thinking", "thinking": "Hm.", "signature": "own"}
+
+
+@pytest.mark.parametrize(
+    ("replies", "is_dropped"),
+    [
+        ([[OWN, CALL], [THEIRS, CALL]], False),
+        ([[OWN, CALL], [CALL], [THEIRS, CALL]], False),
+        ([[THEIRS, CALL], [CALL]], True),
+        ([[THEIRS, CALL], [OWN, CALL]], False),
+        ([[THEIRS, CALL], [THEIRS, CALL]], True),
+    ],
+    ids=["the newest calls", "the newest of three", "the first calls", "the first, then own", "all"],
+)
+def test_a_thinking_budget_stays_where_own_thinking_precedes_the_first_or_the_newest_calls(
+    replies: list[list[JsonObject]], is_dropped: bool
+) -> None:
+    turns: list[Json] = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [OWN, {"type": "text", "text": "Of another loop."}]},
+        {"role": "user", "content": [{"type": "text", "text": "go"}]},
+    ]
+    for reply in replies:
+        turns += [{"role": "assistant", "content": reply}, {"role": "user", "content": [RESULT]}]
+    thinking = {"type": "enabled", "budget_tokens": 2000}
+    body, losses = present(cut("messages", msgspec.json.encode({"messages": turns, "thinking": thinking})))
+    assert ("thinking" not in msgspec.json.decode(body)) == ("/thinking" in losses) == is_dropped

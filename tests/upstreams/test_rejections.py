@@ -450,6 +450,13 @@ def test_the_mark_of_the_whole_request_moves_to_its_last_block() -> None:
         "model": "m",
         "messages": [{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": mark}]}],
     }
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}, {"role": "user", "content": "z"}]
+    later, _ = change(found, make_sent("messages", cache_control=mark, messages=turns))
+    assert [turn["content"] for turn in later["messages"]] == [
+        [{"type": "text", "text": "x"}],
+        [{"type": "text", "text": "y"}],
+        [{"type": "text", "text": "z", "cache_control": mark}],
+    ]
     blocks = [{"type": "text", "text": "x", "cache_control": mark}] * 4 + [{"type": "text", "text": "y"}]
     full = make_sent("messages", cache_control=mark, messages=[{"role": "user", "content": blocks}])
     assert change(found, full)[0]["messages"][0]["content"][-1] == {"type": "text", "text": "y"}

@@ -345,6 +345,7 @@ class PriceOverride(Struct, frozen=True):
     cache_read: Dollars | None = None
     cache_write: Dollars | None = None
     request: Dollars | None = None  # for each request, where a path is not charged by tokens
+    cache_write_1h: Dollars | None = None  # of what is kept for an hour; without it, as `cache_write`
 
 
 BudgetMode = Literal["estimate", "strict"]

@@ -24,8 +24,9 @@ def test_the_price_sheet_is_up_to_date() -> None:
 
 def test_prices_are_read(tmp_path: Path) -> None:
     toml = '[[prices]]\nmodel = "local/*"\ninput = 0.5\noutput = 2\n[[prices]]\nmodel = "a"\ninput = 1\noutput = 1\n'
-    config = load_config(tmp_path, toml + "cache_read = 0.1\ncache_write = 1.25\n")
-    assert config.prices == (PriceOverride("local/*", 0.5, 2.0), PriceOverride("a", 1.0, 1.0, 0.1, 1.25))
+    config = load_config(tmp_path, toml + "cache_read = 0.1\ncache_write = 1.25\ncache_write_1h = 2\n")
+    a = PriceOverride("a", 1.0, 1.0, 0.1, 1.25, cache_write_1h=2.0)
+    assert config.prices == (PriceOverride("local/*", 0.5, 2.0), a)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,14 @@ def test_an_override_applies_to_a_model_or_to_a_provider_and_model() -> None:
     assert pricing.cost_nano(outcome("never-heard-of", usage)) == 0
 
 
+def test_an_override_may_charge_more_for_what_is_written_for_an_hour() -> None:
+    usage = Usage(input=1_000_000, cache_write=300_000, cache_write_1h=200_000)
+    override = PriceOverride("*", input=1.0, output=2.0, cache_write=1.25)
+    for price, expected in ((None, 700_000 + 375_000), (2.0, 700_000 + 125_000 + 400_000)):
+        pricing = Pricing({"up": ANTHROPIC}, (replace(override, cache_write_1h=price),))
+        assert pricing.cost_nano(outcome("mine", usage)) == expected * 1000
+
+
 def test_a_price_that_depends_on_the_hour_changes_to_the_second() -> None:
     deepseek = ProviderConfig(name="up", kind="openai-compatible", endpoint="https://api.deepseek.com/v1")
     pricing = Pricing({"up": deepseek})

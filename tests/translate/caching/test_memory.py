@@ -115,5 +115,15 @@ def test_ten_thousand_sessions_fit_and_the_oldest_are_forgotten() -> None:
 def test_what_takes_more_than_all_the_space_is_not_kept() -> None:
     memories = SessionMemories(max_bytes=10_000)
     memories.record(ID, SentPrompt(b"\0" * 20_000, b"h"), 0)
-    assert memories.size == 0
+    assert memories.size < 2_000  # that the client key has had a new session
     assert memories.recall(ID, 1).branches == ()
+
+
+def test_what_is_known_of_client_keys_counts_too() -> None:
+    memories = SessionMemories(max_bytes=200_000)
+    ids = [SessionId(f"{number}", "s", "provider", 0, "model") for number in range(100)]
+    for number, id in enumerate(ids):
+        memories.record(id, SentPrompt(b"\0" * 8, b"h"), number)
+    assert memories.size <= 200_000
+    kept = sum(bool(memories.recall(id, 100).branches) for id in ids)
+    assert 50 < kept < 90  # a session takes 1 kB, and so does its key

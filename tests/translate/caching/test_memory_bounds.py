@@ -18,7 +18,7 @@ def test_the_memories_take_what_they_count_and_no_more_than_they_may() -> None:
     rows = [
         (found[1], float(found[2]), float(found[3])) for found in map(LINE.fullmatch, done.stdout.splitlines()) if found
     ]
-    assert [name.split(" ")[0] for name, _, _ in rows] == ["10,001", "17", "names", "10,000"], done.stderr
+    assert [name.split(" ")[0] for name, _, _ in rows] == ["10,001", "17", "names", "2,048", "10,000"], done.stderr
     for name, counted, _ in rows:
         assert counted <= 32 * 1024 * 1024 / 1e6, name
     assert rows[0][2] <= 32, "10,001 sessions"

@@ -1,15 +1,18 @@
 """Bill the recorded sessions of real clients at every kind of upstream; docs/caching.md shows the result."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from msgspec import Struct
 
-from clients.sessions.recorded import list_sessions, read_conversation, read_description
+from asking import PATHS
+from clients.sessions.recorded import RecordedRequest, list_sessions, read_conversation, read_description
 from dragoman.translate.caching.memory import SessionMemories
+from rig import ONCE, Rig, run_rig
 from translate.caching.sessions import Session
 from translate.caching.simulator import (
     Bill,
@@ -93,6 +96,12 @@ def bill_session(name: str, vendor: Vendor) -> Billed:
         breakpoints=vendor.has_breakpoints,
     )
     sent = [one.json if passes else session.send(one.json, at=one.at_s) for one in requests]
+    return bill(described.name, vendor, requests, sent, passes=passes)
+
+
+def bill(
+    name: str, vendor: Vendor, requests: Sequence[RecordedRequest], sent: Sequence[JsonObject], *, passes: bool
+) -> Billed:
     cache = vendor.open_cache()
     bills = [cache.send(body, at=one.at_s) for body, one in zip(sent, requests, strict=True)]
     prompts = [vendor.read(body) for body in sent]
@@ -123,6 +132,31 @@ def test_a_client_reads_what_it_can_from_the_cache(session: str, vendor: str) ->
     check_bill(billed)
     [row] = [line for line in (DOCS / "caching.md").read_text().splitlines() if line.startswith(f"| {session} |")]
     assert row.split(" | ")[1 + place].removesuffix(" |") == billed.show(), STALE
+
+
+UPSTREAMS = {"Messages": "messages", "Responses": "openai"}  # of the rig, by vendor
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(("session", "vendor"), SAMPLE)
+def test_a_running_gateway_sends_what_the_table_shows(session: str, vendor: str, tmp_path: Path) -> None:
+    [chosen] = [one for one in VENDORS if one.name == vendor]
+    requests, upstream = read_conversation(session), UPSTREAMS[vendor]
+    with run_rig(tmp_path, ONCE, upstreams=(upstream,)) as rig:
+        sent = [send_recorded(rig, session, upstream, chosen.model, one) for one in requests]
+    assert bill(session, chosen, requests, sent, passes=False).show() == bill_session(session, chosen).show()
+
+
+def send_recorded(rig: Rig, session: str, upstream: str, model: str, request: RecordedRequest) -> JsonObject:
+    """Send a request as its client did, and return what the upstream got."""
+    protocol, target = read_description(session).protocol, f"{upstream}/{model}"
+    body, path = request.json, PATHS.get(protocol, f"/v1beta/models/{quote(target, safe='')}:streamGenerateContent")
+    if protocol in PATHS:
+        body["model"] = target
+    fake = rig.play(upstream, "Yes.", stream=protocol == "gemini" or bool(body.get("stream")))
+    reply = rig.send("POST", path, body, headers=dict(request.headers))
+    assert (reply.status, len(fake.calls)) == (200, 1), reply.body
+    return fake.calls[0].json
 
 
 @pytest.mark.rest

@@ -322,12 +322,13 @@ def _list_spellings(model: str) -> list[str]:
 
 
 def _rates_of_override(override: PriceOverride) -> Rates:
-    read, write = override.cache_read, override.cache_write
+    read, write, write_1h = override.cache_read, override.cache_write, override.cache_write_1h
     return Rates(
         input=_to_picodollars(override.input),
         output=_to_picodollars(override.output),
         cache_read=None if read is None else _to_picodollars(read),
         cache_write=None if write is None else _to_picodollars(write),
+        cache_write_1h=None if write_1h is None else _to_picodollars(write_1h),
         request=None if override.request is None else round(override.request * PICO_PER_DOLLAR),
     )
 

@@ -20,11 +20,13 @@ from dragoman.translate.hub.caching import (
 MAX_BRANCHES = 16
 MAX_BYTES = 32 * 1024 * 1024
 NEW_SESSIONS = 32  # of a client key at one upstream, by which its one-shot requests are recognised
-MAX_KEYS = 4096  # client keys at an upstream for which new sessions are remembered
+MAX_KEYS = 2048  # client keys at an upstream for which new sessions are remembered
 SHORT_GAP_S = 300.0
 LONG_GAP_S = 3600.0
 _SESSION_BYTES = 800  # what a session takes besides its digests and its name
 _BRANCH_BYTES = 200
+_KEY_BYTES = 1000  # what the new sessions of a client key at an upstream take, and each of them
+_NEW_SESSION_BYTES = 130
 
 
 class SessionId(Struct, frozen=True, cache_hash=True):
@@ -93,7 +95,7 @@ class SessionMemories:
         session.size = _measure(id, session)
         self._size += session.size
         self._latest[id.tenant, id.session] = id
-        while self._size > self._max_bytes:
+        while self._size > self._max_bytes and self._sessions:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
@@ -113,11 +115,14 @@ class SessionMemories:
         known = self._new.pop(key, None)
         if known is None:
             known = deque(maxlen=NEW_SESSIONS)
+        else:
+            self._size -= _measure_new(known)
         session = _NewSession(head)
         known.append(session)
         self._new[key] = known
+        self._size += _measure_new(known)
         if len(self._new) > MAX_KEYS:
-            self._new.popitem(last=False)
+            self._size -= _measure_new(self._new.popitem(last=False)[1])
         return session
 
     def _one_shot_heads(self, id: SessionId) -> tuple[bytes, ...] | None:
@@ -148,6 +153,10 @@ def choose_ttl(current: str, gap_s: float) -> str:
     if gap_s > LONG_GAP_S:
         return FIVE_MINUTES
     return ONE_HOUR if gap_s > SHORT_GAP_S else current
+
+
+def _measure_new(known: deque[_NewSession]) -> int:
+    return _KEY_BYTES + _NEW_SESSION_BYTES * len(known)
 
 
 def _measure(id: SessionId, session: _Session) -> int:

@@ -252,20 +252,23 @@ def _find_place(sent: Sent, block: Path) -> object:
 
 
 def mark_last_block(sent: Sent, path: Path) -> Edits:
-    """Move the setting to cache the whole request onto the last block of the last message."""
+    """Move the setting to cache the whole request onto the last block of the last message.
+
+    Texts become blocks in every message: what a message looks like must not depend on whether it is the last.
+    """
     mark = sent.tree.get("cache_control")
     if mark is None:
         return NOTHING
     values: list[tuple[Path, Change]] = [(("cache_control",), None)]
+    turns, can_mark = sent.turns, sent.body.count(b'"cache_control"') <= _MAX_MARKS
     how = LossKind.DROPPED
-    turns = sent.turns
-    if turns and sent.body.count(b'"cache_control"') <= _MAX_MARKS:
-        content, number = turns[-1].get("content"), len(turns) - 1
+    for number, turn in enumerate(turns):
+        content, is_last = turn.get("content"), can_mark and number == len(turns) - 1
         if isinstance(content, str) and content:
-            block = [{"type": "text", "text": content, "cache_control": mark}]
-            values.append((("messages", number, "content"), _encode(block)))
-            how = LossKind.APPROXIMATED
-        elif isinstance(content, list) and content and _may_be_marked(content[-1]):
+            block = {"type": "text", "text": content, **({"cache_control": mark} if is_last else {})}
+            values.append((("messages", number, "content"), _encode([block])))
+            how = LossKind.APPROXIMATED if is_last else how
+        elif is_last and isinstance(content, list) and content and _may_be_marked(content[-1]):
             at = ("messages", number, "content", len(content) - 1, "cache_control")
             values.append((at, Put(_encode(mark))))
             how = LossKind.APPROXIMATED

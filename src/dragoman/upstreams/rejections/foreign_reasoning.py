@@ -18,6 +18,7 @@ from dragoman.upstreams.rejections.changes import Edits, apply
 from dragoman.upstreams.rejections.reasoning import cut_reasoning
 from dragoman.upstreams.rejections.sent import MESSAGES, Sent, expand, find_key, format_path, get_value
 
+_THINKING = frozenset(("thinking", "redacted_thinking"))
 _CHAT_REASONING = ("reasoning_details", "reasoning_content", "reasoning")
 OTHER_ISSUER = "reasoning that another vendor issued"
 NO_BUDGET = "a thinking budget needs the thinking before the last calls, which another vendor issued"
@@ -70,17 +71,32 @@ def _is_for_others(opaque: Opaque | None, issuer: str) -> bool:
 def _lacks_thinking(sent: Sent, changed: Collection[object]) -> bool:
     """Whether results are sent of calls whose thinking is left out, with a thinking budget, which demands it.
 
-    Adaptive thinking does not.
+    It may stand before the newest calls, or before the first ones since the user has spoken. Adaptive thinking does not
+    demand it.
     """
     thinking, turns = sent.tree.get("thinking"), sent.turns
     if sent.protocol != "messages" or not isinstance(thinking, dict) or thinking.get("type") != "enabled":
         return False
-    content = turns[-1].get("content") if turns else None
-    has_results = isinstance(content, list) and any(
-        isinstance(block, dict) and block.get("type") == "tool_result" for block in content
+    if not turns or "tool_result" not in _list_kinds(turns[-1]):
+        return False
+    replies = list[int]()  # from the newest on
+    for number in range(len(turns) - 1, -1, -1):
+        if turns[number].get("role") == "assistant":
+            replies.append(number)
+        elif replies and set(_list_kinds(turns[number])) != {"tool_result"}:
+            break
+    if not any(number in changed for number in replies):
+        return False
+    return not any(
+        number not in changed and not _THINKING.isdisjoint(_list_kinds(turns[number]))
+        for number in (replies[0], replies[-1])
     )
-    replies = [number for number, turn in enumerate(turns) if turn.get("role") == "assistant"]
-    return has_results and bool(replies) and replies[-1] in changed
+
+
+def _list_kinds(turn: dict[str, object]) -> list[object]:
+    content = turn.get("content")
+    blocks = content if isinstance(content, list) else [{"type": "text"}]
+    return [block.get("type") for block in blocks if isinstance(block, dict)]
 
 
 def _cut_beside(sent: Sent, number: int) -> list[tuple[Path, Change]]:

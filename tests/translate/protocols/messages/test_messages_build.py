@@ -342,8 +342,14 @@ def test_a_budget_is_not_requested_where_the_reasoning_before_the_last_calls_is_
     assert losses["/reasoning_effort"] is DROPPED
 
 
+def test_reasoning_of_an_earlier_turn_does_not_stand_for_that_of_the_last_calls() -> None:
+    body, _ = build_body(chat([*loop(RETURNED), *OVER, *NEXT_CALL], reasoning=effort("high")), OLD)
+    assert "thinking" not in body
+
+
 OVER = Turn(Role.ASSISTANT, (Text("so"),)), Turn(Role.USER, (Text("and?"),))
 RETURNED = Thinking("", opaque=Opaque("anthropic", OpaqueForm.REDACTED, "x", "m"))
+NEXT_CALL = Turn(Role.ASSISTANT, (ToolCall("d", "f", "{}"),)), Turn(Role.USER, (ToolResult("d", (Text("done"),)),))
 
 
 @each_row(
@@ -351,6 +357,7 @@ RETURNED = Thinking("", opaque=Opaque("anthropic", OpaqueForm.REDACTED, "x", "m"
     [
         (loop(RETURNED), OLD, effort("low"), make_budget(2048)),
         ([*loop(), *OVER], OLD, effort("low"), make_budget(2048)),
+        ([*loop(RETURNED), *NEXT_CALL, *NEXT_CALL], OLD, effort("low"), make_budget(2048)),  # it thinks once a turn
         (loop(), OPUS_4_6, SUMMARISED, {"type": "adaptive", "display": "summarized"}),  # it needs no reasoning back
     ],
 )

@@ -7,7 +7,7 @@ from msgspec import Struct
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.opaque import can_send_to
 from dragoman.translate.hub.profile import DEFAULT_EFFORT, Profile, Target, effort_for_budget
-from dragoman.translate.hub.request import Request, Role, Switch, Thinking, ToolCall, ToolResult
+from dragoman.translate.hub.request import Request, Role, Switch, Thinking, ToolCall, ToolResult, Turn
 from dragoman.translate.protocols.messages.wire import EFFORTS, MIN_BUDGET, NAME, Wire
 
 _ANSWER_TOKENS = 1024  # left for the answer, if max_tokens allows
@@ -184,17 +184,29 @@ class _Planner:
 
 
 def _lacks_thinking_before_calls(request: Request, issuer: str) -> bool:
-    """Return whether the calls whose results are being sent come without thinking that this issuer signed.
+    """Return whether results are sent of calls that no thinking comes before which this issuer signed.
 
-    Most clients of other protocols return no thinking, and what another vendor signed is never sent.
+    Most clients of other protocols return no thinking, and what another vendor signed is never sent. Without thinking
+    between calls, a model thinks before the first of them only, and says nothing of it again until the user speaks.
     """
     turns = request.turns
     latest = list(dropwhile(lambda turn: turn.role is not Role.ASSISTANT, reversed(turns)))
-    reply_parts = [part for turn in takewhile(lambda turn: turn.role is Role.ASSISTANT, latest) for part in turn.parts]
+    reply_parts = [part for turn in takewhile(_is_reply, latest) for part in turn.parts]
     later_parts = [part for turn in turns[len(latest) :] for part in turn.parts]
     if not any(isinstance(part, ToolCall) for part in reply_parts) or not any(
         isinstance(part, ToolResult) for part in later_parts
     ):
         return False
-    opaques = [part.opaque for part in reply_parts if isinstance(part, Thinking)]
+    steps = reversed(list(takewhile(_is_of_loop, latest)))
+    first_parts = [part for turn in takewhile(_is_reply, steps) for part in turn.parts]
+    opaques = [part.opaque for part in (*reply_parts, *first_parts) if isinstance(part, Thinking)]
     return not any(opaque is not None and can_send_to(opaque, issuer, request.protocol == NAME) for opaque in opaques)
+
+
+def _is_reply(turn: Turn) -> bool:
+    return turn.role is Role.ASSISTANT
+
+
+def _is_of_loop(turn: Turn) -> bool:
+    """Whether a turn belongs to a loop of calls and their results, in which the user says nothing."""
+    return _is_reply(turn) or all(isinstance(part, ToolResult) for part in turn.parts)
