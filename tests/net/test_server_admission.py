@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from contextlib import AsyncExitStack
+from itertools import count
 
 import pytest
 
@@ -18,11 +19,15 @@ UNAUTHENTICATED = GET.replace(b"/first", b"/health")
 
 
 class KeyedWitness(Witness):
-    """A witness that takes the path /first for a valid key."""
+    """A witness that takes the path /first for a valid key: that of its query, or another one each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = count()
 
     async def __call__(self, request: HttpRequest, sink: SocketSink) -> None:
         if request.path == "/first":
-            request.mark_authenticated()
+            request.mark_authenticated(request.query or str(next(self._numbers)))
         await super().__call__(request, sink)
 
 
@@ -105,6 +110,26 @@ async def test_connections_with_a_key_may_take_every_place() -> None:
             assert (await client.reply()).status == 200
         [one_too_many] = await open_idle(server, 1, stack)
         assert (await one_too_many.reply()).status == 503
+
+
+@on_both_loops
+async def test_a_key_with_very_many_idle_connections_makes_room_for_others() -> None:
+    of_one_key = GET.replace(b"/first", b"/first?wide")
+    async with serving(KeyedWitness(), limits(max_connections=20)) as server, AsyncExitStack() as stack:
+        [other] = await open_idle(server, 1, stack)
+        other.send(GET)
+        assert (await other.reply()).status == 200
+        for _ in range(40):  # each of them gets a place, instead of an earlier one
+            [wide] = await open_idle(server, 1, stack)
+            wide.send(of_one_key)
+            assert (await wide.reply()).status == 200
+        for _ in range(10):
+            [newcomer] = await open_idle(server, 1, stack)
+            newcomer.send(GET)
+            assert (await newcomer.reply()).status == 200
+        other.send(GET)
+        assert (await other.reply()).status == 200
+        await wait_until_async(lambda: server.connections <= 20)
 
 
 @on_both_loops

@@ -18,7 +18,7 @@ class BodySource(Protocol):
 
     authenticated: bool  # a request of this connection carried a valid key
 
-    def mark_authenticated(self) -> None: ...
+    def mark_authenticated(self, key: str) -> None: ...
 
 
 class HttpRequest:
@@ -109,10 +109,13 @@ class HttpRequest:
         """Return the address of the peer: that of the proxy if there is one in front of the gateway."""
         return "" if self._source is None else self._source.address
 
-    def mark_authenticated(self) -> None:
-        """Note that a request of this connection had a valid key: if connections run out, others are closed first."""
+    def mark_authenticated(self, key: str) -> None:
+        """Note that a request of this connection had a valid key: if connections run out, others are closed first.
+
+        `key` is the id of the key: one that has very many connections does not keep all of them.
+        """
         if self._source is not None and not self._source.authenticated:
-            self._source.mark_authenticated()
+            self._source.mark_authenticated(key)
 
     def take_short_body(self, content: bytes) -> None:
         """Take a body that came whole with its head, as most do; it is too short to count in the budget."""

@@ -346,9 +346,9 @@ class ClientConnection(asyncio.Protocol):
     def is_idle(self) -> bool:
         return self._exchange is None
 
-    def mark_authenticated(self) -> None:
+    def mark_authenticated(self, key: str) -> None:
         self.authenticated = True
-        self._service.admission.discard(self)
+        self._service.admission.keep(self, key)
 
     def evict(self) -> None:
         """Close an idle connection at once, with 503 to a client that has begun to send a request."""

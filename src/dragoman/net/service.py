@@ -27,6 +27,8 @@ from dragoman.net.write_batch import WriteBatch
 UNAUTHENTICATED_SHARE = 0.75
 # Share of all connections that one address without a valid key may hold while connections are short.
 ADDRESS_SHARE = 0.125
+# The same of one key, beyond which its idle ones are closed.
+KEY_SHARE = 0.25
 LOG_EVERY_S = 60.0
 CANCELLED_AT_ONCE = 10  # requests in a turn of the event loop, if very many clients leave together
 _ENDED = SinkPhase.ENDED  # looked up once: on Python 3.11, each look-up of a member is slow
@@ -47,11 +49,13 @@ class Evictable(Protocol):
 
 
 class Admission:
-    """The connections of a server that have not shown a valid key, oldest first, in all and by address."""
+    """The connections of a server, oldest first: those without a valid key in all and by address, others by key."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._addresses: dict[Evictable, str] = {}
         self._by_address: dict[str, dict[Evictable, None]] = {}
+        self._keys: dict[Evictable, str] = {}
+        self._by_key: dict[str, dict[Evictable, None]] = {}
         self._clock = clock
         self._logged_at = float("-inf")
         self._unlogged = 0
@@ -61,26 +65,34 @@ class Admission:
         self._addresses[connection] = address
         self._by_address.setdefault(address, {})[connection] = None
 
+    def keep(self, connection: Evictable, key: str) -> None:
+        """Note that a connection has shown this valid key."""
+        self.discard(connection)
+        self._keys[connection] = key
+        self._by_key.setdefault(key, {})[connection] = None
+
     def discard(self, connection: Evictable) -> None:
-        """Forget a connection because it is closed, or because it has shown a valid key."""
-        address = self._addresses.pop(connection, None)
-        if address is None:
-            return
-        others = self._by_address[address]
-        del others[connection]
-        if not others:
-            del self._by_address[address]
+        """Forget a connection because it is closed."""
+        _remove(connection, self._addresses, self._by_address)
+        _remove(connection, self._keys, self._by_key)
 
     def is_crowded(self, most: int) -> bool:
         """Whether clients without a key have more than their share of the connections that we take."""
         return len(self._addresses) > most * UNAUTHENTICATED_SHARE
 
     def make_room(self, newcomer: Evictable, most: int) -> bool:
-        """Evict one idle connection without a key, of the newcomer's address if that has more than its share."""
+        """Evict one idle connection without a key, of the newcomer's address if that has more than its share.
+
+        If there is none, evict one of the key that has most of all, if that is more than its share.
+        """
         neighbours = self._by_address[self._addresses[newcomer]]
         is_over_share = len(neighbours) > most * ADDRESS_SHARE
         candidates: Iterable[Evictable] = neighbours if is_over_share else self._addresses
         victim = next((one for one in candidates if one is not newcomer and one.is_idle), None)
+        if victim is None:
+            widest = max(self._by_key.values(), key=len, default={})
+            crowd = widest if len(widest) > max(1.0, most * KEY_SHARE) else {}
+            victim = next((one for one in crowd if one.is_idle), None)
         if victim is None:
             return False
         self.discard(victim)
@@ -102,6 +114,17 @@ class Admission:
             return
         _log.warning("%s (%d connections since the last such line)", what, self._unlogged)
         self._logged_at, self._unlogged = now, 0
+
+
+def _remove(connection: Evictable, names: dict[Evictable, str], groups: dict[str, dict[Evictable, None]]) -> None:
+    """Remove a connection from its group, and a group that has none left."""
+    name = names.pop(connection, None)
+    if name is None:
+        return
+    others = groups[name]
+    del others[connection]
+    if not others:
+        del groups[name]
 
 
 def network_of(peer: str) -> str:

@@ -206,7 +206,7 @@ class RequestHandler:
         for digest in request.key_digests:
             known = await self._keyring.look_up(digest)
             if known is not None:
-                request.mark_authenticated()
+                request.mark_authenticated(known)
                 return await self._dispatch_with_key(arrived, known)
         key = None if self.console is None else await self.console.find_key(request)
         if key is not None:
@@ -231,7 +231,7 @@ class RequestHandler:
         for digest in digests:
             key = self._keyring.find_valid(digest)
             if key is not None:
-                request.mark_authenticated()
+                request.mark_authenticated(key)
                 return key
         return None
 

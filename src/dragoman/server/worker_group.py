@@ -169,7 +169,7 @@ class WorkerGroup:
         if given is None or not hmac.compare_digest(given, self._member.secret):
             sink.respond(403, [], b"")
             return
-        request.mark_authenticated()
+        request.mark_authenticated("")
         key = request.headers.get(KEY)
         if key is None:
             sink.allow_leaving()

@@ -248,7 +248,7 @@ class Console:
         if made is None:
             await self._backoff.reject(http.address, request.path, had_key=True)
             raise RequestError(_sign_in_failure(proof), observed=True)  # by the backoff
-        http.mark_authenticated()
+        http.mark_authenticated(made.row.key)
         await self._record(request, "sessions.begin", made.row, made.row)
         body = await self._describe_session(made.row) | {"token": made.token}
         name = self._cookie_name(request.http)
