@@ -1,18 +1,20 @@
 """What ends a WebSocket, and what one client can cost: time, silence, memory, and a gateway that stops."""
 
 import json
+import resource
 import socket as sockets
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Request, TextMessage
 
-from dragoman.server.responses import ResponsesApi
+from dragoman.net.limits import connections_within
+from dragoman.server.responses import SOCKET_SHARE, ResponsesApi
 from e2e.test_stalled_readers import split, wait_until_quiet
 from fakes.upstream import Answer, End, Gate
 from rig import ONCE
@@ -179,6 +181,30 @@ def test_a_connection_has_a_bounded_number_of_requests(rig: StateRig) -> None:
         refused = receive(opened)
         assert (refused["status"], error([refused])["code"]) == (429, "rate_limit_exceeded")
         assert refused["headers"]["retry-after"] == "1"
+
+
+def test_a_key_has_a_bounded_number_of_connections_and_others_have_their_own(rig: StateRig) -> None:
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, allowed[1]))
+    try:
+        most = int(connections_within(512) * SOCKET_SHARE)
+        with ExitStack() as stack:
+            opened = [stack.enter_context(socket(rig)) for _ in range(most)]
+            with pytest.raises(InvalidStatus) as refused, socket(rig):
+                pass
+            assert refused.value.response.status_code == 426
+            assert b"a quarter of all connections" in (refused.value.response.body or b"")
+            stack.enter_context(socket(rig, "bob"))
+            opened[0].close()
+            wait_until(lambda: can_open(rig))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+
+
+def can_open(rig: StateRig) -> bool:
+    with suppress(InvalidStatus), socket(rig):
+        return True
+    return False
 
 
 def test_a_message_that_is_too_large_ends_the_connection(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -1,12 +1,14 @@
 """Stored responses and conversations over HTTP: requests that refer to them, and the paths of both."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from dragoman.net.http_request import HttpRequest
+from dragoman.net.limits import limits_for
 from dragoman.net.socket_sink import SocketSink
 from dragoman.proxy.gateway import Gateway
 from dragoman.proxy.kept_resource import KeptResource, RecordStatus
@@ -38,6 +40,11 @@ NO_SOCKET = Failure(
     "WebSockets (version 13) are served at /v1/responses, by a gateway with a store; else use HTTP there.",
     code="upgrade_required",
 )
+TOO_MANY_SOCKETS = Failure(
+    Kind.RATE_LIMITED,
+    "This key has as many WebSockets open as it may: a quarter of all connections. Close some, or use HTTP.",
+)
+SOCKET_SHARE = 0.25  # of all connections, that the WebSockets of one key may take
 _INTEGER = re.compile("-?[0-9]{1,9}")
 CONVERSATIONS = "/conversations"
 
@@ -56,6 +63,7 @@ class ResponsesApi:
         self._keyring, self._tenant = keyring, keyring.tenant
         self._conversations = ConversationsApi(Conversations(service), keyring.tenant)
         self._sockets: set[ResponsesSocket] = set()
+        self._open: Counter[KeyId] = Counter()  # WebSockets by key
         self._is_stopping = False
 
     def routes(self, services: Services, hold_back: HoldBack) -> Iterator[HttpRoute]:
@@ -72,19 +80,26 @@ class ResponsesApi:
         from dragoman.server.lane_requests import SocketServices
         from dragoman.server.websocket import ResponsesSocket  # few clients use it
 
-        sink = request.sink
+        sink, key = request.sink, request.key
         if not isinstance(sink, SocketSink) or not wants_websocket(request.http.headers):
             await refuse_websocket(request)
             return
         config = self._gateway.runtime.config
+        if self._open[key] >= limits_for(config.server).max_connections * SOCKET_SHARE:
+            await refuse_websocket(request, TOO_MANY_SOCKETS)
+            return
         used = SocketServices(services, self.service, NAME, hold_back, self._is_authorised)
         socket = ResponsesSocket(used, request, WebSocket(request.http, sink, config.server.max_body_bytes))
         socket.is_retired = self._is_stopping
         self._sockets.add(socket)
+        self._open[key] += 1
         try:
             await socket.run()
         finally:
             self._sockets.discard(socket)
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
 
     def _is_authorised(self, request: HttpRequest) -> bool:
         """Return whether the key of a request is still valid: it may have been revoked, or have expired."""
@@ -185,9 +200,9 @@ def refuse_state() -> Iterator[HttpRoute]:
             yield HttpRoute(method, path, AccessRole.CLIENT, _refuse_stored_responses, refuses=True, cost=cost)
 
 
-async def refuse_websocket(request: RoutedRequest) -> None:
+async def refuse_websocket(request: RoutedRequest, why: Failure = NO_SOCKET) -> None:
     """Answer 426, which makes Codex fall back to HTTP at once; any other status costs it seconds."""
-    respond_json(request, render_error(NO_SOCKET, request.request_id).body, 426)
+    respond_json(request, render_error(why, request.request_id).body, 426)
 
 
 async def _refuse_stored_responses(request: RoutedRequest) -> None:
