@@ -6,11 +6,13 @@ import socket
 import pytest
 
 from dragoman.net.http_request import HttpRequest
+from dragoman.net.inbound import ClientConnection
 from dragoman.net.server import BodyTooLarge
 from dragoman.net.sink import SinkPhase
 from dragoman.net.socket_sink import SocketSink
 from fakes.loops import on_both_loops
 from net.raw_client import GET, Witness, connect_raw, limits, serving
+from waiting import wait_until_async
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 
@@ -70,6 +72,36 @@ async def test_a_flood_of_pipelined_requests_is_not_read_ahead() -> None:
         client.send(flood)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.writer.drain(), 0.3)
+
+
+@on_both_loops
+async def test_of_a_client_without_a_key_little_is_kept_of_what_follows_a_request() -> None:
+    replying = asyncio.Event()
+
+    async def wait(request: HttpRequest, sink: SocketSink) -> None:
+        if request.path == "/known":
+            request.mark_authenticated("key")
+        await replying.wait()
+        sink.respond(200, [], b"")
+
+    async with serving(wait) as server, connect_raw(server) as stranger, connect_raw(server) as known:
+        following = get(b"/next", b"x-long: " + b"x" * 20_000) * 8
+        known.send(get(b"/known"))
+        stranger.send(get(b"/stranger"))
+        await asyncio.sleep(0.1)
+        known.send(following)
+        stranger.send(following)
+        await wait_until_async(lambda: sum(held(one) for one in server._service.connections) > 64 * 1024)
+        await asyncio.sleep(0.1)
+        assert sorted(held(one) > 64 * 1024 for one in server._service.connections) == [False, True]
+        replying.set()
+        assert (await stranger.reply()).headers[b"connection"] == b"close"
+        assert [(await known.reply()).status for _ in range(9)] == [200] * 9
+
+
+def held(connection: object) -> int:
+    assert isinstance(connection, ClientConnection)
+    return len(connection._unread)
 
 
 @on_both_loops

@@ -243,8 +243,17 @@ class ClientConnection(asyncio.Protocol):
 
     def _hold(self, data: bytes | bytearray) -> None:
         self._unread += data
-        if len(self._unread) > _UNREAD_HIGH:
-            self.pause_reading()
+        if len(self._unread) <= _UNREAD_HIGH:
+            return
+        self.pause_reading()
+        if self.authenticated:
+            return
+        # Without a key, no more than that is kept of what follows a request: it is forgotten, and the connection ends.
+        self._unread.clear()
+        if self._exchange is None:
+            self._close()
+        else:
+            self._exchange.sink.keep_alive = False
 
     def pause_reading(self) -> None:
         if self._reading and not self._transport.is_closing():
@@ -277,9 +286,10 @@ class ClientConnection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if self._transport.is_closing():
             return
-        if exchange is None or exchange.request.body_open:
+        is_last = not sink.keep_alive or self._service.is_stopping
+        if exchange is None or exchange.request.body_open or (is_last and not self._reading):
             self._linger()
-        elif not sink.keep_alive or self._service.is_stopping:
+        elif is_last:
             self._close()
         else:
             self._phase = _IDLE
