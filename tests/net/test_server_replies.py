@@ -91,15 +91,15 @@ async def test_of_a_client_without_a_key_little_is_kept_of_what_follows_a_reques
         await asyncio.sleep(0.1)
         known.send(following)
         stranger.send(following)
-        await wait_until_async(lambda: sum(held(one) for one in server._service.connections) > 64 * 1024)
+        await wait_until_async(lambda: sum(count_unread(one) for one in server._service.connections) > 64 * 1024)
         await asyncio.sleep(0.1)
-        assert sorted(held(one) > 64 * 1024 for one in server._service.connections) == [False, True]
+        assert sorted(count_unread(one) > 64 * 1024 for one in server._service.connections) == [False, True]
         replying.set()
         assert (await stranger.reply()).headers[b"connection"] == b"close"
         assert [(await known.reply()).status for _ in range(9)] == [200] * 9
 
 
-def held(connection: object) -> int:
+def count_unread(connection: object) -> int:
     assert isinstance(connection, ClientConnection)
     return len(connection._unread)
 

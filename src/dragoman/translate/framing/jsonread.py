@@ -15,6 +15,7 @@ JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _MAX_WRONG_FIELDS = 8  # of wrong type that are ignored in one text before it is rejected
 _PLACE = re.compile(r"at `\$([^`]*)`")  # msgspec's path of an error: `$.choices[0].logprobs`
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_REPLACEMENT = b"ufffd"  # as long as what it replaces
 _any_json = msgspec.json.Decoder(float_hook=float)  # 1e999 too: it is read as infinity and written as null
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -98,7 +99,12 @@ def replace_lone_surrogates(json: bytes) -> bytes:
     """
     if rb"\ud" not in json and rb"\uD" not in json:
         return json
-    return _SURROGATE_ESCAPE.sub(lambda found: found[0] if found[2] else found[1] + b"ufffd", json)
+    repaired = bytearray(json)  # in place: to join millions of pieces would let nothing else run for long
+    for found in _SURROGATE_ESCAPE.finditer(json):
+        if found[2] is None:
+            at = found.end(1)
+            repaired[at : at + len(_REPLACEMENT)] = _REPLACEMENT
+    return bytes(repaired)
 
 
 def replace_invalid_utf8(data: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """A request for Kiro: turns, instructions, tools, images and documents."""
 
 import base64
+import time
 
 import msgspec
 import pytest
@@ -395,6 +396,18 @@ FILE = {"type": "file", "file": {"file_id": "file-1"}}
 SOUND = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
 LARGE = image("image/png", "A" * (MAX_IMAGE_BYTES * 4 // 3 + 8))
 IN_FIRST = "/messages/0/content/0"
+
+
+def test_blanks_in_an_images_data_are_left_out_and_cost_little() -> None:
+    def seconds(data: str) -> float:
+        body = messages(user(image("image/png", data)))
+        before = time.process_time()
+        sent = ask("messages", body)
+        spent = time.process_time() - before
+        assert sent.body.count(b"A" * 2_000_000) == 1
+        return spent
+
+    assert min(seconds("A \n" * 2_000_000) for _ in range(3)) < 8 * min(seconds("A" * 2_000_000) for _ in range(3))
 
 
 @each_row(

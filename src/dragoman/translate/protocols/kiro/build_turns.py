@@ -67,7 +67,7 @@ _IMAGE_BESIDE = "The image is attached to this message."
 _CONTINUE = "Please go on from where your last message ends."
 
 _DATA_URL = re.compile(r"data:([\w.+/-]*+)[^,]*?;base64,")
-_SPACE = re.compile(r"\s")
+_SPACE = b" \t\r\n\f\v"
 _TEXT_TYPES = frozenset(
     {"application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml"}
     | {"application/javascript", "application/x-sh", "application/sql"}
@@ -316,7 +316,8 @@ def _build_block(media_type: str, data: str, at: str) -> ImageBlock:
             at, f"Kiro takes PNG, JPEG, GIF and WebP images, not {media_type or 'one without a media type'}."
         )
     if any(character in data for character in "\n\r\t "):
-        data = _SPACE.sub("", data)
+        # Not by an expression or `split`: to join millions of pieces would let nothing else run for half a second.
+        data = data.encode(errors="replace").translate(None, _SPACE).decode()
     size = len(data) * 3 // 4
     if size > MAX_IMAGE_BYTES:
         raise BadRequest(at, f"Kiro takes images of at most {MAX_IMAGE_BYTES} bytes, got {size}.")
