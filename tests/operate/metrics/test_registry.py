@@ -1,5 +1,6 @@
 """Counters that workers share, in real processes that are killed."""
 
+import asyncio
 import os
 import signal
 import time
@@ -9,7 +10,7 @@ import pytest
 
 from dragoman.operate.metrics import registry as module
 from dragoman.operate.metrics.readings import Reading, merge_readings
-from dragoman.operate.metrics.registry import SharedCounters
+from dragoman.operate.metrics.registry import MetricsRegistry, SharedCounters
 
 ANSWERED = "dragoman_requests_answered_total"
 CONNECTIONS = "dragoman_connections"
@@ -112,3 +113,28 @@ def test_there_are_as_many_slots_as_workers() -> None:
             shared.claim_slot()
     finally:
         holder.kill()
+
+
+async def test_very_many_scrapes_at_once_share_few_answers_none_of_them_older_than_its_question() -> None:
+    registry, reads = MetricsRegistry(), 0
+
+    def count_reads() -> list[Reading]:
+        nonlocal reads
+        reads += 1
+        return [Reading(ANSWERED, (), (reads,))]
+
+    registry.add_source(count_reads)
+    first = asyncio.create_task(registry.scrape())
+    await asyncio.sleep(0)
+    await asyncio.gather(first, *(registry.scrape() for _ in range(500)))
+    assert reads <= 2
+    for number in range(reads + 1, reads + 4):
+        assert f"{ANSWERED} {number}\n".encode() in await registry.scrape()
+
+
+async def test_a_scraper_that_leaves_takes_no_answer_from_the_others() -> None:
+    registry = MetricsRegistry()
+    leaving, staying = (asyncio.create_task(registry.scrape()) for _ in range(2))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert b"dragoman_build_info" in await staying

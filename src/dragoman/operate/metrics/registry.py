@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 SLOT_BYTES = 16 * 1024 * 1024  # the file is sparse: only published bytes take up space
 STALE_S = 10.0  # a worker that has published nothing for this time is dead
 MAX_READS = 5
+SCRAPE_PAUSE = 3  # times what a scrape took
 
 _HEAD = struct.Struct("<IId")  # length, checksum, time by the monotonic clock that all processes share
 _encode = msgspec.msgpack.Encoder().encode
@@ -151,6 +152,9 @@ class MetricsRegistry:
         if exporter is not None:
             self.add_source(exporter.readings)
         self._task: asyncio.Task[None] | None = None
+        self._scraping = asyncio.Lock()
+        self._scrape_at = 0.0  # by the loop's clock: not before
+        self._next_scrape: asyncio.Task[bytes] | None = None  # that has not begun
         self._warned = False
 
     def add_source(self, source: ReadMetrics) -> None:
@@ -186,7 +190,27 @@ class MetricsRegistry:
                 self._warn_once(f"some metrics are missing: {describe_fault(bug)}")
 
     async def scrape(self) -> bytes:
-        """Return the readings of all workers in Prometheus's text format.
+        """Return the readings of all workers in Prometheus's text format; who asks meanwhile shares the next answer.
+
+        Anybody may ask: one answer at a time is written, with a pause after it.
+        """
+        if self._next_scrape is None:
+            self._next_scrape = spawn(self._scrape_next(), name="scrape")
+        return await asyncio.shield(self._next_scrape)
+
+    async def _scrape_next(self) -> bytes:
+        clock = asyncio.get_running_loop().time
+        async with self._scraping:
+            await asyncio.sleep(self._scrape_at - clock())
+            self._next_scrape = None  # who asks from now on gets newer readings
+            began = clock()
+            try:
+                return await self._render()
+            finally:
+                self._scrape_at = clock() + (clock() - began) * SCRAPE_PAUSE
+
+    async def _render(self) -> bytes:
+        """Return the readings of all workers.
 
         This process's own readings are read back from its slot, with the counters that it inherited, so that no
         counter decreases between two scrapes.
