@@ -302,6 +302,12 @@ def explain_cache() -> Run:
 PACKED = request("messages", body("chat/packed", "Write.", stream=True))
 
 
+def send_tiny_chunks(count: int) -> Run:
+    """Send bodies in chunks of five bytes, which are no JSON."""
+    head = request("messages", b"", "transfer-encoding: chunked").replace(b"content-length: 0\r\n", b"")
+    return send_all([head + b"5\r\nhello\r\n" * count + b"0\r\n\r\n"] * 4, 4)
+
+
 def do_nothing(gateway: Gateway) -> str:
     time.sleep(5.0)
     return "nothing"
@@ -328,6 +334,7 @@ CASES = (
     Case("10,000 mixed requests of 1 MB", lambda: send_mixed(1_000, 10_000, 1_000_000), expected="flat"),
     Case("40 gzip bombs, sent and answered", send_bombs, most_peak_mb=600),
     Case("4 packed streams of 20 MB", lambda: send_all([PACKED] * 4, 4), expected="4 x 200"),
+    Case("4 bodies of 200,000 tiny chunks", lambda: send_tiny_chunks(200_000), expected="4 x 400"),
     Case("600,000 messages", send_messages),
     Case("2.2 million unknown keys", send_keys),
     Case("2.2 million unknown keys, strict", lambda: send_keys("x-dragoman-strict: 1")),
