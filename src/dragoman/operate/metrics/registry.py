@@ -192,7 +192,7 @@ class MetricsRegistry:
     async def scrape(self) -> bytes:
         """Return the readings of all workers in Prometheus's text format; who asks meanwhile shares the next answer.
 
-        Anybody may ask: one answer at a time is written, with a pause after it.
+        It needs no key: one answer at a time is written, with a pause after it.
         """
         if self._next_scrape is None:
             self._next_scrape = spawn(self._scrape_next(), name="scrape")
