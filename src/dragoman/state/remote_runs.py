@@ -200,7 +200,7 @@ class RemoteRuns:
 
 
 def _judge(found: Absence | None) -> tuple[Failure, float]:
-    """Return why a run cannot be read, and for how long it may be so before its clients are told."""
+    """Return why a run cannot be read, and for how long it may be so before its clients learn it."""
     match found:
         case None:
             return SILENT, OUT_S

@@ -321,18 +321,18 @@ class Valkey:
 
 async def _read_messages(connection: AbstractConnection, on_message: OnMessage) -> None:
     """Read what is published, until the connection is broken, or silent though it was asked."""
-    is_asked = False
+    is_pinged = False
     while not _is_cancelled():
         match await connection.read_response(timeout=QUIET_S):
-            case None if is_asked:
+            case None if is_pinged:
                 raise TimeoutError(f"no answer within {QUIET_S:g} s")
             case None:
                 await connection.send_command("PING")
-                is_asked = True
+                is_pinged = True
                 continue
             case [b"message", _, bytes(data)]:
                 on_message(data)
-        is_asked = False
+        is_pinged = False
 
 
 @asynccontextmanager
