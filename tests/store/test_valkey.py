@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dragoman.store.valkey import Script, SharedStateError, Valkey, parse_address
+from dragoman.store.valkey import QUIET_S, Script, SharedStateError, Valkey, parse_address
 from tenancy.meters import PATIENT_S
 from valkey_server import ValkeyServer
 from waiting import wait_until_async
@@ -152,6 +152,42 @@ async def test_a_channel_is_read_again_after_the_server_was_away(valkey: ValkeyS
     finally:
         await listening.stop()
         await speaking.stop()
+
+
+@pytest.mark.rest
+async def test_a_channel_without_messages_is_read_without_a_gap(valkey: ValkeyServer) -> None:
+    listening = Valkey(parse_address(valkey.url))
+    messages: list[bytes] = []
+    gaps: list[bool] = []
+    listening.listen("quiet", messages.append, lambda: gaps.append(True))
+    try:
+        await wait_until_async(lambda: gaps)
+        await asyncio.sleep(2 * QUIET_S + 1.0)
+        await listening.execute("PUBLISH", "quiet", "one")
+        await wait_until_async(lambda: messages == [b"one"])
+        assert len(gaps) == 1
+    finally:
+        await listening.stop()
+
+
+async def test_a_channel_of_a_server_that_is_silent_is_read_anew(
+    valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.store.valkey.QUIET_S", 0.2)
+    listening = Valkey(parse_address(valkey.url))
+    gaps: list[bool] = []
+    listening.listen("silent", lambda _: None, lambda: gaps.append(True))
+    try:
+        await wait_until_async(lambda: gaps)
+        await asyncio.sleep(1.0)
+        assert len(gaps) == 1  # it was asked, and has answered
+        valkey.freeze()
+        await asyncio.sleep(1.0)
+        valkey.thaw()
+        await wait_until_async(lambda: len(gaps) == 2)
+    finally:
+        valkey.thaw()
+        await listening.stop()
 
 
 async def test_a_wrong_password_is_not_in_the_error(valkey: ValkeyServer) -> None:

@@ -1,6 +1,7 @@
 """Rates and slots of several gateways on one Valkey: exact together, and within a share while it is away."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -63,13 +64,17 @@ async def wait_for_running(rig: MeterRig, count: int) -> None:
         await asyncio.sleep(0.02)
 
 
+_numbers = itertools.count()
+
+
 async def admit_often(rigs: list[MeterRig], each: int, make_holds: Callable[[], object]) -> int:
     """Admit leases through all meters at once; return how many were."""
 
     async def admit(rig: MeterRig, lease: str) -> bool:
         return isinstance(await rig.admit_once(lease, make_holds()), Admitted)  # type: ignore[arg-type]
 
-    leases = [(rig, f"{place}-{number}") for number in range(each) for place, rig in enumerate(rigs)]
+    call = next(_numbers)
+    leases = [(rig, f"{call}-{place}-{number}") for number in range(each) for place, rig in enumerate(rigs)]
     return sum(await asyncio.gather(*(admit(rig, lease) for rig, lease in leases)))
 
 
@@ -137,6 +142,27 @@ async def test_without_its_server_each_gateway_has_its_share(valkey: ValkeyServe
         for place, rig in enumerate(rigs):
             await rig.ask(Settle(f"held-{place}", {}))
         await wait_for_running(rigs[0], 3)
+
+
+@pytest.mark.rest
+async def test_what_was_taken_while_the_server_was_slow_is_not_admitted_twice(
+    valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    async with run_replicas(valkey, tmp_path, 3, DEADLINE_S) as rigs:
+        await wait_for_processes(rigs, 3)
+        taken = slots = 0
+        for _ in range(4):  # as on a machine that has too much to do
+            valkey.freeze()
+            taken += await admit_often(rigs, 12, lambda: rate(60))
+            slots += await admit_often(rigs, 5, lambda: slot(12))
+            valkey.thaw()
+            for _ in range(15):
+                taken += await admit_often(rigs, 3, lambda: rate(60))
+                slots += await admit_often(rigs, 1, lambda: slot(12))
+                await asyncio.sleep(0.1)
+        assert slots == 12
+        assert 57 <= taken <= 63 + (time.monotonic() - began)
 
 
 async def test_without_its_server_a_gateway_gives_no_more_of_a_rate_than_was_left(

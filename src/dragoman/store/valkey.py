@@ -46,6 +46,7 @@ CONNECT_TIMEOUT_S = 1.0
 MAX_MISSES = 3  # after which calls fail at once
 PROBE_S = 1.0
 ASK_AGAIN_S = 0.1  # after a miss
+QUIET_S = 5.0  # after which a channel without messages is asked whether it is still there
 BATCH = 200  # commands that are sent together
 SCHEMES = {"valkey": False, "redis": False, "valkeys": True, "rediss": True}  # and whether with TLS
 DEFAULT_PORT = 6379
@@ -309,16 +310,29 @@ class Valkey:
                     await connection.send_command("SUBSCRIBE", channel)
                     await connection.read_response()
                 on_gap()
-                while not _is_cancelled():
-                    match await connection.read_response():
-                        case [b"message", _, bytes(data)]:
-                            on_message(data)
+                await _read_messages(connection, on_message)
             except FAULTS as fault:
                 log.debug("the channel %s cannot be read now: %s", channel, fault)
             finally:
                 with suppress(*FAULTS):
                     await connection.disconnect(nowait=True)
             await asyncio.sleep(PROBE_S)
+
+
+async def _read_messages(connection: AbstractConnection, on_message: OnMessage) -> None:
+    """Read what is published, until the connection is broken, or silent though it was asked."""
+    is_pinged = False
+    while not _is_cancelled():
+        match await connection.read_response(timeout=QUIET_S):
+            case None if is_pinged:
+                raise TimeoutError(f"no answer within {QUIET_S:g} s")
+            case None:
+                await connection.send_command("PING")
+                is_pinged = True
+                continue
+            case [b"message", _, bytes(data)]:
+                on_message(data)
+        is_pinged = False
 
 
 @asynccontextmanager
@@ -373,6 +387,7 @@ def make_connection(address: ValkeyAddress) -> AbstractConnection:
         "username": address.user,
         "password": address.password,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_timeout": None,  # who waits for an answer has a deadline of its own, and who listens has none
         "client_name": "dragoman",
         "protocol": 2,
     }

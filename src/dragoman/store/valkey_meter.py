@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 from msgspec import Struct
@@ -241,6 +241,14 @@ function apply.again()
     return 2
 end
 
+function apply.charge()
+    for _, hold in ipairs(read_holds()) do
+        local counter, _, limit, amount = unpack(hold)
+        keep_rate(counter, limit, fill(counter, limit) - amount * UNITS)
+    end
+    return 2
+end
+
 function apply.beat()
     local process = word()
     if is_gone(process) then return 3 end
@@ -310,6 +318,7 @@ class ValkeyMeter:
         self._slots: dict[str, set[str]] = {}  # leases of this process, and the counters of their slots
         self._unknown: dict[str, float] = {}  # what is held for this process that it does not know, and since when
         self._must_name = False
+        self.collect_unknown: Callable[[], Sequence[Hold]] = tuple  # what was taken of rates without the server
         self._seen: dict[str, tuple[int, int]] = {}  # other processes: their beats, and for how many of ours
         self._beats = 0
         self._calls: set[asyncio.Task[None]] = set()
@@ -333,16 +342,20 @@ class ValkeyMeter:
         if self.shared.misses > 1:
             raise SharedStateError(f"{self.shared.address.name} has not answered twice")
 
-    def hold(self, lease: str, holds: Iterable[Hold]) -> None:
-        """Note that a lease has the slots among these holds, whether the server knows or not."""
+    def hold(self, lease: str, holds: Iterable[Hold]) -> list[str]:
+        """Note that a lease has the slots among these holds, whether the server knows or not; return the new ones."""
+        new = []
         for hold in holds:
             if hold.kind == HoldKind.SLOT:
                 known = self._slots.setdefault(lease, set())
                 if hold.counter not in known:
                     known.add(hold.counter)
                     self.running[hold.counter] = self.running.get(hold.counter, 0) + 1
+                    new.append(hold.counter)
+        return new
 
-    def _forget(self, lease: str, counters: Iterable[str]) -> None:
+    def release(self, lease: str, counters: Iterable[str]) -> None:
+        """Note that a lease no longer has these slots."""
         known = self._slots.get(lease, set())
         for counter in known.intersection(counters):
             known.remove(counter)
@@ -358,18 +371,18 @@ class ValkeyMeter:
 
     def drop(self, lease: str, counters: Sequence[str], *, with_rates: bool = False) -> None:
         """Give back slots of a running lease and, of what it took just now, rates."""
-        self._forget(lease, counters)
+        self.release(lease, counters)
         self._post("drop", lease, int(with_rates), len(counters), *counters)
 
     def settle(self, lease: str, amounts: Mapping[str, int]) -> None:
         """End a lease: `amounts` says what was really taken of rates. One that is unknown is barred for a minute."""
-        self._forget(lease, self._slots.get(lease, ()))
+        self.release(lease, self._slots.get(lease, ()))
         flat = [word for pair in amounts.items() for word in pair]
         self._post("settle", lease, len(flat), *flat)
 
     async def end(self, lease: str, amounts: Mapping[str, int]) -> None:
         """Settle a lease, and wait until that is done, or the server does not answer."""
-        self._forget(lease, self._slots.get(lease, ()))
+        self.release(lease, self._slots.get(lease, ()))
         flat = [word for pair in amounts.items() for word in pair]
         try:
             await self._ask("settle", lease, len(flat), *flat)
@@ -378,7 +391,7 @@ class ValkeyMeter:
 
     def undo(self, lease: str) -> None:
         """Give back everything of a lease that was admitted just now, and may be again."""
-        self._forget(lease, self._slots.get(lease, ()))
+        self.release(lease, self._slots.get(lease, ()))
         ignored: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         ignored.add_done_callback(lambda future: cast(None, future.exception()))
         self._send(_PendingCall(("undo", lease), ignored))  # naming finds what is left if this gets lost
@@ -529,6 +542,9 @@ class ValkeyMeter:
         self._must_name = False
         self._send_again()
         try:
+            unknown = self.collect_unknown()
+            if unknown:
+                self._post("charge", *_list_words(unknown))
             answer = await self._ask("list", self.process)
             held = {lease.decode() for lease in cast(Sequence[bytes], answer)}
             await self._name([lease for lease in self._slots if lease not in held])

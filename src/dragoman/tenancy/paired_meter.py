@@ -4,6 +4,7 @@ What a request takes of rates and slots is taken first, and given back if its wi
 this process counts them by itself, within its share of each limit.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -32,6 +33,8 @@ from dragoman.store.valkey_meter import ValkeyMeter
 from dragoman.tenancy.opened_meter import RunningMeter
 from dragoman.tenancy.process_share import SHARED_KINDS, ProcessShare, find_place, is_shared, split_holds
 
+CAREFUL_S = 2.0  # after something was taken of a share: for so long Valkey may not know what all processes took
+
 
 class _OwnLease(Struct):
     """A lease of this process that runs."""
@@ -50,6 +53,8 @@ class PairedMeter:
         self.shared = shared
         self._share = ProcessShare(lambda: self.processes, shared.running)
         self._leases: dict[str, _OwnLease] = {}
+        self._careful_until = 0.0
+        shared.collect_unknown = self._share.collect_owed
 
     @property
     def process(self) -> str:
@@ -172,16 +177,31 @@ class PairedMeter:
         return (await self.windows.apply([operation]))[0]
 
     async def _take(self, lease: str, holds: Sequence[Hold], own: _OwnLease, *, is_new: bool) -> Result:
-        """Take rates and slots: in Valkey, or of the share of this process while that does not answer."""
+        """Take rates and slots: in Valkey, or of the share of this process while that does not answer.
+
+        Soon after that it must have room in both.
+        """
         take_shared = self.shared.admit if is_new else self.shared.take
+        of_share: Result | None = None
+        slots: Sequence[str] = ()
+        if time.monotonic() < self._careful_until:
+            of_share = self._share.take(holds)
+            if not isinstance(of_share, Admitted):
+                return of_share
+            slots = self.shared.hold(lease, holds)
         try:
             result: Result = await take_shared(lease, holds)
+            if of_share is not None and not isinstance(result, Admitted):
+                self._share.give_back(holds)
+                self.shared.release(lease, slots)
             self._share.limit_to(holds, result)
         except SharedStateError:
             self.shared.name_soon()
-            result = self._share.take(holds)
+            result = of_share or self._share.take(holds)
             own.is_by_share = True
             if isinstance(result, Admitted):
+                self._careful_until = time.monotonic() + CAREFUL_S
+                self._share.owe(holds)
                 self.shared.hold(lease, holds)
             elif is_new:  # the server may do it yet
                 self.shared.settle(lease, {hold.counter: 0 for hold in holds if hold.kind == HoldKind.RATE})

@@ -13,6 +13,7 @@ from dragoman.tenancy.rates import UNITS, Bucket, count_left, fill, find_wait_ms
 SHARED_LIMITS = (LimitName.REQUESTS_PER_MIN, LimitName.TOKENS_PER_MIN, LimitName.CONCURRENT)
 SHARED_KINDS = (HoldKind.RATE, HoldKind.SLOT)
 MAX_BUCKETS = 10_000
+KNOWN_S = 5.0  # for which it counts how many slots were left
 
 
 class ProcessShare:
@@ -23,6 +24,8 @@ class ProcessShare:
         self._count_processes = count_processes
         self._running = running
         self._buckets: dict[str, Bucket] = {}
+        self._most_running: dict[str, tuple[int, float]] = {}  # slots that this process may have, and until when
+        self._owed: dict[str, tuple[Hold, int]] = {}  # what it took of rates, unknown to the server
 
     def take(self, holds: Sequence[Hold]) -> Admitted | Refused:
         """Take all, or nothing."""
@@ -42,7 +45,7 @@ class ProcessShare:
         return Admitted(tuple(remaining))
 
     def limit_to(self, holds: Sequence[Hold], found: Result) -> None:
-        """Leave no more of rates than this process's part of what the server says is left of them all."""
+        """Leave no more than this process's part of what the server says is left."""
         match found:
             case Admitted(remaining):
                 left = zip(holds, remaining, strict=True)
@@ -54,11 +57,42 @@ class ProcessShare:
             if hold.kind == HoldKind.RATE:
                 bucket = self._fill(hold)
                 bucket.level = min(bucket.level, whole * UNITS // self._count_processes())
+            else:
+                most = self._running.get(hold.counter, 0) + max(0, self._find_share(whole))
+                if len(self._most_running) >= MAX_BUCKETS:
+                    self._most_running.clear()
+                self._most_running[hold.counter] = (most, time.monotonic() + KNOWN_S)
+
+    def give_back(self, holds: Sequence[Hold]) -> None:
+        """Undo a take."""
+        for hold in holds:
+            if hold.kind == HoldKind.RATE:
+                take(self._fill(hold), -hold.amount)
+
+    def owe(self, holds: Sequence[Hold]) -> None:
+        """Note that the server does not know what was taken of these rates."""
+        for hold in holds:
+            if hold.kind == HoldKind.RATE and (hold.counter in self._owed or len(self._owed) < MAX_BUCKETS):
+                _, before = self._owed.get(hold.counter, (hold, 0))
+                self._owed[hold.counter] = (hold, before + hold.amount)
+
+    def collect_owed(self) -> list[Hold]:
+        """Return what the server is to be told of rates: not what has come in again since."""
+        owed, self._owed = self._owed, {}
+        holds = []
+        for hold, amount in owed.values():
+            missing = self._find_share(hold.limit) - count_left(self._fill(hold))
+            if min(amount, missing) > 0:
+                holds.append(replace(hold, amount=min(amount, missing)))
+        return holds
 
     def correct(self, counter: str, amount: int) -> None:
-        """Take more of a rate, or give back."""
+        """Take more of a rate, or give back, for what was taken here."""
         if counter in self._buckets:
             take(self._buckets[counter], amount)
+        if counter in self._owed:
+            hold, before = self._owed[counter]
+            self._owed[counter] = (hold, before + amount)
 
     def read(self, counter: str) -> Level:
         """Return how a counter stands in this process alone."""
@@ -70,6 +104,9 @@ class ProcessShare:
             return Refused(place, is_spent=True)
         if hold.kind == HoldKind.SLOT:
             running = self._running.get(hold.counter, 0)
+            most, until = self._most_running.get(hold.counter, (share, 0.0))
+            if time.monotonic() < until:
+                share = min(share, most)
             return Refused(place, running, wait_ms=SLOT_WAIT_MS) if running >= share else None
         bucket = self._fill(hold)
         wait_ms = find_wait_ms(bucket, share, hold.amount)

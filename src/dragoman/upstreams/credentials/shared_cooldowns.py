@@ -50,18 +50,21 @@ class CooldownBoard:
     def begin_probes(self, member: str, model: str, now: float) -> tuple[ActiveCooldown, ...]:
         """Let other gateways send no probes of their own meanwhile."""
         probes = self.known.begin_probes(member, model, now)
-        self._send_probed(tuple(filter(_holds_off_others, probes)))
+        if probes:
+            self._send_probed(tuple(filter(_holds_off_others, probes)))
         return probes
 
     def end_probes(self, probes: Iterable[ActiveCooldown]) -> None:
         """Let others probe those without a result."""
         probes = tuple(probes)
+        if not probes:
+            return
         held_off = tuple(filter(_holds_off_others, probes))
         self.known.end_probes(probes)
         self._send_probed(held_off)
 
     def _send_probed(self, probes: Collection[ActiveCooldown]) -> None:
-        for member, model, cooldown in list(self.known.list_all()) if probes else ():
+        for member, model, cooldown in list(self.known.list_all()):
             if any(cooldown is probe for probe in probes):
                 self._send(member, model)
 
