@@ -77,7 +77,7 @@ class ProcessShare:
                 self._owed[hold.counter] = (hold, before + hold.amount)
 
     def collect_owed(self) -> list[Hold]:
-        """Return what the server is to be told of rates: not what has come in again since."""
+        """Return what is to be charged to rates at the server: less what has refilled since."""
         owed, self._owed = self._owed, {}
         holds = []
         for hold, amount in owed.values():
