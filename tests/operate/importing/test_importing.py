@@ -273,7 +273,7 @@ def test_equal_secrets_share_a_variable_and_names_of_providers_are_unique() -> N
         draft.read_value(SourceValue("env.GONE", report, ("endpoint",)))
 
 
-def test_addresses_tell_the_vendor() -> None:
+def test_an_address_identifies_the_vendor() -> None:
     assert cut_operation("https://llm.example/v1/messages/") == ("https://llm.example/v1", "messages")
     assert make_address("", "https://api.openai.com/v1") == {"kind": "openai"}
     assert make_address("anthropic", "https://claude.example") == {
