@@ -82,6 +82,20 @@ def test_doctor_leads_to_the_sign_in_that_it_recommends(chromium: Browser, tmp_p
         expect(tab.page.get_by_role("button", name="Start")).to_be_visible()
 
 
+def test_doctor_shows_what_is_broken_first(chromium: Browser, tmp_path: Path) -> None:
+    section = (
+        '[providers.late]\nkind = "openai-compatible"\nendpoint = "http://127.0.0.1:1/v1"\napi_key = "env:NOT_SET"\n'
+    )
+    toml = f"{ECHO}{section}"
+    with running(toml, tmp_path, stored=["someone"]) as gateway, screen(chromium, gateway, "doctor") as tab:
+        expect(tab.page.get_by_role("paragraph").filter(has_text="broken, ")).to_be_visible()
+        states = tab.page.locator("tbody tr td:first-child").all_inner_texts()
+    order = ["broken", "warning", "ok"]
+    found = [order.index(state.split()[-1]) for state in states]
+    assert found[0] < 2 < 3 <= len(found)
+    assert found == sorted(found)
+
+
 def test_plans_are_shown_with_what_is_left_of_them(chromium: Browser, tmp_path: Path) -> None:
     window = {"used_percent": 82.0, "resets_at": time.time() + 5430, "unlimited": False}
     limits = {"windows": {"primary": window}, "credits": None, "plan": "pro <b>", "exhausted_until": None}

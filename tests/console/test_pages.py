@@ -41,6 +41,17 @@ def test_every_busy_page_is_whole_at_every_width(tab: Screen) -> None:
         tab.check_page(name)
 
 
+def test_the_tables_of_requests_fit_a_laptop(tab: Screen) -> None:
+    for name in ("live", "requests"):
+        tab.open_whole(name)
+        for width in (1280, 1440):
+            tab.page.set_viewport_size({"width": width, "height": 800})
+            assert tab.page.evaluate(HIDDEN_WIDTHS) == [0], (name, width)
+
+
+HIDDEN_WIDTHS = """[...document.querySelectorAll(".scroll")].map(one => one.scrollWidth - one.clientWidth)"""
+
+
 @each(("live", "inspect/page-1"), (*PAGES, "inspect/page-1"))
 def test_a_first_visit_is_small_and_needs_few_requests(
     chromium: Browser, gateway: Running, pages: Sequence[str]

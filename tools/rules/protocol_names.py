@@ -20,6 +20,7 @@ STRINGS = PROTOCOLS.keys() - {"echo"}  # which is a kind of provider, too
 
 # What each of these is for. Names stand for clients and vendors there, or the module is one protocol's state.
 CLIENTS = "what each client program is given, and the protocol that it uses"
+GATEWAYS = "names of vendors and other gateways, and what their files call them"
 STATE = "the state that only the Responses protocol has"
 EXEMPT = {
     "operate/clients/client_settings.py": CLIENTS,
@@ -37,6 +38,13 @@ EXEMPT = {
     "translate/profiles/token_count.py": "how vendors count the tokens of an image",
     "operate/metrics/readings.py": "OpenTelemetry's names of vendors",
     "operate/prices/__init__.py": "names of vendors and models",
+    **dict.fromkeys(
+        (
+            f"operate/importing/{name}.py"
+            for name in ("bifrost", "cli_proxy_api", "kiro_gateway", "litellm", "plan", "vendors")
+        ),
+        GATEWAYS,
+    ),
     **dict.fromkeys((f"server/{name}.py" for name in ("background", "responses")), STATE),
     **dict.fromkeys((f"proxy/steps/{name}.py" for name in ("accept_background", "compact", "restore_state")), STATE),
 }

@@ -38,9 +38,11 @@ COMMANDS = {
     "replay": "Run a captured exchange through the current code.",
     "providers": "List, add and remove providers.",
     "config": "Create, check or show the configuration.",
+    "import": "Make dragoman.toml from another gateway's configuration.",
     "service": "Run the gateway as a systemd service of your user.",
     "completion": "Print a completion script for a shell.",
 }
+MODULES = {"import": "importing"}  # of commands whose name cannot be that of a module
 
 
 class Program(click.Group):
@@ -54,7 +56,7 @@ class Program(click.Group):
             return None
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        command: click.Command = import_module(f"dragoman.cli.{cmd_name}").command
+        command: click.Command = import_module(f"dragoman.cli.{MODULES.get(cmd_name, cmd_name)}").command
         return command
 
     def resolve_command(

@@ -13,15 +13,16 @@ const MARKS = { ok: ["●", "ok"], warning: ["▲", "warn"], broken: ["✕", "ba
 /** @returns {import("../main.js").Page} */
 export function open() {
   const control = new AbortController();
-  const list = h("tbody");
+  /** @type {Record<string, HTMLElement>} rows of each state, the worst first, while they arrive in any order */
+  const groups = { broken: h("tbody"), warning: h("tbody"), ok: h("tbody") };
   const state = h("div", { role: "status" });
   const again = h("button", { type: "button", onclick: () => void run() }, "Check again");
   const table = h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Findings" }, h("table.stack", null, h("caption.unseen", null, "Findings"),
-    h("thead", null, h("tr", null, ["State", "What", "Found", "To do"].map((name) => h("th", { scope: "col" }, name)))), list));
+    h("thead", null, h("tr", null, ["State", "What", "Found", "To do"].map((name) => h("th", { scope: "col" }, name)))), Object.values(groups)));
 
   async function run() {
     again.disabled = true;
-    list.replaceChildren();
+    for (const group of Object.values(groups)) group.replaceChildren();
     table.hidden = true;
     show(state, loading("Checking configuration, store, keys, providers and clock…"));
     /** @type {Record<string, number>} */
@@ -30,7 +31,7 @@ export function open() {
       const response = await send("GET", "/api/v1/doctor", undefined, { signal: control.signal });
       for await (const finding of readLines(response)) {
         counts[finding.state] += 1;
-        list.append(row(finding));
+        groups[finding.state].append(row(finding));
         table.hidden = false;
       }
       const text = `${counts.broken} broken, ${counts.warning} to look at, ${counts.ok} fine`;
