@@ -281,3 +281,17 @@ def test_an_address_identifies_the_vendor() -> None:
         "endpoint": "https://claude.example/v1",
     }
     assert (find_kind("together_ai"), find_kind("groq"), find_kind("predibase")) == ("together", "groq", "")
+
+
+def test_references_that_make_very_many_fields_are_refused(tmp_path: Path) -> None:
+    source = (FIXTURES / FILES["LiteLLM"]).read_text() + "\nmany0: &a0 [1, 2]\n"
+    for number in range(1, 20):
+        source += f"many{number}: &a{number} [*a{number - 1}, *a{number - 1}]\n"
+    path = tmp_path / "config.yaml"
+    path.write_text(source)
+    with pytest.raises(InvalidArgument, match="more than 100000 fields"):
+        plan_import(path, tmp_path / "dragoman.toml")
+
+
+def test_a_number_that_is_not_finite_is_none() -> None:
+    assert [SourceValue(text, Report()).number() for text in ("inf", "nan", "1e999", "2")] == [None, None, None, 2]

@@ -4,11 +4,16 @@ A reader records every field that it uses or leaves out; `Report.finish` adds al
 no field is lost without a word.
 """
 
+import math
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from msgspec import Struct
 
+from dragoman.operate import InvalidArgument
+
+MAX_FIELDS = 100_000  # references in YAML can make very many of a few
 FieldPath = tuple[str | int, ...]
 UNKNOWN = "dragoman has no such setting"
 UNSET = "it is empty"
@@ -33,7 +38,10 @@ class Report:
 
     def finish(self, document: object) -> tuple[Field, ...]:
         """Return all fields; those that were not recorded, nor anything around them, have no setting."""
-        for path, value in _list_leaves(document, ()):
+        leaves = list(islice(_list_leaves(document, ()), MAX_FIELDS + 1))
+        if len(leaves) > MAX_FIELDS:
+            raise InvalidArgument(f"The file has more than {MAX_FIELDS} fields.")
+        for path, value in leaves:
             if not any(path[:length] in self._fields for length in range(1, len(path) + 1)):
                 self.record(path, "", UNSET if value in (None, "", [], {}) else UNKNOWN)
         return tuple(self._fields.values())
@@ -88,6 +96,8 @@ class SourceValue:
         try:
             number = float(self.text())
         except ValueError:
+            return None
+        if not math.isfinite(number):
             return None
         return int(number) if number.is_integer() else number
 
