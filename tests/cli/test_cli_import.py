@@ -48,7 +48,7 @@ def test_it_prints_names_and_never_values_and_never_overwrites(shell: Shell) -> 
     written = Path(shell.home / "dragoman.toml").read_text()
     assert SECRET not in done.out + done.err + written
     again = shell.run("import", ".")
-    assert (again.code, "exists already" in again.err) == (1, True)
+    assert (again.code, "already exists" in again.err) == (1, True)
     assert Path(shell.home / "dragoman.toml").read_text() == written
     assert shell.run("import").code == 2
     assert shell.run("import", "none").code == 1

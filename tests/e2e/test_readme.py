@@ -64,6 +64,7 @@ STARTS = ("ANTHROPIC_API_KEY=… OPENAI_API_KEY=… dragoman serve", "dragoman s
 WITHOUT_GATEWAY = (
     "dragoman config init",
     "dragoman providers add openrouter",
+    "dragoman import FILE",
     "dragoman login kiro",
     "dragoman login copilot",
 )
@@ -217,6 +218,13 @@ def add_vendor(shell: Shell) -> None:
     assert 'kind = "openrouter"' in shell.read(".config/dragoman/dragoman.toml")
 
 
+def import_file(shell: Shell) -> None:
+    shell.write("config.yaml", "model_list: [{model_name: m, litellm_params: {model: openai/gpt-4.1}}]\n")
+    done = shell.run("import", "config.yaml")
+    assert done.code == 0, done
+    assert "openai/gpt-4.1" in shell.read("dragoman.toml")
+
+
 def init_config(shell: Shell) -> None:
     done = shell.run("config", "init", stdin="\n\n\n", OPENAI_API_KEY="sk-fake-openai")
     assert done.code == 0, done
@@ -240,7 +248,7 @@ def miss_an_app(shell: Shell) -> None:
 
 @pytest.mark.parametrize(
     ("line", "check"),
-    list(zip(WITHOUT_GATEWAY, (init_config, add_vendor, sign_in_to_kiro, miss_an_app), strict=True)),
+    list(zip(WITHOUT_GATEWAY, (init_config, add_vendor, import_file, sign_in_to_kiro, miss_an_app), strict=True)),
 )
 def test_a_command_runs_without_a_gateway(tmp_path: Path, line: str, check: Callable[[Shell], None]) -> None:
     check(make_empty_shell(tmp_path))

@@ -75,7 +75,7 @@ def write_import(plan: ImportPlan) -> None:
     """Write the new file; raise Conflict if there is one already."""
     path = Path(plan.file)
     if path.exists():
-        raise Conflict(f"{path} exists already. Move it away, or run the command in another folder.")
+        raise Conflict(f"{path} already exists. Move it away, or run the command in another folder.")
     FileEdit(path, None, plan.text).create()
 
 
