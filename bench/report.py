@@ -373,4 +373,7 @@ upstream and load generator share another.
 - **Another commit** (`--beside COMMIT`) is installed with the dependencies that it locks, and takes turns with the
   present tree: 24 pairs of short loads in every case but a crowd, so that both are measured in the same state of the
   machine. The ratio is the median of the pairs' ratios, with its 95 % interval.
+- **Instructions** (`python -m bench.instructions --beside COMMIT`) are counted by Valgrind, on the thread of the event
+  loop and outside the kernel, less what that thread executes in the same time without requests. That can be repeated
+  within two percent on a machine that others use, but it says nothing of system calls, nor of other threads.
 - **Correctness** is checked first: a gateway with a wrong answer is listed as failing, not as fast."""

@@ -15,7 +15,7 @@ LITELLM_VERSION = "1.106.2"
 PY_SPY_VERSION = "0.4.3"
 APT_S = 300
 PIP_S = 1200
-PACKAGES = {"nginx": "nginx-light", "wrk": "wrk", "rsvg-convert": "librsvg2-bin"}
+PACKAGES = {"nginx": "nginx-light", "wrk": "wrk", "rsvg-convert": "librsvg2-bin", "valgrind": "valgrind"}
 
 
 def say(text: str) -> None:

@@ -349,7 +349,7 @@ def test_another_worker_leaves_out_the_same_reasoning(tmp_path: Path) -> None:
     with FakeUpstream(choose=choose) as fake, running_workers(section.format(fake.url), tmp_path) as both:
         assert ask(both[0], "messages", "up/m", headers=SESSION, messages=MESSAGES).status == 200
         tenant = Keyring(None, Secret(KEY)).tenant(ENVIRONMENT_KEY)
-        wait_until(lambda: both[1].app.gateway._memories.reasoning.knows(tenant, "up"))
+        wait_until(lambda: (tenant, "up") in both[1].app.gateway._memories.reasoning.known)
         for worker in (both[1], both[0]):
             assert ask(worker, "messages", "up/m", headers=SESSION, messages=history).status == 200
         assert len(fake.calls) == 4

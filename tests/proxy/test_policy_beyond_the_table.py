@@ -116,13 +116,13 @@ def test_what_is_rejected_is_learnt_once_the_request_without_it_is_answered() ->
     assert trial.expect_ask(trial.begin()).repairs == ()
     assert trial.expect_ask(trial.after(rejection(SAMPLING))).repairs == (SAMPLING,)
     assert trial.expect_ask(trial.after(rejection(ROLE))).repairs == (SAMPLING, ROLE)
-    assert trial.policy.tries_repairs
+    assert trial.policy.chances.first is not None
     assert trial.learnt.find("t", "one", "m") == ()
     trial.policy.record_repaired()
     assert trial.learnt.find("t", "one", "m") == (SAMPLING, ROLE)
     assert trial.learnt.find("t", "one", "another model") == (ROLE,)
     assert trial.learnt.find("another tenant", "one", "m") == ()
-    assert not trial.policy.tries_repairs
+    assert trial.policy.chances.first is None
 
 
 @each_row("then", [rejection(words="still no"), NoReply(Failure(Kind.UPSTREAM, "broken")), NoReply(BROKEN_OFF)])

@@ -16,7 +16,7 @@ async def test_the_requests_of_a_key_end_and_no_others() -> None:
 
     async def answer(key: str) -> None:
         record, sink = RequestRecord(key, "chat", Headers([]), key=key), CollectorSink()
-        running.begin(record, key, sink)
+        running[record] = key, sink.task
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError as fault:
@@ -24,7 +24,7 @@ async def test_the_requests_of_a_key_end_and_no_others() -> None:
             assert cause is not None
             raise cause from None
         finally:
-            running.end(record)
+            del running[record]
 
     async with asyncio.timeout(10):
         out, stays = asyncio.create_task(answer("out")), asyncio.create_task(answer("stays"))

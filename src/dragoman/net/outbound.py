@@ -221,36 +221,12 @@ class UpstreamConnection(asyncio.Protocol):
         if self._socket.family == socket.AF_UNIX:  # another worker: it has all of an upload once there is room for more
             self._transport.set_write_buffer_limits(high=0)
 
-    def data_received(self, data: bytes) -> None:
-        if self._unread or (len(data) >= LARGE_READ and self._sink is not None):
+    def data_received(self, data: bytes, *, is_turn: bool = False) -> None:
+        """Read what has arrived; `is_turn`: of a stream, that has waited for its turn."""
+        if not is_turn and (self._unread or (len(data) >= LARGE_READ and self._sink is not None)):
             self._unread += data
             self._turns.read(self)
-        else:
-            self._read(data)
-
-    def read_until(self, ends: float) -> bool:
-        """Pass on what has arrived of a stream; return whether its turn is over before that."""
-        if self._turns.clock() >= ends:
-            return True
-        self._read_rest()
-        if self._awaits_turn:
-            self._awaits_turn = False
-            if not self._paused and self._transport is not None and not self._transport.is_closing():
-                self._transport.resume_reading()
-        return False
-
-    def pause_reading(self) -> None:
-        """Wait for another turn."""
-        self._awaits_turn = True
-        if not self._paused and self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def _read_rest(self) -> None:
-        unread, self._unread = self._unread, b""
-        if unread:
-            self._read(unread)
-
-    def _read(self, data: bytes) -> None:
+            return
         if self.phase is not HEAD and self.phase is not BODY:
             self._close_after_stray_bytes()
             return
@@ -273,6 +249,28 @@ class UpstreamConnection(asyncio.Protocol):
         if self._news:
             self._news = False
             self._wake()
+
+    def read_until(self, ends: float) -> bool:
+        """Pass on what has arrived of a stream; return whether its turn is over before that."""
+        if self._turns.clock() >= ends:
+            return True
+        self._read_rest()
+        if self._awaits_turn:
+            self._awaits_turn = False
+            if not self._paused and self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+        return False
+
+    def pause_reading(self) -> None:
+        """Wait for another turn."""
+        self._awaits_turn = True
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _read_rest(self) -> None:
+        unread, self._unread = self._unread, b""
+        if unread:
+            self.data_received(unread, is_turn=True)
 
     def eof_received(self) -> None:
         self._read_rest()

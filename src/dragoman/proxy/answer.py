@@ -130,7 +130,7 @@ class ActiveCall:
         self._accepted = True
         if self._targets is not None:
             self._targets.record(prepared.route)
-        if self._policy.tries_repairs:
+        if self._policy.chances.first is not None:
             self._policy.record_repaired()
         reasoning = self._context.reasoning
         if reasoning is not None and reasoning.unrecorded:
@@ -147,7 +147,7 @@ class ActiveCall:
                 call.state.record_keeper(prepared.provider.name, prepared.provider.account.label, stored_id)
         if call.record.recording is not None:
             call.record.recording.why = reply.why
-        if not turn.is_continuation and prepared.upstream.prompts is not None:
+        if turn.ask.continuation is None and prepared.upstream.prompts is not None:
             cache = None if turn.built is None else turn.built.cache
             call.record.record_prompt(None if cache is None else cache.outlook)
             if cache is not None:

@@ -11,10 +11,10 @@ async def authorize(provider: Provider, request: UnsignedRequest) -> tuple[Heade
     try:
         return await provider.auth.authorize(request)
     except ConfigError as error:
-        raise RequestError(_missing_credential(provider, error)) from error
+        raise RequestError(missing_credential(provider, error)) from error
 
 
-def _missing_credential(provider: Provider, error: ConfigError) -> Failure:
+def missing_credential(provider: Provider, error: ConfigError) -> Failure:
     which = f" {provider.account.label}" if provider.account.label else ""
     problems = "; ".join(problem.message for problem in error.problems)
     message = f"Provider {provider.name!r} has no credential{which}: {problems}. Run: dragoman doctor"

@@ -6,6 +6,7 @@ from dragoman.proxy.outcome import UNKNOWN_CACHE_USE, CacheUse
 from dragoman.translate.caching.outlook import CacheOutlook, Miss
 from dragoman.translate.hub.usage import Usage, UsageSource
 
+REPORTED = UsageSource.REPORTED  # looked up once: on Python 3.11, each look-up of a member is slow
 UNKNOWN_MISS = CacheUse(miss=Miss.UNKNOWN.value)
 
 
@@ -13,7 +14,7 @@ def judge_use(outlooks: Sequence[CacheOutlook | None], usage: Usage | None) -> C
     """Return what is known of the cache. `outlooks`: of each round of the reply, None where bytes passed."""
     if not outlooks or usage is None:
         return UNKNOWN_CACHE_USE
-    if usage.source is not UsageSource.REPORTED and not usage.cache_read and not usage.cache_write:
+    if usage.source is not REPORTED and not usage.cache_read and not usage.cache_write:
         return UNKNOWN_CACHE_USE  # what was read is not known
     first, last = outlooks[0], outlooks[-1]
     if first is None or last is None:
@@ -22,4 +23,4 @@ def judge_use(outlooks: Sequence[CacheOutlook | None], usage: Usage | None) -> C
     miss = first.explain(usage.cache_read, possible)
     if miss is None:
         return CacheUse(possible)
-    return CacheUse(possible, miss.value, first.path or None)
+    return CacheUse(possible, miss._value_, first.path or None)  # reading `value` is slow

@@ -19,7 +19,7 @@ from dragoman.translate.framing.fields import NO_MODEL
 from dragoman.translate.framing.jsonedit import Put, edit
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.ports import CallHead, Client, Protocol
+from dragoman.translate.hub.ports import Client, Protocol
 from dragoman.translate.hub.request import Request
 from dragoman.translate.profiles.token_count import estimate_body_tokens
 from dragoman.upstreams.provider import make_uuid
@@ -61,6 +61,15 @@ class Call:
     `read_body` gives it its body with what routing needs of that; the whole is parsed once, and only to be translated.
     `choose_routes` gives it its targets, and the configuration that it is answered with.
     """
+
+    # More than 30 attributes of an object without slots are kept in a dictionary of its own, which takes longer.
+    __slots__ = (
+        *("__dict__", "__weakref__", "body", "buffered", "caller", "client", "compacts", "continues"),
+        *("default_thinking", "explain", "headers", "http", "id", "input_tokens", "is_charged_by_tokens"),
+        *("is_from_other_protocol", "is_owner", "lease", "model", "named_model", "parking", "path", "policy"),
+        *("protocol", "query", "record", "routes", "runtime", "state", "stream", "stream_type", "strict", "tenant"),
+        *("_held", "_parse", "_parsed"),
+    )
 
     runtime: "Runtime"
     routes: tuple[Route, ...]
@@ -115,7 +124,13 @@ class Call:
         self._held = self.buffered.held
         if parse is not None:
             self._parse, self.is_from_other_protocol = parse, True
-        head = self._read_head(body)
+        try:
+            head = self.client.read_call(self.path, self.query, body)
+        except BadRequest as unnamed:
+            if not self.policy.default_model or unnamed.failure.code != NO_MODEL:
+                raise
+            self.put_default_model()
+            head = self.client.read_call(self.path, self.query, self.body)
         self.named_model, self.stream, self.stream_type = head.model, head.stream, head.stream_type
         self.model = head.model.removeprefix(PICKER_PREFIX)
         record = self.record
@@ -129,22 +144,11 @@ class Call:
         self.strict = self.strict or policy.is_strict
         self.record.user, self.record.team = policy.user, policy.team
 
-    def _read_head(self, body: bytes) -> CallHead:
-        """Return what routing needs of the body, which is given the key's default model if it names none."""
-        try:
-            return self.client.read_call(self.path, self.query, body)
-        except BadRequest as unnamed:
-            if not self.policy.default_model or unnamed.failure.code != NO_MODEL:
-                raise
-        self.body = body = self._put_default_model(body)
-        return self.client.read_call(self.path, self.query, body)
-
-    def _put_default_model(self, body: bytes) -> bytes:
-        """Return a JSON body that names no model with the key's default model."""
-        body = edit(body, [(("model",), Put(msgspec.json.encode(self.policy.default_model)))])
+    def put_default_model(self) -> None:
+        """Give a JSON body that names no model the key's default model."""
+        self.body = body = edit(self.body, [(("model",), Put(msgspec.json.encode(self.policy.default_model)))])
         if self.record.recording is not None:  # a replay has no keys
             self.record.recording.record_body(body)
-        return body
 
     @property
     def fallback_model(self) -> str:

@@ -42,9 +42,7 @@ def is_metered(call: Call) -> bool:
 
 def leave_out_unpriced(call: Call) -> None:
     """Leave out targets of unknown cost, under limits in dollars. Raises RequestError if none is left."""
-    policies, prices = call.runtime.policies, call.runtime.prices
-    if policies is None or not policies.has_limits:
-        return
+    prices = call.runtime.prices
     at, kept = call.caller.received_at, list[Route]()
     for route in call.routes:
         target = PricedTarget(route.provider, route.model, call.is_charged_by_tokens, at)

@@ -51,9 +51,9 @@ class OfferedTools(Struct, frozen=True):
 _NO_TOOLS = OfferedTools()
 
 
-async def find_server_tools(call: Call, plan: ToolPlan | None) -> tuple[str, ...]:
+async def find_server_tools(call: Call, plan: ToolPlan) -> tuple[str, ...]:
     """Return the tools of a request that could pass unchanged which only the gateway can run."""
-    if plan is None or not plan.mentions(call.body):
+    if not plan.mentions(call.body):
         return ()
     await call.read()
     kinds = plan.kinds - plan.native

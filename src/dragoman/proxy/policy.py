@@ -101,7 +101,7 @@ class Policy:
         self._routes = routes
         self._providers = providers
         self._limits = limits
-        self._chances = second_chances
+        self.chances = second_chances
         self._sessions = sessions
         self._queue = list(routes)  # the targets that are left, the current one first
         self._failed: list[NoReply] = []  # how earlier targets have failed
@@ -161,14 +161,9 @@ class Policy:
         if self._round is not None:
             self._round.record_answer(headers, response)
 
-    @property
-    def tries_repairs(self) -> bool:
-        """Whether the request was changed after a refusal, so that an answer proves the change."""
-        return self._chances.first is not None
-
     def record_repaired(self) -> None:
         """Learn what the current target has accepted after a refusal."""
-        self._chances.learn(self._queue[0])
+        self.chances.learn(self._queue[0])
 
     def release(self) -> None:
         """Note that the call is over, perhaps because its client disconnected."""
@@ -199,11 +194,11 @@ class Policy:
     def _ask(self, member: Provider, renew_after: Failure | None = None, *, drops_reasoning: bool = False) -> Ask:
         self._member = member
         self._number += 1
-        changes = self._chances.changes
+        changes = self.chances.changes
         if self._continuation is not None:
             changes = (*changes, self._continuation.change)
         route = self._queue[0]
-        repairs = self._chances.list_repairs(route)
+        repairs = self.chances.repairs.get(route, ())
         return Ask(
             route,
             member,
@@ -219,7 +214,7 @@ class Policy:
     def _after_no_reply(self, end: NoReply) -> Step:
         member = self._member
         assert member is not None
-        match self._chances.take(member, self._queue[0], end):
+        match self.chances.take(member, self._queue[0], end):
             case SecondChance.RENEWED_CREDENTIAL:
                 return self._ask(member, renew_after=end.failure)
             case SecondChance.CHANGED_REQUEST:
@@ -248,7 +243,7 @@ class Policy:
             return self.begin()
         if self._continuation is not None:  # the client gets the reason why the first upstream broke off
             return GiveUp(self._continuation.failure)
-        reported = self._chances.first or choose_failure((*self._failed, end))
+        reported = self.chances.first or choose_failure((*self._failed, end))
         return GiveUp(reported.failure, reported.error_reply)
 
     def _retry_wait_s(self, failure: Failure) -> float | None:
@@ -331,9 +326,9 @@ class SecondChances(Struct, eq=False):
     _tenant: str
     _adjusts: bool = True  # the request can be rebuilt, and its client allows it
     _taken: frozenset[tuple[str, int, str]] = frozenset()
-    _repairs: dict[Route, tuple[Found, ...]] = {}  # tried, and not learned yet
+    repairs: dict[Route, tuple[Found, ...]] = {}  # tried, and not learned yet
     _requests: int = 0  # that were sent because of refusals
-    first: NoReply | None = None  # the refusal that was answered with a repair
+    first: NoReply | None = None  # the refusal that was answered with a repair, until an answer proves that
     changes: tuple[Change, ...] = ()
 
     def take(self, provider: Provider, route: Route, end: NoReply) -> SecondChance | None:
@@ -347,7 +342,7 @@ class SecondChances(Struct, eq=False):
         if end.repairs:  # of a strict request: what costs its client nothing
             self._requests += 1
             self.first = self.first or end
-            self._repairs = {**self._repairs, route: (*self.list_repairs(route), *end.repairs)}
+            self.repairs = {**self.repairs, route: (*self.repairs.get(route, ()), *end.repairs)}
             return SecondChance.CHANGED_REQUEST
         adjustment = provider.requests.adjust(_restore_words(end)) if self._adjusts else None
         if adjustment is None or (end.error_reply is not None and not _may_change(adjustment, provider, end)):
@@ -361,13 +356,9 @@ class SecondChances(Struct, eq=False):
             self.changes += (adjustment.change,)
         return SecondChance.WITHOUT_REASONING if adjustment.drops_reasoning else SecondChance.CHANGED_REQUEST
 
-    def list_repairs(self, route: Route) -> tuple[Found, ...]:
-        """Return what was rejected of this call by the target, as far as it is not learned yet."""
-        return self._repairs.get(route, ())
-
     def learn(self, route: Route) -> None:
         """Keep what the target rejected, for it has answered the request without it."""
-        for found in self._repairs.pop(route, ()):
+        for found in self.repairs.pop(route, ()):
             self._learned.add(self._tenant, route.provider, route.model, found)
         self.first = None
 

@@ -6,7 +6,7 @@ The gateway's own classes implement them, and so do those that look everything u
 """
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -119,8 +119,9 @@ NameSession = Callable[[], Awaitable[str | None]]  # None: the session cannot be
 class ReasoningMemory(Protocol):
     """Keeps digests of the reasoning that providers have rejected, for later requests of its session."""
 
-    def knows(self, tenant: str, provider: str) -> bool:
-        """Whether `recall` may return something: asked in every request, so it does not wait."""
+    @property
+    def known(self) -> Container[tuple[str, str]]:
+        """The tenants and providers for which `recall` may return something: asked in every request."""
 
     async def recall(self, tenant: str, provider: str, name: NameSession) -> bytes:
         """Return the digests, one after the other; the session is named only if the client key has any."""

@@ -6,10 +6,11 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.config.problems import ConfigError
 from dragoman.net.body_threads import JOINED_BYTES, LARGE_BYTES, SCANNED_BYTES, run_off_loop
 from dragoman.net.client import OutgoingRequest, join_fields
 from dragoman.net.headers import Header
-from dragoman.proxy.authorization import authorize
+from dragoman.proxy.authorization import missing_credential
 from dragoman.proxy.call import Call
 from dragoman.proxy.key_policy import limit_output
 from dragoman.proxy.left_out import leave_out_rejected
@@ -43,9 +44,11 @@ from dragoman.translate.passes.adapt_turns import find_links, inline_links
 from dragoman.translate.passes.default_thinking import add_default_thinking
 from dragoman.upstreams.provider import Attempt, Provider, UnsignedRequest, no_options, pass_body
 from dragoman.upstreams.rejections.foreign_reasoning import leave_out_foreign
-from dragoman.upstreams.rejections.repairs import apply_rules, list_configured
+from dragoman.upstreams.rejections.repairs import apply_rules
 from dragoman.upstreams.rejections.sent import Sent
 from dragoman.upstreams.routing import Route
+
+_, _, OFF = CacheMode  # looked up once: on Python 3.11, each look-up of a member is slow
 
 
 async def prepare(call: Call, ask: Ask, settings: TargetSettings, prompts: PromptMemory | None = None) -> Prepared:
@@ -70,7 +73,8 @@ async def prepare(call: Call, ask: Ask, settings: TargetSettings, prompts: Promp
     passing = call.body if has_its_state and own in speaks else None
     if passing is not None and rules.passthrough_body is not pass_body:
         passing = await run_off_loop(len(passing), partial(rules.passthrough_body, own, passing))
-    own_tools = () if passing is None else await find_server_tools(call, settings.tool_plan)
+    plan = settings.tool_plan
+    own_tools = () if passing is None or plan is None else await find_server_tools(call, plan)
     is_altered = ask.changes or own_tools or call.is_from_other_protocol or call.continues or provider.replies.stages
     if passing is not None and not is_altered and protocol.name == own:
         passed = await (preparation.pass_unchanged if choice.unchanged else preparation.pass_without_foreign)(passing)
@@ -173,7 +177,9 @@ class _Preparation(Struct, frozen=True):
         request, offered = await offer_tools(call, plan, ask.rounds, self.protocol, ledger)
         request = self._fit_to_provider(request, ledger)
         request, cache = await self._plan_cache(request, prompts, ledger)
-        target = self._make_target(CachePlan() if cache is None else cache.plan)
+        caches, quirks = CachePlan() if cache is None else cache.plan, provider.requests.quirks | settings.quirks
+        model, profile, budgets = ask.route.model, settings.profile, settings.budgets
+        target = Target(model, provider.issuer, profile, budgets, quirks, self.options, caches)
         request, tools, body = await self._build_body(request, target, ledger)
         message = await self._write_message(request, body, target, ledger)
         if cache is not None and self.upstream.prompts is not None:
@@ -219,16 +225,13 @@ class _Preparation(Struct, frozen=True):
         cache = None
         if is_translated and prompts is not None:
             cache = await plan_cache(self.call, request, self.ask.route, self.provider, self.protocol, prompts)
-        await name_session_of_row(self.call, request, cache)
+        if cache is None or cache.session_key is None:
+            await name_session_of_row(self.call, request)
+        else:
+            self.call.record.record_session(cache.session_key)
         mode = choose_mode(request, self.provider.requests) if cache is None else cache.plan.mode
-        is_off = is_translated and mode is CacheMode.OFF
+        is_off = is_translated and mode is OFF
         return (remove_cache_settings(request, ledger) if is_off else request), cache
-
-    def _make_target(self, caches: CachePlan) -> Target:
-        provider, settings = self.provider, self.settings
-        quirks = provider.requests.quirks | settings.quirks
-        model, profile, budgets = self.ask.route.model, settings.profile, settings.budgets
-        return Target(model, provider.issuer, profile, budgets, quirks, self.options, caches)
 
     async def _build_body(self, offered: Request, target: Target, ledger: Ledger) -> tuple[Request, ToolMap, bytes]:
         """Change the request to what its upstream accepts, and build it."""
@@ -257,15 +260,16 @@ class _Preparation(Struct, frozen=True):
     async def _write_message(self, request: Request, body: bytes, target: Target, ledger: Ledger) -> _Message:
         """Add headers and path to a body, without what the upstream is known to reject."""
         call, provider, protocol, upstream = self.call, self.provider, self.protocol, self.upstream
-        key = put_key_in_header(request, target.cache, provider.requests, protocol)
-        headers = (*protocol_headers(request, upstream), *key)
+        headers = protocol_headers(request, upstream)
+        if provider.requests.cache_key_headers:
+            headers += put_key_in_header(request, target.cache, provider.requests, protocol)
         location = upstream.locate(target.model, request.stream or upstream.always_streams)
         query, is_lasting = location.query, True
         if request.protocol == protocol.name == call.protocol.name:  # headers such as betas belong to the body
             headers = client_headers(call.headers, call.is_owner, provider, upstream)
             is_lasting = call.headers.lasting is not None
             query = merge_queries(query, client_query(call.query))
-        rejected = (*self.settings.rules, *list_configured(provider, target.model))
+        rejected = self.settings.rules + self.settings.configured
         if rejected:
             sent = Sent(protocol.name, body, headers)
             source = None if request.protocol == protocol.name else request
@@ -293,7 +297,10 @@ class _Preparation(Struct, frozen=True):
         if message.query:
             url = f"{url}?{message.query}"
         unsigned = UnsignedRequest(name, "POST", url, own, others, message.body)
-        credentials = await authorize(provider, unsigned)
+        try:
+            credentials = await auth.authorize(unsigned)
+        except ConfigError as error:
+            raise RequestError(missing_credential(provider, error)) from error
         join = auth.latest_fields.join if message.is_lasting else join_fields
         out = OutgoingRequest("POST", url, join(own + credentials, others), message.body)
         return unsigned, out, auth.secret_forms.find(credentials, auth.secrets)

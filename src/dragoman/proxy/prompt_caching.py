@@ -3,16 +3,25 @@
 import time
 from functools import partial
 
+from msgspec import Struct
+
 from dragoman.net.body_threads import LARGE_BYTES, SCANNED_BYTES, run_off_loop
 from dragoman.net.headers import Header
 from dragoman.proxy.call import Call
 from dragoman.proxy.ports import PromptMemory
-from dragoman.proxy.request_record import find_session_header, keep_name
 from dragoman.translate.caching.memory import SessionId, SessionMemories
 from dragoman.translate.caching.outlook import CacheOutlook, judge_prompt
 from dragoman.translate.caching.rendering import describe_body
 from dragoman.translate.caching.session_names import derive_key, digest_beginning, read_name
-from dragoman.translate.hub.caching import FIVE_MINUTES, BuiltPrompt, CacheMode, CachePlan, SentPrompt, SessionMemory
+from dragoman.translate.hub.caching import (
+    FIVE_MINUTES,
+    SHORT_BYTES,
+    BuiltPrompt,
+    CacheMode,
+    CachePlan,
+    SentPrompt,
+    SessionMemory,
+)
 from dragoman.translate.hub.ext import CACHE_MODE
 from dragoman.translate.hub.ports import PromptReader, Protocol
 from dragoman.translate.hub.profile import Profile
@@ -21,7 +30,7 @@ from dragoman.translate.profiles.model_table import find_profile
 from dragoman.upstreams.provider import Provider, RequestRules
 from dragoman.upstreams.routing import Route
 
-SHORT_BYTES = 4096  # of a request whose blocks are found in the body that was built: in less time than one by one
+AUTO, CLIENT, _ = CacheMode  # looked up once: on Python 3.11, each look-up of a member is slow
 
 
 class ProcessMemory:
@@ -35,21 +44,18 @@ class ProcessMemory:
         return self._memories.recall(id, at)
 
 
-class PlannedCache:
+class PlannedCache(Struct, eq=False):
     """The plan of one upstream request, and what is remembered of it once it was built."""
 
-    __slots__ = ("_id", "_memory", "_sent", "_started_at", "_taken", "outlook", "plan", "session_key")
-
-    def __init__(self, plan: CachePlan, taken: list[BuiltPrompt], id: SessionId | None, memory: PromptMemory) -> None:
-        self.plan = plan
-        # What an upstream reads as the id of the session, whether or not it is sent as a key; None: it is not named.
-        self.session_key = None if id is None else derive_key(id.tenant, id.session)
-        self.outlook: CacheOutlook | None = None  # None: it was not described, or the memory was not asked
-        self._taken = taken  # what `plan` takes: were that a method of this, the cycle would hold the request
-        self._sent: SentPrompt | None = None
-        self._id = id
-        self._memory = memory
-        self._started_at = time.time()
+    plan: CachePlan
+    _taken: list[BuiltPrompt]  # what `plan` takes: were that a method of this, the cycle would hold the request
+    _id: SessionId | None
+    _memory: PromptMemory
+    _started_at: float
+    # What an upstream reads as the id of the session, whether or not it is sent as a key; None: it is not named.
+    session_key: str | None
+    outlook: CacheOutlook | None = None  # None: it was not described, or the memory was not asked
+    _sent: SentPrompt | None = None
 
     async def describe(self, reader: PromptReader, body: bytes, profile: Profile, *, is_as_built: bool) -> None:
         """Describe what is sent, unless `build` has done so, and judge what it can read from the cache."""
@@ -78,27 +84,28 @@ async def plan_cache(
     call: Call, request: Request, route: Route, provider: Provider, protocol: Protocol, memory: PromptMemory
 ) -> PlannedCache:
     """Return how a request is cached that is built for another protocol than its client's."""
-    rules, mode = provider.requests, choose_mode(request, provider.requests)
+    rules, mode, now = provider.requests, choose_mode(request, provider.requests), time.time()
     prompts = None if protocol.upstream is None else protocol.upstream.prompts
-    id, known, takes = None, None, False
+    id, session_key, known, takes = None, None, None, False
     if prompts is not None or rules.headers is not None:
         named = read_name(call.headers.get, request) or await _digest_beginning(call, request)
+        session_key = derive_key(call.tenant, named)
         id = SessionId(call.tenant, named, provider.name, provider.account.slot, route.model)
-        known = await memory.recall(id, time.time())
+        known = await memory.recall(id, now)
         takes = prompts is None or prompts.list_marks is not None or call.size > SHORT_BYTES
-    has_session = mode is CacheMode.AUTO or (mode is CacheMode.CLIENT and request.cache_key is not None)
-    session_key = None if id is None else derive_key(id.tenant, id.session)
+    has_session = mode is AUTO or (mode is CLIENT and request.cache_key is not None)
     taken: list[BuiltPrompt] = []
+    ttl = FIVE_MINUTES if known is None else known.ttl
     plan = CachePlan(
         mode,
-        _choose_ttl(rules, known),
+        rules.cache_ttl or ttl,
         known,
         breakpoints=rules.cache_breakpoints and find_profile(route.model).cache_breakpoints,
         takes_keys=rules.cache_keys and protocol.name not in rules.cache_key_headers,
         key=session_key if rules.cache_keys and has_session else None,
         take=taken.append if takes else None,
     )
-    return PlannedCache(plan, taken, id, memory)
+    return PlannedCache(plan, taken, id, memory, now, session_key)
 
 
 async def _digest_beginning(call: Call, request: Request) -> str:
@@ -107,15 +114,10 @@ async def _digest_beginning(call: Call, request: Request) -> str:
     return await run_off_loop(call.size, partial(digest_beginning, request))
 
 
-async def name_session_of_row(call: Call, request: Request, cache: PlannedCache | None) -> None:
-    """Note the session of a request that was parsed, unless its client has named it, in a header or its body."""
-    if find_session_header(call.headers) or (request.cache_key and keep_name(request.cache_key)):
-        return
-    key = None if cache is None else cache.session_key
-    if key is None:
-        named = read_name(call.headers.get, request) or await _digest_beginning(call, request)
-        key = derive_key(call.tenant, named)
-    call.record.record_session(key)
+async def name_session_of_row(call: Call, request: Request) -> None:
+    """Note the session of a request that was parsed and has no plan, unless its client has named it."""
+    named = read_name(call.headers.get, request) or await _digest_beginning(call, request)
+    call.record.record_session(derive_key(call.tenant, named))
 
 
 def put_key_in_header(request: Request, plan: CachePlan, rules: RequestRules, protocol: Protocol) -> tuple[Header, ...]:
@@ -131,10 +133,4 @@ def put_key_in_header(request: Request, plan: CachePlan, rules: RequestRules, pr
 def choose_mode(request: Request, rules: RequestRules) -> CacheMode:
     """Return the provider's setting; a client that wants explicit breakpoints only gets no marks of ours."""
     is_explicit = request.ext.get(CACHE_MODE) == "explicit"
-    return CacheMode.CLIENT if rules.cache is CacheMode.AUTO and is_explicit else rules.cache
-
-
-def _choose_ttl(rules: RequestRules, memory: SessionMemory | None) -> str:
-    if rules.cache_ttl is not None:
-        return rules.cache_ttl
-    return FIVE_MINUTES if memory is None else memory.ttl
+    return CLIENT if is_explicit and rules.cache is AUTO else rules.cache

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.net.body_threads import run_off_loop
 from dragoman.net.tasks import spawn
@@ -30,12 +31,10 @@ class ProcessReasoning:
 
     def __init__(self) -> None:
         self._rejected = RejectedReasoning()
-
-    def knows(self, tenant: str, provider: str) -> bool:
-        return (tenant, provider) in self._rejected.counts
+        self.known = self._rejected.counts.keys()
 
     async def recall(self, tenant: str, provider: str, name: NameSession) -> bytes:
-        if not self.knows(tenant, provider):
+        if (tenant, provider) not in self.known:
             return b""
         session = await name()
         return b"" if session is None else self._rejected.recall(ReasoningSession(tenant, session, provider))
@@ -53,7 +52,7 @@ class SharedReasoning:
     def __init__(self, memory: ReasoningMemory, others: OtherProcesses) -> None:
         self._memory = memory
         self._others = others
-        self.knows, self.recall = memory.knows, memory.recall
+        self.known, self.recall = memory.known, memory.recall
         others.answer(REASONING_REJECTED, self._answer_rejected)
 
     def record(self, id: ReasoningSession, digests: bytes) -> None:
@@ -66,22 +65,20 @@ class SharedReasoning:
         return b""
 
 
-class CallReasoning:
+class CallReasoning(Struct, eq=False):
     """What the requests of one call leave out of its reasoning, at each provider."""
 
-    __slots__ = ("_call", "_memory", "_rejected", "_session", "unrecorded")
-
-    def __init__(self, call: Call, memory: ReasoningMemory) -> None:
-        self._call = call
-        self._memory = memory
-        self._rejected: dict[str, set[bytes]] = {}  # provider -> digests, from earlier requests and from this call
-        self.unrecorded: dict[str, dict[bytes, None]] = {}  # provider -> those of this call, until it has answered
-        self._session: str | None = None  # named once something has to be remembered
+    _call: Call
+    _memory: ReasoningMemory
+    _rejected: dict[str, set[bytes]] = {}  # provider -> digests, from earlier requests and from this call
+    unrecorded: dict[str, dict[bytes, None]] = {}  # provider -> those of this call, until it has answered
+    _session: str | None = None  # named once something has to be remembered
 
     def may_leave_out(self, ask: Ask) -> bool:
         """Whether `choose` has to be asked; for nearly every request it has not."""
         provider = ask.provider.name
-        return ask.drops_reasoning or provider in self._rejected or self._memory.knows(self._call.tenant, provider)
+        known = self._memory.known
+        return ask.drops_reasoning or provider in self._rejected or (self._call.tenant, provider) in known
 
     async def choose(self, ask: Ask) -> LeftOut | None:
         """Return what the provider has rejected; None: nothing in this request."""

@@ -54,10 +54,10 @@ class RelayedCall(Call):
         """Take a JSON body; raises RequestError."""
         default = self.policy.default_model
         head = read_call_head(body, needs_model=not default and not self.relayed_path.default_model)
-        if default and not head.model:
-            body = self._put_default_model(body)
-            head = read_call_head(body, needs_model=True)
         self.body = body
+        if default and not head.model:
+            self.put_default_model()
+            head = read_call_head(self.body, needs_model=True)
         self._set_model(head.model, head.stream)
 
     async def begin_form(self) -> None:

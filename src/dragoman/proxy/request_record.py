@@ -170,7 +170,8 @@ class RequestRecord:
     def record_session(self, name: str) -> None:
         """Note the session of a request, unless something has named it before."""
         if name and not self.origin.session:
-            self.origin = replace(self.origin, session=name)
+            is_unknown = self.origin is UNKNOWN_ORIGIN
+            self.origin = Origin(session=name) if is_unknown else replace(self.origin, session=name)
 
     def record_prompt(self, outlook: CacheOutlook | None) -> None:
         """Note what the upstream's prompt cache can have of a round that has begun; None: nothing is known of it."""
@@ -262,9 +263,8 @@ class RequestRecord:
 
     def outcome(self) -> Outcome:
         """Return the outcome; before the end, what it would be if the request ended now."""
-        return self._make_outcome() if self._outcome is None else self._outcome
-
-    def _make_outcome(self) -> Outcome:
+        if self._outcome is not None:
+            return self._outcome
         watch = self.monitor
         seen = UNSEEN if watch is None else watch.summarize()
         result, code = self._result, self._code
@@ -465,7 +465,6 @@ class ObserverQueue:
         self.on_end: NoteEnd | None = None  # called first
         self._ended: list[RequestRecord] = []
         self._passed_at = 0.0  # by the loop's clock
-        self.under_way = 0  # requests whose outcome is still to come
         self.failures = 0
 
     def add(self, record: RequestRecord) -> None:

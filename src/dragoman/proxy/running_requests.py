@@ -14,21 +14,12 @@ REASONS = (ENDED_BY_OPERATOR, KEY_REVOKED)
 ReplyTask = asyncio.Task[None] | asyncio.Task[object] | None
 
 
-class RunningRequests:
-    """Every request that has a usage row, from its head to its end."""
-
-    def __init__(self) -> None:
-        self._found: dict[RequestRecord, tuple[str, ReplyTask]] = {}  # with their keys
-
-    def begin(self, record: RequestRecord, key: str, sink: ReplySink) -> None:
-        self._found[record] = key, sink.task  # of a sink without one it is that of this moment
-
-    def end(self, record: RequestRecord) -> None:
-        self._found.pop(record, None)
+class RunningRequests(dict[RequestRecord, tuple[str, ReplyTask]]):
+    """Every request that has a usage row, from its head to its end, with its key."""
 
     def cancel_of_keys(self, keys: Collection[str]) -> None:
         """End the requests of keys that are revoked with an error in their clients' protocols."""
-        for key, task in list(self._found.values()) if keys else ():
+        for key, task in list(self.values()) if keys else ():
             if key in keys and task is not None:
                 task.cancel(KEY_REVOKED)
 

@@ -16,7 +16,7 @@ from dragoman.translate.hub.profile import Profile
 from dragoman.translate.profiles.model_table import find_profile
 from dragoman.upstreams.learned_quirks import LearnedQuirks
 from dragoman.upstreams.provider import Provider
-from dragoman.upstreams.rejections.repairs import adapt_profile
+from dragoman.upstreams.rejections.repairs import adapt_profile, list_configured
 from dragoman.upstreams.rejections.rules import Found, list_free, list_quirks
 from dragoman.upstreams.routing import (
     KnownModels,
@@ -42,6 +42,7 @@ class TargetSettings(Struct, frozen=True):
     fetcher: MediaFetcher | None  # None: linked media are not fetched
     rules: tuple[Found, ...] = ()  # learned, of what the upstream rejects
     tool_plan: ToolPlan | None = None  # None: the gateway runs no tools for this provider
+    configured: tuple[Found, ...] = ()  # rules that hold for translated requests, besides those that were learned
 
 
 class Runtime(Struct, frozen=True):
@@ -128,7 +129,9 @@ def _make_settings(runtime: Runtime, route: Route, rules: tuple[Found, ...], max
         origins = runtime.config.origins
         configured = {name: budget for name, budget in budgets.items() if f"effort.{name}" in origins}
         budgets = profile.budget.by_effort | configured
-    return TargetSettings(runtime.protocols, profile, budgets, quirks, runtime.fetcher, rules, plan)
+    provider = runtime.providers.get(route.provider)
+    of_server = () if provider is None else list_configured(provider, route.model)
+    return TargetSettings(runtime.protocols, profile, budgets, quirks, runtime.fetcher, rules, plan, of_server)
 
 
 def list_known_models(runtime: Runtime) -> dict[str, KnownModels]:

@@ -50,7 +50,7 @@ class UpstreamTurn:
     """One upstream request and its reply."""
 
     def __init__(self, ask: Ask, context: CallContext, record_first_token: Callable[["UpstreamTurn"], None]) -> None:
-        self._ask = ask
+        self.ask = ask
         self._context = context
         self._record_first_token = record_first_token
         self._replies = context.replies
@@ -71,7 +71,7 @@ class UpstreamTurn:
     async def _look_for_reasoning(self, end: NoReply) -> NoReply:
         """Note where the refusal cannot be about reasoning. What a round of tools added may have some."""
         reasoning = self._context.reasoning
-        if end.failure.kind is not Kind.BAD_REQUEST or reasoning is None or self._ask.rounds is not None:
+        if end.failure.kind is not Kind.BAD_REQUEST or reasoning is None or self.ask.rounds is not None:
             return end
         return replace(end, lacks_reasoning=not await reasoning.has_any(), is_of_vendor=self._is_of_vendor())
 
@@ -104,7 +104,7 @@ class UpstreamTurn:
         return replace(end, is_rejection=bool(found), repairs=repairs)
 
     async def run(self) -> TurnEnd:
-        ask = self._ask
+        ask = self.ask
         if ask.renew_after is not None:
             assert ask.provider.auth.renew is not None
             if not await ask.provider.auth.renew():
@@ -150,11 +150,6 @@ class UpstreamTurn:
         if ask.provider.replies.withholds_cut_calls and (notices := await self._notices()):
             ask = replace(ask, changes=(*ask.changes, *notices))
         return ask
-
-    @property
-    def is_continuation(self) -> bool:
-        """Whether it goes on with a reply that another upstream has begun."""
-        return self._ask.continuation is not None
 
     @property
     def headers(self) -> Headers:

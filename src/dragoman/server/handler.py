@@ -85,7 +85,7 @@ class RequestHandler:
     @property
     def under_way(self) -> int:
         """How many model requests are being answered."""
-        return self._gateway.observers.under_way
+        return len(self._gateway.running)
 
     def _make_services(self) -> Services:
         responses = self.responses

@@ -22,6 +22,7 @@ from dragoman.proxy.response_headers import request_id_headers
 from dragoman.proxy.runtime import Runtime
 from dragoman.proxy.serve import Story
 from dragoman.tenancy.keys import CLIENT, Access, KeyId, KeyRole, Scope
+from dragoman.tenancy.policies import UNLIMITED
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.ports import Client, GetHeader, Protocol
 
@@ -256,7 +257,9 @@ def make_call(runtime: Runtime, name: str, request: RoutedRequest, compacts: Com
     """Return the call that a request to the protocol of this name makes; its body is not read yet."""
     call = Call(runtime.protocols[name], request.http, request, make_record(name, request), compacts)
     if runtime.policies is not None:
-        call.apply_policy(runtime.policies.find(request.key))
+        policy = runtime.policies.find(request.key)
+        if policy is not UNLIMITED:
+            call.apply_policy(policy)
     return call
 
 

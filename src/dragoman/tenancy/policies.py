@@ -132,6 +132,7 @@ class Policies:
 
     def __init__(self) -> None:
         self.version = 0  # another one after each change
+        self.has_limits = False  # whether any limit is set in any scope; if not, requests need no admission
         self._settings = LimitSettings()
         self._file_teams: tuple[TeamSettings, ...] = ()
         self._stored = StoredPolicies()
@@ -149,7 +150,7 @@ class Policies:
 
     def find(self, key: KeyId) -> KeyPolicy:
         """Return what is set for a key; of one that is not known, what is set for all."""
-        return self.renew(key, self._of_all)
+        return self._policies.get(key) or self.renew(key, self._of_all)
 
     def renew(self, key: str, policy: KeyPolicy) -> KeyPolicy:
         """Return what is set for a key now; `policy`, as it was before, if the key is no longer known."""
@@ -165,11 +166,6 @@ class Policies:
     def find_provider_scopes(self, provider: str) -> tuple[LimitedScope, ...]:
         """Return the limits that requests to a provider count in; several sections may name it."""
         return self._by_provider.get(provider, ())
-
-    @property
-    def has_limits(self) -> bool:
-        """Whether any limit is set in any scope; if not, requests need no admission."""
-        return self._has_limits
 
     @property
     def time_zone(self) -> ZoneInfo:
@@ -264,7 +260,7 @@ class Policies:
         self._in_file, self._in_store = in_file, in_store
         filled = {scope: limits.fill(in_store.get(scope, NO_LIMITS)) for scope, limits in in_file.items()}
         self._limits = in_store | filled if filled else in_store
-        self._has_limits = bool(self._limits)
+        self.has_limits = bool(self._limits)
         of_file = {team.name: Team(_make_row(team), "file") for team in self._file_teams}
         self._teams = MappingProxyType({row.name: Team(row, "store") for row in stored.teams} | of_file)
         self._memberships = {
@@ -272,7 +268,8 @@ class Policies:
             for team in sorted(self._teams.values(), key=lambda team: team.origin == "file")  # which wins
             for member in team.row.members
         }
-        self._of_all = KeyPolicy(scopes=_list_limited((ALL, "all keys together", self.find_limits(ALL, ALL))))
+        of_all = _list_limited((ALL, "all keys together", self.find_limits(ALL, ALL)))
+        self._of_all = KeyPolicy(scopes=of_all) if of_all else UNLIMITED
         self._keys = stored.keys_by_id
         self._policies: dict[str, KeyPolicy] = {ENVIRONMENT_KEY: self._of_all}
         self._by_provider = self._make_provider_scopes()

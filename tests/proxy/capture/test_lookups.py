@@ -1,7 +1,7 @@
 """Everything that a call looks up has one port: what a recording notes of a live answer, a replay answers again."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from typing import get_args, get_type_hints
 
 import msgspec
@@ -185,8 +185,9 @@ class RejectedValues:
     def __init__(self, *, answers: bool) -> None:
         self._answers = answers
 
-    def knows(self, tenant: str, provider: str) -> bool:
-        return True
+    @property
+    def known(self) -> Container[tuple[str, str]]:
+        raise AssertionError("only what is looked up is asked")
 
     async def recall(self, tenant: str, provider: str, name: NameSession) -> bytes:
         assert self._answers

@@ -26,18 +26,18 @@ async def test_the_outcome_of_a_call_is_passed_on(fault: BaseException | None, g
     sink.reader_gone = gone
     expected = nullcontext() if fault is None else pytest.raises(type(fault))
     with expected, observe(rig.gateway, new_call(), sink, None):
-        assert rig.gateway.observers.under_way == 1
+        assert len(rig.gateway.running) == 1
         if fault is not None:
             raise fault
     rig.gateway.observers.flush()
-    assert rig.gateway.observers.under_way == 0
+    assert len(rig.gateway.running) == 0
     assert [one.outcome for one in rig.outcomes] == [outcome]
 
 
 async def test_a_call_that_is_only_counted_has_no_outcome() -> None:
     rig = StoryRig()
     with observe_without_row(rig.gateway, new_call(), CollectorSink()):
-        assert rig.gateway.observers.under_way == 0
+        assert len(rig.gateway.running) == 0
     rig.gateway.observers.flush()
     assert rig.outcomes == []
 

@@ -69,11 +69,11 @@ def test_the_streams_of_a_key_that_is_revoked_now_end_on_both_workers(tmp_path: 
         replies = [
             pool.submit(asking.ask, worker, "messages", "echo", LONG, stream=True, key=key) for worker, key in streams
         ]
-        wait_until(lambda: [worker.app.gateway.observers.under_way for worker in workers] == [1, 2])
+        wait_until(lambda: [len(worker.app.gateway.running) for worker in workers] == [1, 2])
         asking.send(first, "DELETE", "/api/v1/keys/out?now=1")
         for reply in replies[:2]:
             assert b"The API key of this request was revoked." in reply.result(60).body
-        wait_until(lambda: [worker.app.gateway.observers.under_way for worker in workers] == [0, 1])
+        wait_until(lambda: [len(worker.app.gateway.running) for worker in workers] == [0, 1])
         assert not replies[2].done()
         assert asking.send(first, "DELETE", "/api/v1/keys/stays?now=1").status == 200
         [newest] = asking.send(first, "GET", "/api/v1/audit?limit=1&action=keys.revoke&subject=" + find_id(first)).json[

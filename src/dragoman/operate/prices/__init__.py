@@ -213,6 +213,14 @@ class Pricing:
             tokens = self._cost_of_tokens(outcome, usage)
         return (tokens or 0) + searches * self._search_nano if searches and self._search_nano else tokens
 
+    def price(self, outcome: Outcome) -> tuple[int | None, int | None]:
+        """Return `cost_nano` and `saved_nano`, whose rates are mostly the same."""
+        usage, is_charged = outcome.usage, outcome.charged_nano is not None
+        if usage is None or not outcome.provider or outcome.turns or outcome.tool_runs or is_charged:
+            return self.cost_nano(outcome), self.saved_nano(outcome)
+        rates = self._find_rates(outcome.provider, outcome.model, usage.service_tier, outcome.started_at)
+        return (None, None) if rates is None else (cost_nano(rates, usage), _saved_nano(rates, usage))
+
     def saved_nano(self, outcome: Outcome) -> int | None:
         """Return what the prompt cache has saved, in nanodollars; negative where writing cost more than was read.
 
@@ -222,12 +230,7 @@ class Pricing:
         if usage is None or not outcome.provider:
             return None
         rates = self._find_rates(outcome.provider, outcome.model, usage.service_tier, outcome.started_at)
-        if rates is None:
-            return None
-        if not usage.cache_read and not usage.cache_write:
-            return 0
-        uncached = replace(usage, cache_read=0, cache_write=0, cache_write_1h=0)
-        return cost_nano(rates, uncached) - cost_nano(rates, usage)
+        return None if rates is None else _saved_nano(rates, usage)
 
     def price_turn(self, turn: TurnUsage, at: float) -> int | None:
         """Return what one upstream request has cost that began at this time, in Unix seconds."""
@@ -363,6 +366,13 @@ def cost_nano(rates: Rates, usage: Usage) -> int:
         price = rates.output
         pico += (price if isinstance(price, int) else _price_at(price, size)) * visible
     return (pico + PICO_PER_NANO // 2) // PICO_PER_NANO
+
+
+def _saved_nano(rates: Rates, usage: Usage) -> int:
+    if not usage.cache_read and not usage.cache_write:
+        return 0
+    uncached = replace(usage, cache_read=0, cache_write=0, cache_write_1h=0)
+    return cost_nano(rates, uncached) - cost_nano(rates, usage)
 
 
 def _price_cache_writes(rates: Rates, usage: Usage, fresh: int) -> tuple[int, int]:

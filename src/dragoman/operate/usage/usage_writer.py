@@ -56,16 +56,13 @@ class UsageWriter:
             self.dropped += 1
             return
         # Not in a thread: many outcomes arrive in a row, and a thread would cost more than this does.
-        self._pending.append(self._make_row(outcome))
+        self._pending.append(make_row(outcome, self.pricing, next(self._numbers), self._store.clock.ahead_s))
         if len(self._pending) == 1:
             self._woken.set()
 
     def encode(self, outcome: Outcome) -> bytes:
         """Return the row of a request as its lease carries it, so that others can write it."""
-        return encode_charge(self._make_row(outcome))
-
-    def _make_row(self, outcome: Outcome) -> UsageRow:
-        return make_row(outcome, self.pricing, next(self._numbers), self._store.clock.ahead_s)
+        return encode_charge(make_row(outcome, self.pricing, next(self._numbers), self._store.clock.ahead_s))
 
     @property
     def store(self) -> Store:
@@ -141,8 +138,7 @@ def make_row(outcome: Outcome, pricing: Pricing, number: int, ahead_s: float = 0
     time_ms = int((outcome.started_at - ahead_s) * 1000)
     usage, ttft_s = outcome.usage, outcome.ttft_s
     counts, tools = _counts(usage), outcome if usage is None or outcome.tool_runs else usage
-    cost, saved, cache = pricing.cost_nano(outcome), pricing.saved_nano(outcome), outcome.cache_use
-    origin = outcome.origin
+    (cost, saved), cache, origin = pricing.price(outcome), outcome.cache_use, outcome.origin
     key, client, model, requested_model = _known_texts(outcome.key, outcome.client, model, outcome.requested_model)
     # No more is passed than this: a call with more than 15 keywords makes dictionaries of them: twice the time.
     row = UsageRow(

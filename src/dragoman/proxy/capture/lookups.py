@@ -459,16 +459,20 @@ class LookedUpPrompts:
         return await self._lookups.wrap_async(id.provider, PROMPTS, self._memory.recall)(id, at)
 
 
+class _Everything:
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
 class LookedUpReasoning:
     """A memory of rejected reasoning; what it recalls is looked up, at most once for each provider of a call."""
+
+    known = _Everything()  # what is recalled stands in every capture, and a replay takes it from there
 
     def __init__(self, memory: ReasoningMemory, lookups: Lookups) -> None:
         self._memory = memory
         self._lookups = lookups
         self.record = memory.record
-
-    def knows(self, tenant: str, provider: str) -> bool:
-        return True  # what is recalled stands in every capture, and a replay takes it from there
 
     async def recall(self, tenant: str, provider: str, name: NameSession) -> bytes:
         return await self._lookups.wrap_async(provider, REASONING, self._memory.recall)(tenant, provider, name)

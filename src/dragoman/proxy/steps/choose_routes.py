@@ -7,7 +7,7 @@ from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.key_policy import allow_routes, describe_forbidden, leave_out_unpriced
 from dragoman.proxy.runtime import Runtime, find_targets
 from dragoman.proxy.steps.restore_state import record_state
-from dragoman.tenancy.policies import KeyPolicy
+from dragoman.tenancy.policies import UNLIMITED, KeyPolicy
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.upstreams.routing import Route
 
@@ -23,11 +23,12 @@ async def choose_routes(call: Call, runtime: Runtime) -> None:
     if call.record.recording is not None:
         runtime = _record(call, runtime, call.record.recording)
     call.runtime = runtime
-    known = None if call.policy.is_restricted else runtime.targets.get(call.model)
+    is_restricted = call.policy is not UNLIMITED and call.policy.is_restricted
+    known = None if is_restricted else runtime.targets.get(call.model)
     call.routes = known or await _find_routes(call, runtime)
     if call.state is not None and call.state.pinned:
         _pin(call, call.state.pinned)
-    if runtime.policies is not None:
+    if runtime.policies is not None and runtime.policies.has_limits:
         leave_out_unpriced(call)
 
 
@@ -82,7 +83,7 @@ async def choose_relayed_routes(call: "RelayedCall", runtime: Runtime) -> None:
         raise RequestError(_describe_unserved(call.model, path, routes))
     if call.policy.is_restricted:
         call.routes = _allow(call.policy, call.model, call.routes)
-    if runtime.policies is not None:
+    if runtime.policies is not None and runtime.policies.has_limits:
         leave_out_unpriced(call)
 
 

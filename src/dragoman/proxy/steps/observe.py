@@ -51,8 +51,7 @@ class Observation(Struct, eq=False):
                 debug = replace(debug, capture="errors")
             record.recording = gateway.captures.begin(call.http, sink, record.started_at, debug)
         if self._observers is not None:
-            self._observers.under_way += 1
-            gateway.running.begin(record, call.caller.key, sink)
+            gateway.running[record] = call.caller.key, sink.task  # of a sink without one it is that of this moment
         if self._live is not None:
             self._live.begin(record, call.http, sink)
 
@@ -60,7 +59,7 @@ class Observation(Struct, eq=False):
         record = self._call.record
         cause = None if fault is None else find_cause(fault, self._sink)
         recording = record.recording
-        self._gateway.running.end(record)
+        self._gateway.running.pop(record, None)
         if self._live is not None:
             self._live.end(record)
         if cause is not None:
@@ -72,7 +71,6 @@ class Observation(Struct, eq=False):
         else:
             if record.lease is not None:
                 settle(self._gateway.runtime.prices, self._gateway.charges, record, record.lease)
-            self._observers.under_way -= 1
             self._observers.add(record)
         if recording is not None:
             recording.record_outcome(record.outcome(), record.ledger)

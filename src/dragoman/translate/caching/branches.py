@@ -36,7 +36,7 @@ def digest_head(chain: bytes, blocks: int) -> bytes:
 
 def count_common(first: bytes, second: bytes) -> int:
     """Return how many blocks two chains have in common from their beginning."""
-    if extends(first, second):  # as in most requests
+    if first.startswith(second):  # as in most requests
         return len(second) // DIGEST_BYTES
     low, high = 0, min(len(first), len(second)) // DIGEST_BYTES
     while low < high:

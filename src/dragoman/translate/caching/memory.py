@@ -7,7 +7,6 @@ from collections import OrderedDict, deque
 
 from msgspec import Struct
 
-from dragoman.translate.caching.branches import extends
 from dragoman.translate.hub.caching import (
     FIVE_MINUTES,
     ONE_HOUR,
@@ -74,7 +73,8 @@ class SessionMemories:
         session = self._sessions.get(id)
         if session is None:
             return SessionMemory(one_shot_heads=self._one_shot_heads(id), moved=self._find_move(id))
-        ttl = choose_ttl(session.ttl, at - session.started_at)
+        gap_s = at - session.started_at
+        ttl = choose_ttl(session.ttl, gap_s) if gap_s > SHORT_GAP_S else session.ttl
         return SessionMemory(tuple(session.branches), session.strays, ttl, written=tuple(session.written))
 
     def record(self, id: SessionId, sent: SentPrompt, at: float) -> None:
@@ -86,9 +86,10 @@ class SessionMemories:
             session = self._sessions[id] = _Session([], [], at, FIVE_MINUTES, self._record_new(id, sent.head))
         else:
             self._sessions.move_to_end(id)
+            if at - session.started_at > SHORT_GAP_S:
+                session.ttl = choose_ttl(session.ttl, at - session.started_at)
+            session.started_at = at
         self._size -= session.size
-        session.ttl = choose_ttl(session.ttl, at - session.started_at)
-        session.started_at = at
         _add_branch(session, sent.chain)
         session.written.append(WrittenPrefix(sent.written, at + sent.life_s))
         del session.written[:-MAX_BRANCHES]
@@ -136,7 +137,7 @@ def _add_branch(session: _Session, chain: bytes) -> None:
     """Replace the branch that a request extends, of several the longest."""
     branches, longest, place = session.branches, -1, -1
     for number, branch in enumerate(branches):
-        if len(branch) > longest and extends(chain, branch):
+        if len(branch) > longest and chain.startswith(branch):
             longest, place = len(branch), number
     if place >= 0:
         session.strays = 0

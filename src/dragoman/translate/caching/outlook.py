@@ -46,6 +46,9 @@ class CacheOutlook(Struct, frozen=True):
         return None if self.extends and read >= READ_SHARE * possible else self.cause
 
 
+# Looked up once: on Python 3.11, each look-up of a member is slow.
+_BELOW_MINIMUM, _NO_MARK, _UNKNOWN = Miss.BELOW_MINIMUM, Miss.NO_MARK, Miss.UNKNOWN
+NEW_SESSION = CacheOutlook(False, 0, 0.0, "", Miss.FIRST)
 _Match = tuple[int, bool, WrittenPrefix]  # blocks in common with a branch, whether they are all that it has
 
 
@@ -54,9 +57,9 @@ def judge_prompt(built: BuiltPrompt, memory: SessionMemory | None, at: float) ->
     if memory is None:
         return CacheOutlook(False, 0, 0.0, "", Miss.UNKNOWN)
     if not memory.branches:
-        return CacheOutlook(False, 0, 0.0, "", Miss.FIRST if memory.moved is None else Miss(memory.moved.value))
+        return NEW_SESSION if memory.moved is None else CacheOutlook(False, 0, 0.0, "", Miss(memory.moved.value))
     chain, best, live = built.sent.chain, None, None
-    for branch, written in zip(memory.branches, _list_written(memory), strict=True):
+    for branch, written in zip(memory.branches, memory.written or _list_written(memory), strict=True):
         common = count_common(chain, branch)
         match = common, common * DIGEST_BYTES == len(branch), written
         if best is None or best[:2] < match[:2]:
@@ -68,7 +71,9 @@ def judge_prompt(built: BuiltPrompt, memory: SessionMemory | None, at: float) ->
         common = 0 if live is None else live[0]
         return CacheOutlook(False, common, _measure(built, common), _locate(built, best), Miss.EXPIRED)
     common, is_extended, _ = live
-    return CacheOutlook(is_extended, common, _measure(built, common), _locate(built, live), _find_cause(built, live))
+    path = "" if is_extended else _locate(built, live)
+    share = 1.0 if common == len(built.sizes) else _measure(built, common)
+    return CacheOutlook(is_extended, common, share, path, _find_cause(built, live))
 
 
 def _find_cause(built: BuiltPrompt, match: _Match) -> Miss:
@@ -76,15 +81,15 @@ def _find_cause(built: BuiltPrompt, match: _Match) -> Miss:
     common, is_extended, prefix = match
     could_be_cached = common if is_extended else len(built.sizes)
     if sum(built.sizes[:could_be_cached]) < built.minimum * BYTES_PER_TOKEN:
-        return Miss.BELOW_MINIMUM
+        return _BELOW_MINIMUM
     if built.marked is not None:
         written = prefix.blocks
         if not built.marked.marks or not written:
-            return Miss.NO_MARK
+            return _NO_MARK
         if common >= written and not built.marked.reach(written):
             return Miss.LOOKBACK
     if is_extended:
-        return Miss.UNKNOWN
+        return _UNKNOWN
     place = built.find_place(common)
     return Miss.MESSAGES if place is None else Miss(place[0])
 
@@ -96,8 +101,8 @@ def _locate(built: BuiltPrompt, match: _Match) -> str:
 
 
 def _measure(built: BuiltPrompt, blocks: int) -> float:
-    return 1.0 if blocks == len(built.sizes) else sum(built.sizes[:blocks]) / (sum(built.sizes) or 1)
+    return sum(built.sizes[:blocks]) / (sum(built.sizes) or 1)
 
 
 def _list_written(memory: SessionMemory) -> tuple[WrittenPrefix, ...]:
-    return memory.written or tuple(WrittenPrefix(len(one) // DIGEST_BYTES, inf) for one in memory.branches)
+    return tuple(WrittenPrefix(len(one) // DIGEST_BYTES, inf) for one in memory.branches)

@@ -7,6 +7,7 @@ from msgspec import Struct
 from dragoman.translate.caching.branches import count_common, digest_head, extends_any
 from dragoman.translate.hub.caching import ONE_HOUR, CacheMode, CachePlan, SessionMemory
 
+_AUTO = CacheMode.AUTO  # looked up once: on Python 3.11, each look-up of a member is slow
 MAX_MARKS = 4
 BYTES_PER_TOKEN = 4  # of an upstream's JSON, roughly
 MAX_STRAYS = 2  # requests in a row that continue nothing: what such a session writes is never read
@@ -33,9 +34,12 @@ def place_marks(prompt: RenderedPrompt, client: Mapping[int, str], plan: CachePl
     `client`: the blocks that the client marked. Those marks come first and keep their lifetimes, of more than four the
     latest; one that its block cannot have goes to the block before. `minimum`: tokens below which nothing is cached.
     """
+    has_own = plan.mode is _AUTO and prompt.size >= minimum * BYTES_PER_TOKEN
+    if not client and not has_own:
+        return {}
     moved = ((_find_markable(prompt, index + 1), ttl) for index, ttl in sorted(client.items()))
     marks = dict([(index, ttl) for index, ttl in moved if index is not None][-MAX_MARKS:])
-    if plan.mode is CacheMode.AUTO and prompt.size >= minimum * BYTES_PER_TOKEN:
+    if has_own:
         _add_own(marks, prompt, plan)
     return _keep_long_first(marks)
 

@@ -20,6 +20,7 @@ HEAD = ("tools", "system")  # the sections before settings and messages
 BREAKPOINT_LIFE_S = 1800.0  # GPT-5.6 and later
 IMPLICIT_LIFE_S = 600.0  # earlier models of OpenAI, without a retention
 DAY_S = 86_400.0
+_NO_SUCH_BODY = (*JSON_ERRORS, KeyError)
 _IN_EACH_MARK = b"cache"  # nearly no block has it
 _AS_BUILT = (b'{"role":"user"', b'{"role":"assistant"', b'{"role":"system"', b'{"role":"developer"', b'{"role":"tool"')
 _INSTRUCTING = (b'{"role":"system"', b'{"role":"developer"')
@@ -40,7 +41,10 @@ _role = msgspec.json.Decoder(_Role)
 
 def list_blocks(reader: PromptReader, body: bytes) -> list[RenderedGroup]:
     """Return the groups of a body that have blocks, without marks; none if it cannot be read."""
-    return [strip_group(group) for group in _read_groups(reader, read_fields(body)) if group.blocks]
+    try:
+        return [strip_group(group) for group in reader.list_groups(read_fields(body)) if group.blocks]
+    except _NO_SUCH_BODY:
+        return []
 
 
 def describe_body(reader: PromptReader, body: bytes, profile: Profile, *, is_marked: bool) -> BuiltPrompt | None:
@@ -72,7 +76,10 @@ def encode_and_describe(body: dict[str, object], lists: Collection[str], reader:
 
 
 def _describe(reader: PromptReader, fields: BodyFields, profile: Profile, *, is_marked: bool) -> BuiltPrompt | None:
-    groups = _read_groups(reader, fields)
+    try:
+        groups = reader.list_groups(fields)
+    except _NO_SUCH_BODY:
+        return None
     if is_marked:
         groups = [strip_group(group) for group in groups if group.blocks]
     blocks, kinds, head = list[bytes](), list[int](), 0
@@ -94,13 +101,6 @@ def read_fields(body: bytes | Raw) -> BodyFields:
     """Return the fields of a body; none if it cannot be read."""
     fields: dict[str, Raw] = decode_or(_object, body, {})
     return BodyFields(fields)
-
-
-def _read_groups(reader: PromptReader, fields: BodyFields) -> list[RenderedGroup]:
-    try:
-        return reader.list_groups(fields)
-    except (*JSON_ERRORS, KeyError):
-        return []
 
 
 def read_object(json: bytes | Raw) -> dict[str, Raw]:

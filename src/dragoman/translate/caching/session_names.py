@@ -24,6 +24,7 @@ SESSION_HEADERS = (
 LONGEST_SESSION_NAME = 256
 SESSION_MARK = "session_"  # how Claude Code writes it into the user's id
 
+_USER = Role.USER  # looked up once: on Python 3.11, each look-up of a member is slow
 FIRST_CHARACTERS = 128  # of the first user message: what some clients send after them changes with every turn
 
 
@@ -47,13 +48,15 @@ def read_name(header: GetHeader, request: Request) -> str | None:
 
 def find_name(header: GetHeader, cache_key: object, conversation: object, user_id: object) -> str | None:
     """Return the name that a client gives to its conversation, in headers or in these fields of the body."""
-    for value in filter(None, map(header, SESSION_HEADERS)):
-        return value.decode("latin-1")
+    for name in SESSION_HEADERS:
+        value = header(name)
+        if value:
+            return value.decode("latin-1")
     if isinstance(cache_key, str) and cache_key:
         return cache_key
-    name = _id_in(conversation) if conversation else None
-    if isinstance(name, str) and name:
-        return name
+    id = _id_in(conversation) if conversation else None
+    if isinstance(id, str) and id:
+        return id
     return (_in_user_id(user_id) or None) if user_id else None
 
 
@@ -74,13 +77,17 @@ def digest_beginning(request: Request) -> str:
     """Return a digest of the instructions and of how the first user message begins: both stay from turn to turn."""
     pieces = list[str]()
     for turn in request.turns:
-        if turn.role is Role.USER:
-            first = next((part.text for part in turn.parts if type(part) is Text), None)
-            if first is not None:
-                pieces += ("user\0", first[:FIRST_CHARACTERS])
+        role = turn.role
+        if role is _USER:
+            for part in turn.parts:
+                if type(part) is Text:
+                    pieces += ("user\0", part.text[:FIRST_CHARACTERS])
+                    break
             break
-        if turn.role in INSTRUCTION_ROLES:
-            pieces += [f"{part.text}\0" for part in turn.parts if type(part) is Text]
+        if role in INSTRUCTION_ROLES:
+            for part in turn.parts:
+                if type(part) is Text:
+                    pieces += (part.text, "\0")
     return blake2b("".join(pieces).encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 

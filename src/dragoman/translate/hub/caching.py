@@ -9,6 +9,7 @@ from msgspec import Raw, Struct
 FIVE_MINUTES = "5m"
 ONE_HOUR = "1h"
 LIFE_S = {FIVE_MINUTES: 300.0, ONE_HOUR: 3600.0}
+SHORT_BYTES = 4096  # of a request whose blocks are found in the body that was built: in less time than one by one
 
 
 class CacheMode(Enum):

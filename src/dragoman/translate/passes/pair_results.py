@@ -11,6 +11,7 @@ from dragoman.translate.hub.request import Part, Request, Role, Text, ToolCall, 
 
 UNANSWERED = "This call was not complete: its result is unknown."
 
+_PAIRED = frozenset((ToolCall, ToolResult))
 _ID_MAX = 64
 _ID_OTHER = re.compile(r"[^A-Za-z0-9_-]")
 _NO_RESULT = "[no result]"
@@ -63,7 +64,7 @@ class _CallIndex:
         """Return the turn without its results."""
         added: list[_Slot] = []
         self.slots.append(added)
-        if not any(isinstance(part, ToolCall | ToolResult) for part in turn.parts):
+        if _PAIRED.isdisjoint(map(type, turn.parts)):
             return turn
         parts: list[Part] = []
         for part in turn.parts:

@@ -15,6 +15,7 @@ from dragoman.translate.stages.rewrite_text import CodeMarks, Segment, TextRewri
 NAMES = ("thinking", "think", "reasoning", "thought")
 OPENINGS = {f"<{name}>": f"</{name}>" for name in NAMES}
 
+_FIRST = {"", *(opening[0] for opening in OPENINGS)}  # of a text that may become an opening tag, or begins with one
 _MAX_LEAD = 256  # whitespace before an opening tag
 _MAX_LOOK = 256  # characters on the same line that are searched for the end of a code span
 _QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»"}
@@ -128,7 +129,7 @@ class TagSplitter:
                 if words.startswith(opening):
                     self._phase, self._closing = _Phase.THINKING, closing
                     return words[len(opening) :]
-            if any(opening.startswith(words) for opening in OPENINGS):
+            if words[:1] in _FIRST and any(opening.startswith(words) for opening in OPENINGS):
                 self._held = text
                 return ""
         self._phase = _Phase.PLAIN

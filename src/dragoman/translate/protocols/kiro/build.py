@@ -165,7 +165,7 @@ def _choose_native_fields(
         return plan.fields
     at = request.pointer("max_tokens")
     schema = NativeFields(options.fields_schema or {})
-    for name in _MAX_TOKENS_FIELDS:
+    for name in _MAX_TOKENS_FIELDS if options.fields_schema else ():
         if not schema.declares(name):
             continue
         for limit in (request.max_tokens, schema.maximum(name)):

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dragoman.translate.caching.rendering import make_list, make_settings, read_fields, strip_group, strip_value
+from dragoman.translate.caching.rendering import make_list, make_settings, read_object, strip_group, strip_marks
 from dragoman.translate.hub.caching import BodyFields, RenderedGroup
 from dragoman.translate.hub.profile import Profile
 
@@ -13,7 +13,7 @@ _LIFE_S = 3600.0  # nothing is known
 
 
 def list_groups(fields: BodyFields) -> list[RenderedGroup]:
-    state = read_fields(fields["conversationState"])
+    state = BodyFields(read_object(fields["conversationState"]))
     current = msgspec.json.decode(state["currentMessage"], type=dict[str, dict[str, object]])
     message = current.get("userInputMessage", {})
     context = message.pop("userInputMessageContext", None)
@@ -35,4 +35,4 @@ def find_life_s(fields: BodyFields, profile: Profile) -> float:
 
 
 def _encode(value: object) -> bytes:
-    return msgspec.json.encode(strip_value(value))
+    return strip_marks(msgspec.json.encode(value))

@@ -13,6 +13,7 @@ from dragoman.translate.caching.placing import RenderedPrompt, place_marks
 from dragoman.translate.hub.caching import (
     FIVE_MINUTES,
     LIFE_S,
+    SHORT_BYTES,
     BlockGroup,
     BuiltPrompt,
     CacheMode,
@@ -20,13 +21,16 @@ from dragoman.translate.hub.caching import (
     SentPrompt,
 )
 from dragoman.translate.hub.profile import Target
-from dragoman.translate.hub.request import Cache
+from dragoman.translate.hub.request import Cache, Role
 from dragoman.translate.protocols.messages.wire import MARKED_PLACES, MARKED_TYPES, NO_MARK_ON, Wire
 
+_AUTO = CacheMode.AUTO  # looked up once: on Python 3.11, each look-up of a member is slow
 _MARKABLE = frozenset(MARKED_TYPES)
 _RUNS = frozenset(("tool_use", "tool_result"))
 SETTINGS = ("tool_choice", "thinking", "output_config")  # a change of these invalidates the messages
 HEAD = ("tools", "system")
+_KINDS: dict[object, int] = {kind: checksum_kind(kind) for kind in (*HEAD, *(role.value for role in Role))}
+_SETTINGS_KINDS = [checksum_kind("settings")] * len(SETTINGS)
 _encode = msgspec.json.Encoder().encode
 Marked = Iterable[tuple[Wire, Cache]]
 
@@ -35,7 +39,7 @@ def encode_with_marks(wire: Wire, marked: Marked, target: Target) -> bytes:
     """Encode a request; `marked` are the blocks and tools that the client marked."""
     plan = target.cache
     client = {id(block) for block, _ in marked}
-    if plan.mode is not CacheMode.AUTO and not client and plan.memory is None:
+    if plan.mode is not _AUTO and not client and plan.memory is None:
         return _encode(wire)
     blocks = _Blocks(wire, _find_unmarkable(target.quirks))
     own = blocks.find_marked(client) if client else ()
@@ -43,7 +47,8 @@ def encode_with_marks(wire: Wire, marked: Marked, target: Target) -> bytes:
     marks = place_marks(prompt, dict.fromkeys(own, plan.ttl), plan, minimum)
     if plan.take is not None:
         plan.take(blocks.describe(prompt, marks, minimum))
-    return _encode(blocks.write(wire, marks))
+    # To encode what is short once more takes less time than to put it together.
+    return _encode(blocks.write(wire, marks) if marks or prompt.size > SHORT_BYTES else wire)
 
 
 @lru_cache(maxsize=64)
@@ -71,13 +76,13 @@ class _Blocks:
         """Return what marks are placed by."""
         kinds, newest_turn = list[int](), 0
         for name, blocks in self._lists.items():
-            kinds += (checksum_kind(name),) * len(blocks)
-        kinds += (checksum_kind("settings"),) * len(SETTINGS)
+            kinds += [_KINDS[name]] * len(blocks)
+        kinds += _SETTINGS_KINDS
         for message, content in zip(self._messages, self._contents, strict=True):
-            role = str(message["role"])
+            role = message["role"]
             if role == "assistant":
                 newest_turn = len(kinds)
-            kinds += (checksum_kind(role),) * len(content)
+            kinds += [_KINDS[role]] * len(content)
         digests = digest_blocks(self._texts, kinds)
         return RenderedPrompt(len(self._texts), self._can_mark, self._head, newest_turn, sum(self._sizes), digests)
 
