@@ -48,7 +48,7 @@ from dragoman.upstreams.rejections.repairs import apply_rules
 from dragoman.upstreams.rejections.sent import Sent
 from dragoman.upstreams.routing import Route
 
-_, _, OFF = CacheMode  # looked up once: on Python 3.11, each look-up of a member is slow
+OFF = CacheMode.OFF  # looked up once: on Python 3.11, each look-up of a member is slow
 
 
 async def prepare(call: Call, ask: Ask, settings: TargetSettings, prompts: PromptMemory | None = None) -> Prepared:

@@ -30,7 +30,7 @@ from dragoman.translate.profiles.model_table import find_profile
 from dragoman.upstreams.provider import Provider, RequestRules
 from dragoman.upstreams.routing import Route
 
-AUTO, CLIENT, _ = CacheMode  # looked up once: on Python 3.11, each look-up of a member is slow
+AUTO, CLIENT = CacheMode.AUTO, CacheMode.CLIENT  # looked up once: on Python 3.11, each look-up of a member is slow
 
 
 class ProcessMemory:
