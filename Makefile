@@ -167,8 +167,8 @@ prices: $(DEV_STAMP)
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build pyproject.toml
 lock: $(DEV_STAMP)
 	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/$(COMPILE) -o requirements.lock
-	@$(BIN)/$(COMPILE) --extra cluster -o requirements-cluster.lock
+	@$(BIN)/$(COMPILE) --extra yaml -o requirements.lock
+	@$(BIN)/$(COMPILE) --extra cluster --extra yaml -o requirements-cluster.lock
 	@$(BIN)/$(COMPILE) --group dev -o requirements-dev.lock
 
 clean:

@@ -3,6 +3,7 @@
 DECODER = "test_linear_decoders.py"
 REQUEST = "test_linear_requests.py"
 CONFIGURATION = "the operator's own configuration"
+GATEWAYS = ("bifrost", "claude_code_router", "cli_proxy_api", "kiro_gateway", "litellm")
 SHIPPED = "a file of this package"
 CAPTURE = "a capture, which this gateway wrote"
 CREDENTIALS = "a file of the operator's own credentials, read up to a bound"
@@ -84,6 +85,7 @@ COVERED = {
     "upstreams.rejections.sent:parse_path": "upstreams.rejections.complaint:read_complaint",
     "upstreams.learned_quirks:parse_rule": CAPTURE,
     "upstreams.section:read_dial": CONFIGURATION,
+    **{f"operate.importing.{name}:read_{name}": CONFIGURATION for name in GATEWAYS},
     "upstreams.section:read_user_agent": CONFIGURATION,
     "upstreams.section:read_headers": CONFIGURATION,
     "upstreams.section:read_secrets": CONFIGURATION,

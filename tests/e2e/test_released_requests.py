@@ -205,7 +205,9 @@ def end_as_operator(rig: Rig, place: int = 0) -> None:
     """End the request that is under way; of several that join it, the first."""
     console = rig.gateway.app.site.console
     assert console is not None
-    ended = list(console.live._under_way)[place]
+    under_way = console.live._under_way
+    wait_until(lambda: len(under_way) > place)  # a background response may still be queued
+    ended = list(under_way)[place]
     assert rig.send("DELETE", f"/api/v1/live/{ended.id}").status == 200
 
 

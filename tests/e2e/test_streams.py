@@ -159,7 +159,7 @@ def test_silence_passes_unaltered_in_the_same_protocol(begins: Rig) -> None:
             sock.sendall(request_of(protocol, begins.model(protocol)))
         for protocol, sock in socks.items():
             chunks = read_until(sock, b"error").split(b"\r\n\r\n", 1)[1].split(b"\r\n")
-            assert b"".join(chunks[1::2]).startswith(make_begun_reply(protocol).body)
+            assert make_begun_reply(protocol).body in b"".join(chunks[1::2])  # a slow one begins behind keep-alives
 
 
 @few_pairs

@@ -9,7 +9,7 @@ from msgspec import Struct
 from dragoman.config.environment import parse_dotenv
 from dragoman.config.load import FILE_NAME, ConfigSource
 from dragoman.config.problems import ConfigError
-from dragoman.operate import Conflict, InvalidArgument, NotFound
+from dragoman.operate import AdminError, Conflict, InvalidArgument, NotFound
 from dragoman.operate.clients.jsonc import NotJson, read_jsonc
 from dragoman.operate.clients.settings_file import FileEdit
 from dragoman.operate.importing import bifrost, claude_code_router, cli_proxy_api, kiro_gateway, litellm
@@ -118,8 +118,12 @@ def _parse(path: Path, text: str) -> object:
             return read_jsonc(text).value
         except NotJson as error:
             raise InvalidArgument(f"{path} is not valid JSON: {error}") from error
-    from yaml import YAMLError, safe_load
-
+    try:
+        from yaml import YAMLError, safe_load
+    except ModuleNotFoundError as missing:
+        raise AdminError(
+            f"{path} is YAML, which needs PyYAML. Run: pip install pyyaml (with pipx: pipx inject dragoman pyyaml)"
+        ) from missing
     try:
         value: object = safe_load(text)
     except (YAMLError, RecursionError, ValueError) as error:
