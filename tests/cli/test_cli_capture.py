@@ -119,6 +119,7 @@ def test_a_file_that_is_not_a_capture_is_an_error(shell: Shell) -> None:
         assert "odd" in done.err
 
 
+@pytest.mark.rest
 def test_the_exit_code_of_a_replay_shows_whether_anything_differs(shell: Shell) -> None:
     assert shell.run("replay", str(FIXTURE)).code == 0
     shell.write("edited.json", FIXTURE.read_text().replace(" write it.", " write them."))

@@ -50,6 +50,7 @@ def test_every_client_gets_the_gateways_address_and_no_key(shell: Shell, client:
     assert read_files(shell.home) == before
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("client", FILES)
 def test_written_twice_is_written_once_and_the_rest_is_kept(shell: Shell, client: str) -> None:
     path = shell.write(FILES[client], KEPT[client])

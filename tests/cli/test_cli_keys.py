@@ -3,6 +3,7 @@
 from itertools import cycle
 
 import msgspec
+import pytest
 
 from asking import send
 from shell import KEY, Served, Shell
@@ -126,6 +127,7 @@ def test_an_open_address_is_refused_if_the_only_key_is_revoked(shell: Shell) -> 
     assert "no client key to protect it" in done.err
 
 
+@pytest.mark.rest
 def test_a_short_key_is_refused_where_others_can_reach_the_gateway(shell: Shell) -> None:
     shell.write("dragoman.toml", '[server]\nhost = "0.0.0.0"\nport = 0\n')
     for variable, key, length in (
@@ -155,6 +157,7 @@ def test_a_sample_value_is_no_key(shell: Shell) -> None:
         assert (done.code, "sample value" in done.err) == (1, True), key
 
 
+@pytest.mark.rest
 def test_a_running_gateway_makes_the_keys_that_its_owner_requests(shell: Shell) -> None:
     owner = "a-long-enough-owner-key-0123456789"
     with shell.serve(DRAGOMAN_API_KEY=owner) as served:
@@ -177,6 +180,7 @@ def test_a_running_gateway_makes_the_keys_that_its_owner_requests(shell: Shell) 
     assert [row["action"] for row in audit] == ["keys.create", "keys.rotate", "keys.create"]
 
 
+@pytest.mark.rest
 def test_a_key_has_the_thinking_that_its_requests_ask_for_by_default(shell: Shell) -> None:
     assert create(shell, "thinker", "--default-thinking", "medium").default_thinking == "medium"
     assert create(shell, "budgeted", "--default-thinking", "8192").default_thinking == 8192
@@ -189,6 +193,7 @@ def test_a_key_has_the_thinking_that_its_requests_ask_for_by_default(shell: Shel
     assert shell.run("keys", "create", "--default-thinking", "low", "--scope", "usage:read").code == 2
 
 
+@pytest.mark.rest
 def test_a_duration_that_cannot_be_read_is_wrong_usage(shell: Shell) -> None:
     create(shell, "laptop")
     assert shell.run("keys", "rotate", "laptop", "--grace", "soon").code == 2

@@ -58,6 +58,7 @@ def test_the_exit_code_and_the_clients_own_arguments_pass_through(shell: Shell, 
     assert created == {".local"}  # the store, for the usage
 
 
+@pytest.mark.rest
 def test_options_that_are_not_ours_need_no_dashes(shell: Shell) -> None:
     add_program(shell, "claude", SHOW)
     assert shell.run("launch", "claude", "--model", "echo", "-p", "Hi", "--verbose").code == 7
@@ -120,6 +121,7 @@ def test_a_signal_ends_the_client_first_and_its_code_is_ours(shell: Shell, numbe
     assert Path(shell.home / "seen").read_text() == "interrupted\n"
 
 
+@pytest.mark.rest
 def test_usage_of_the_gateway_that_launch_starts_is_stored(shell: Shell) -> None:
     add_program(shell, "claude", ASK)
     assert shell.run("launch", "claude", "-m", "echo").out.strip() == "200"

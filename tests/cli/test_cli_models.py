@@ -36,6 +36,7 @@ def test_the_running_gateway_lists_its_models(shell: Shell) -> None:
     assert f"A gateway runs at {served.url}" in alone.err
 
 
+@pytest.mark.rest
 def test_a_model_of_kiro_has_its_credit_rate(shell: Shell) -> None:
     with FakeKiro() as kiro:
         shell.write("kiro.toml", kiro.section(kiro.sign_in(shell.home / "kiro-auth-token.json")))

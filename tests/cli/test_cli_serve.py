@@ -130,6 +130,7 @@ def test_several_workers_answer_under_one_banner(shell: Shell) -> None:
     assert not any(alive(pid) for pid in workers)
 
 
+@pytest.mark.rest
 def test_a_worker_that_dies_is_replaced(shell: Shell) -> None:
     with shell.serve("--workers", "2") as served:
         wait_until(lambda: len(served.workers) == 2)

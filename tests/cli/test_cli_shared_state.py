@@ -67,6 +67,7 @@ def test_a_wrong_url_ends_the_start_without_its_password(shell: Shell, workers: 
     assert "sk-fake-secret" not in done.out + done.err
 
 
+@pytest.mark.rest
 def test_a_variable_that_is_not_set_ends_the_start(shell: Shell) -> None:
     (shell.home / "dragoman.toml").write_text('[store]\nshared = "env:SHARED"\n')
     done = shell.run("serve")

@@ -23,6 +23,7 @@ def test_a_plan_is_shown_with_what_is_used_of_it(shell: Shell, tmp_path: Path) -
     assert "2030-01-01" in done.out
 
 
+@pytest.mark.rest
 def test_the_same_as_json(shell: Shell, tmp_path: Path) -> None:
     with FakeKiro() as fake:
         shell.write("dragoman.toml", fake.section(fake.sign_in(tmp_path / "kiro.json")))
@@ -37,6 +38,7 @@ def test_the_same_as_json(shell: Shell, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.rest
 def test_the_rest_of_a_chatgpt_plan_is_shown_by_window(shell: Shell, tmp_path: Path) -> None:
     with FakeCodex() as fake:
         file = tmp_path / "auth.json"

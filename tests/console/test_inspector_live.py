@@ -44,6 +44,7 @@ def fact(tab: Screen, name: str) -> Locator:
     return tab.page.locator(f"dl.facts dt:text-is('{name}') + dd")
 
 
+@pytest.mark.rest
 def test_the_losses_are_those_of_the_attempt_that_was_answered(
     tab: Screen, gateway: Running, fake: FakeUpstream, spare: FakeUpstream
 ) -> None:

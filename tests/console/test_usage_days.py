@@ -78,6 +78,7 @@ def test_a_request_is_in_the_bar_of_its_day(chromium: Browser, tmp_path: Path, z
     assert [label for label, _ in bars] == [name_day(moment) for moment in days]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/New_York"])
 def test_a_request_is_in_the_bar_of_its_hour(chromium: Browser, tmp_path: Path, zone: str) -> None:
     now = datetime(2026, 11, 3, 18, 30, tzinfo=ZoneInfo(zone))

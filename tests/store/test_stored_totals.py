@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import permutations
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from dragoman.store import Store
@@ -287,6 +288,7 @@ def test_totals_are_true_after_two_gateways_stored_deleted_and_cleaned_at_the_sa
 A, B, C, D, E, F = (tuple(item(f"msg_{letter}{number}") for number in range(2)) for letter in "abcdef")
 
 
+@pytest.mark.rest
 @on_both_stores
 async def test_a_chain_with_a_fork_can_be_deleted_in_any_order_and_what_is_left_stays_whole(store: Store) -> None:
     for order in permutations(("one", "two", "three", "fork")):
@@ -305,6 +307,7 @@ async def test_a_chain_with_a_fork_can_be_deleted_in_any_order_and_what_is_left_
         assert await store.responses.measure() == Kept()
 
 
+@pytest.mark.rest
 @on_both_stores
 async def test_a_long_chain_whose_last_response_is_deleted_goes_in_several_steps(store: Store) -> None:
     chain: Chain = ()

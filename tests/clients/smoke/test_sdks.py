@@ -44,6 +44,8 @@ SDKS = {
     ),
 }
 
+FRAMEWORK = "pydantic-ai"  # its installation takes half a minute
+
 
 @pytest.fixture
 def run(client: Client, node: Path) -> Callable[[Rig, Sdk, list[str]], Ran]:
@@ -70,7 +72,11 @@ def check_conversations(here: Rig, ran: Ran, repeated: list[str], raised: list[s
     assert here.agent.complaints == []
 
 
-@pytest.mark.parametrize(("name", "sdk"), SDKS.items(), ids=SDKS)
+@pytest.mark.parametrize(
+    ("name", "sdk"),
+    [pytest.param(name, sdk, marks=[pytest.mark.rest] if name == FRAMEWORK else []) for name, sdk in SDKS.items()],
+    ids=SDKS,
+)
 def test_an_sdk_uses_a_tool_and_receives_a_failure(
     name: str, sdk: Sdk, rig: Rigging, run: Callable[[Rig, Sdk, list[str]], Ran], proves: Proves
 ) -> None:

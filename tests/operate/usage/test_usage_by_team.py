@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
 from msgspec.structs import replace
 
 import asking
@@ -125,6 +126,7 @@ def test_a_token_of_one_team_sees_the_usage_of_that_team_only(tmp_path: Path) ->
         assert asking.send(gateway, "GET", "/api/v1/requests", key=token).status == 403
 
 
+@pytest.mark.rest
 def test_the_command_shows_it_too(tmp_path: Path) -> None:
     with running(SETTINGS, tmp_path, stored=["someone"]) as gateway:
         gateway.store_usage(make_rows())

@@ -110,6 +110,7 @@ def leave_socket_away(path: Path) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("instead", [leave_socket_away, stay_silent], ids=["killed", "silent"])
 def test_a_holder_that_does_not_answer_costs_no_request(
     workers: Workers, instead: Callable[[Path], AbstractContextManager[None]]
