@@ -126,7 +126,7 @@ resume: $(DEV_STAMP)
 crash: $(DEV_STAMP)
 	@$(BIN)/python -m bench.crash $(if $(POSTGRES),--postgres $(POSTGRES))
 
-# 3 replicas with 50 agents each, with Valkey and without: how exact limits are, what faults do, a rolling restart. Twelve minutes.
+# 3 replicas with 50 agents each, with Valkey and without: how exact limits are, what faults do, a rolling restart. Nine minutes.
 cluster: $(DEV_STAMP)
 	@$(call install,haproxy,haproxy)
 	@$(call install,faketime,faketime)
