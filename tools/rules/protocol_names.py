@@ -39,10 +39,7 @@ EXEMPT = {
     "operate/metrics/readings.py": "OpenTelemetry's names of vendors",
     "operate/prices/__init__.py": "names of vendors and models",
     **dict.fromkeys(
-        (
-            f"operate/importing/{name}.py"
-            for name in ("bifrost", "cli_proxy_api", "kiro_gateway", "litellm", "plan", "vendors")
-        ),
+        (f"operate/importing/{name}.py" for name in ("cli_proxy_api", "kiro_gateway", "plan", "vendors")),
         GATEWAYS,
     ),
     **dict.fromkeys((f"server/{name}.py" for name in ("background", "responses")), STATE),

@@ -33,7 +33,7 @@ from dragoman.store.valkey_meter import ValkeyMeter
 from dragoman.tenancy.opened_meter import RunningMeter
 from dragoman.tenancy.process_share import SHARED_KINDS, ProcessShare, find_place, is_shared, split_holds
 
-CAREFUL_S = 2.0  # after something was taken of a share: for so long Valkey may not know what all processes took
+CAREFUL_S = 2.0  # after something was taken of a share, during which Valkey may not know what all processes took
 
 
 class _OwnLease(Struct):

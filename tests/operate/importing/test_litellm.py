@@ -1,6 +1,9 @@
 """LiteLLM's proxy: deployments become targets."""
 
+from pathlib import Path
+
 from dragoman.operate.importing.draft import Export
+from dragoman.operate.importing.plan import plan_import
 from operate.importing.imported import import_fixture, reasons_of, settings_of
 
 
@@ -37,3 +40,12 @@ def test_deployments_of_litellm_become_targets_in_order() -> None:
     assert reasons["litellm_settings.callbacks[0]"] == "dragoman has no such setting"
     assert Export("DRAGOMAN_API_KEY", "general_settings.master_key") in plan.exports
     assert Export("AZ", "") in plan.exports
+
+
+def test_an_organization_is_sent_beside_the_other_headers(tmp_path: Path) -> None:
+    params = "{model: openai/m, organization: org-1, extra_headers: {X-A: b}}"
+    (tmp_path / "config.yaml").write_text(f"model_list: [{{model_name: m, litellm_params: {params}}}]\n")
+    settings = settings_of(plan_import(tmp_path / "config.yaml", tmp_path / "dragoman.toml"))
+    assert settings["providers"] == {
+        "openai": {"kind": "openai", "headers": {"X-A": "b", "OpenAI-Organization": "org-1"}}
+    }

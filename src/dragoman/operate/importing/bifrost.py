@@ -2,7 +2,7 @@
 
 from dragoman.operate.importing.draft import Draft, Section, Unresolved
 from dragoman.operate.importing.source_values import SourceValue
-from dragoman.operate.importing.vendors import find_kind, make_address, name_key
+from dragoman.operate.importing.vendors import find_kind, make_address, make_vertex, name_key
 
 MARKS = frozenset({"providers", "config_store", "logs_store", "governance", "vector_store"})
 NOT_HERE = {
@@ -103,11 +103,7 @@ def _make_section(vendor: str, address: str, key: SourceValue, draft: Draft) -> 
 
 def _make_vertex(config: SourceValue, draft: Draft) -> Section | None:
     project, region = draft.read_value(config.at("project_id")), draft.read_value(config.at("region")) or "global"
-    if not project:
-        return None
-    host = "aiplatform.googleapis.com" if region == "global" else f"{region}-aiplatform.googleapis.com"
-    endpoint = f"https://{host}/v1/projects/{project}/locations/{region}/publishers/google"
-    return {"kind": "gemini", "endpoint": endpoint, "credentials": "adc"}
+    return make_vertex(project, region) if project else None
 
 
 def _record_key(key: SourceValue, name: str, draft: Draft) -> None:

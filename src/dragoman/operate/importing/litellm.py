@@ -2,7 +2,7 @@
 
 from dragoman.operate.importing.draft import Draft, Section, Unresolved
 from dragoman.operate.importing.source_values import SourceValue
-from dragoman.operate.importing.vendors import find_kind, make_address, name_key
+from dragoman.operate.importing.vendors import find_kind, make_address, make_vertex, name_key
 
 MARKS = frozenset({"model_list", "litellm_settings", "router_settings", "general_settings"})
 ORDERED = "deployments of one name are tried in this order; LiteLLM spreads requests over them"
@@ -106,23 +106,21 @@ def _make_vertex(params: SourceValue, model: str, draft: Draft) -> Section | Non
     location = draft.read_value(params.at("vertex_location")) or "us-central1"
     if not project or "claude" in model:
         return None
-    host = "aiplatform.googleapis.com" if location == "global" else f"{location}-aiplatform.googleapis.com"
-    endpoint = f"https://{host}/v1/projects/{project}/locations/{location}/publishers/google"
-    credentials = draft.read_value(params.at("vertex_credentials"))
-    return {"kind": "gemini", "endpoint": endpoint, "credentials": credentials or "adc"}
+    return make_vertex(project, location, draft.read_value(params.at("vertex_credentials")) or "adc")
 
 
 def _add_provider(params: SourceValue, draft: Draft, base: str, section: Section) -> str:
     """Add the provider, with its key and headers, and record the fields that it was made of."""
-    key, headers = params.at("api_key"), params.at("extra_headers", "headers")
+    key, organization = params.at("api_key"), params.at("organization")
     draft.take_keys([key], name_key(str(section["kind"]), base), section)
+    headers = draft.take_headers(params.at("extra_headers", "headers"), base)
+    if organization:
+        headers["OpenAI-Organization"] = organization.text()
     if headers:
-        section["headers"] = draft.take_headers(headers, base)
-    if params.at("organization"):
-        section["headers"] = {"OpenAI-Organization": params.at("organization").text()}
+        section["headers"] = headers
     name = draft.add_provider(base, section)
     key.map(f"providers.{name}.api_key")
-    params.at("organization").map(f"providers.{name}.headers")
+    organization.map(f"providers.{name}.headers")
     params.at("api_base", "base_url").map(f"providers.{name}.{'resource' if 'resource' in section else 'endpoint'}")
     params.at("aws_region_name").map(f"providers.{name}.region")
     for field in ("vertex_project", "vertex_location"):

@@ -83,6 +83,13 @@ def make_address(kind: str, endpoint: str, protocol: str = "") -> dict[str, obje
     return section
 
 
+def make_vertex(project: str, location: str, credentials: str = "adc") -> dict[str, object]:
+    """Return the settings of Google's models in a project of Vertex AI."""
+    host = "aiplatform.googleapis.com" if location == "global" else f"{location}-aiplatform.googleapis.com"
+    endpoint = f"https://{host}/v1/projects/{project}/locations/{location}/publishers/google"
+    return {"kind": "gemini", "endpoint": endpoint, "credentials": credentials}
+
+
 def name_key(kind: str, provider: str) -> str:
     """Return the variable that usually holds the key of this kind."""
     preset = load_presets().get(kind)
