@@ -17,7 +17,7 @@ from dragoman.proxy.left_out import leave_out_rejected
 from dragoman.proxy.offered_tools import choose_plan, find_server_tools, offer_tools
 from dragoman.proxy.ports import MediaFetcher, PromptMemory
 from dragoman.proxy.prepared import Change, Passthrough, Prepared, Translated
-from dragoman.proxy.prompt_caching import PlannedCache, choose_mode, name_session_of_row, plan_cache, put_key_in_header
+from dragoman.proxy.prompt_caching import plan_cache, put_key_in_header
 from dragoman.proxy.protocol_choice import ProtocolChoice, choose_protocol
 from dragoman.proxy.request_headers import (
     IDENTITY,
@@ -176,15 +176,20 @@ class _Preparation(Struct, frozen=True):
         )
         request, offered = await offer_tools(call, plan, ask.rounds, self.protocol, ledger)
         request = self._fit_to_provider(request, ledger)
-        request, cache = await self._plan_cache(request, prompts, ledger)
+        cache = await plan_cache(call, request, ask, self.protocol, prompts)
+        if provider.requests.cache is OFF and request.protocol != self.protocol.name:
+            request = remove_cache_settings(request, ledger)
         caches, quirks = CachePlan() if cache is None else cache.plan, provider.requests.quirks | settings.quirks
-        model, profile, budgets = ask.route.model, settings.profile, settings.budgets
+        model, profile, budgets, reader = ask.route.model, settings.profile, settings.budgets, self.upstream.prompts
         target = Target(model, provider.issuer, profile, budgets, quirks, self.options, caches)
         request, tools, body = await self._build_body(request, target, ledger)
         message = await self._write_message(request, body, target, ledger)
-        if cache is not None and self.upstream.prompts is not None:
-            is_as_built = message.body is body
-            await cache.describe(self.upstream.prompts, message.body, settings.profile, is_as_built=is_as_built)
+        if cache is not None and reader is not None:
+            if cache.is_described or len(message.body) <= LARGE_BYTES:
+                cache.describe(reader, message.body, profile)
+            else:
+                describe = partial(cache.describe, reader, message.body, profile)
+                await run_off_loop(len(message.body), describe)
         unsigned, out, secrets = await self._address(message, None if cache is None else cache.session_key)
         return Translated(
             route=ask.route,
@@ -216,22 +221,6 @@ class _Preparation(Struct, frozen=True):
         if most is not None and (request.max_tokens is None or request.max_tokens > most):
             request = replace(request, max_tokens=most)
         return request if default is None else add_default_thinking(request, default, self.settings.profile, ledger)
-
-    async def _plan_cache(
-        self, request: Request, prompts: PromptMemory | None, ledger: Ledger
-    ) -> tuple[Request, PlannedCache | None]:
-        """Return the plan for a request of another protocol; None: only the client's own marks are sent, if any."""
-        is_translated = request.protocol != self.protocol.name
-        cache = None
-        if is_translated and prompts is not None:
-            cache = await plan_cache(self.call, request, self.ask.route, self.provider, self.protocol, prompts)
-        if cache is None or cache.session_key is None:
-            await name_session_of_row(self.call, request)
-        else:
-            self.call.record.record_session(cache.session_key)
-        mode = choose_mode(request, self.provider.requests) if cache is None else cache.plan.mode
-        is_off = is_translated and mode is OFF
-        return (remove_cache_settings(request, ledger) if is_off else request), cache
 
     async def _build_body(self, offered: Request, target: Target, ledger: Ledger) -> tuple[Request, ToolMap, bytes]:
         """Change the request to what its upstream accepts, and build it."""

@@ -2,10 +2,11 @@
 
 import time
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dragoman.net.body_threads import LARGE_BYTES, SCANNED_BYTES, run_off_loop
+from dragoman.net.body_threads import SCANNED_BYTES, run_off_loop
 from dragoman.net.headers import Header
 from dragoman.proxy.call import Call
 from dragoman.proxy.ports import PromptMemory
@@ -15,7 +16,6 @@ from dragoman.translate.caching.rendering import describe_body
 from dragoman.translate.caching.session_names import derive_key, digest_beginning, read_name
 from dragoman.translate.hub.caching import (
     FIVE_MINUTES,
-    SHORT_BYTES,
     BuiltPrompt,
     CacheMode,
     CachePlan,
@@ -27,8 +27,10 @@ from dragoman.translate.hub.ports import PromptReader, Protocol
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import Request
 from dragoman.translate.profiles.model_table import find_profile
-from dragoman.upstreams.provider import Provider, RequestRules
-from dragoman.upstreams.routing import Route
+from dragoman.upstreams.provider import RequestRules
+
+if TYPE_CHECKING:  # it imports this module
+    from dragoman.proxy.step import Ask
 
 AUTO, CLIENT = CacheMode.AUTO, CacheMode.CLIENT  # looked up once: on Python 3.11, each look-up of a member is slow
 
@@ -48,31 +50,29 @@ class PlannedCache(Struct, eq=False):
     """The plan of one upstream request, and what is remembered of it once it was built."""
 
     plan: CachePlan
-    _taken: list[BuiltPrompt]  # what `plan` takes: were that a method of this, the cycle would hold the request
+    session_key: str  # what an upstream reads as the id of the session, whether or not it is sent as a key
     _id: SessionId | None
     _memory: PromptMemory
     _started_at: float
-    # What an upstream reads as the id of the session, whether or not it is sent as a key; None: it is not named.
-    session_key: str | None
+    _taken: list[BuiltPrompt]  # what `plan` takes: were that a method of this, the cycle would hold the request
     outlook: CacheOutlook | None = None  # None: it was not described, or the memory was not asked
     _sent: SentPrompt | None = None
 
-    async def describe(self, reader: PromptReader, body: bytes, profile: Profile, *, is_as_built: bool) -> None:
+    @property
+    def is_described(self) -> bool:
+        """Whether `build` has described what it built, so that `describe` takes no time."""
+        return self._id is None or bool(self._taken)
+
+    def describe(self, reader: PromptReader, body: bytes, profile: Profile) -> None:
         """Describe what is sent, unless `build` has done so, and judge what it can read from the cache."""
         if self._id is None:
             return
-        built = self._taken.pop() if self._taken else None
-        if built is None or (built.marked is None and not is_as_built):
-            is_marked = self.plan.breakpoints
-            if len(body) <= LARGE_BYTES:
-                built = describe_body(reader, body, profile, is_marked=is_marked)
-            else:
-                describe = partial(describe_body, reader, body, profile, is_marked=is_marked)
-                built = await run_off_loop(len(body), describe)
+        plan = self.plan
+        built = self._taken.pop() if self._taken else describe_body(reader, body, profile, is_marked=plan.breakpoints)
         if built is not None:
             self._sent = built.sent
-            if self.plan.memory is not None:
-                self.outlook = judge_prompt(built, self.plan.memory, self._started_at)
+            if plan.memory is not None:
+                self.outlook = judge_prompt(built, plan.memory, self._started_at)
 
     def record(self) -> None:
         """Remember what was sent, once its reply has begun."""
@@ -81,43 +81,41 @@ class PlannedCache(Struct, eq=False):
 
 
 async def plan_cache(
-    call: Call, request: Request, route: Route, provider: Provider, protocol: Protocol, memory: PromptMemory
-) -> PlannedCache:
-    """Return how a request is cached that is built for another protocol than its client's."""
-    rules, mode, now = provider.requests, choose_mode(request, provider.requests), time.time()
-    prompts = None if protocol.upstream is None else protocol.upstream.prompts
-    id, session_key, known, takes = None, None, None, False
-    if prompts is not None or rules.headers is not None:
-        named = read_name(call.headers.get, request) or await _digest_beginning(call, request)
-        session_key = derive_key(call.tenant, named)
-        id = SessionId(call.tenant, named, provider.name, provider.account.slot, route.model)
+    call: Call, request: Request, ask: "Ask", protocol: Protocol, memory: PromptMemory | None
+) -> PlannedCache | None:
+    """Return how a request is cached that is built for another protocol than its client's, and name its row's session.
+
+    None: only the client's own marks are sent, if any.
+    """
+    named = read_name(call.headers.get, request) or await _digest_beginning(call, request)
+    session_key = derive_key(call.tenant, named)
+    call.record.record_session(session_key)
+    if memory is None or request.protocol == protocol.name:
+        return None
+    provider, model, now = ask.provider, ask.route.model, time.time()
+    rules, prompts = provider.requests, None if protocol.upstream is None else protocol.upstream.prompts
+    mode, id, known = choose_mode(request, rules), None, None
+    if prompts is not None:
+        id = SessionId(call.tenant, named, provider.name, provider.account.slot, model)
         known = await memory.recall(id, now)
-        takes = prompts is None or prompts.list_marks is not None or call.size > SHORT_BYTES
     has_session = mode is AUTO or (mode is CLIENT and request.cache_key is not None)
     taken: list[BuiltPrompt] = []
-    ttl = FIVE_MINUTES if known is None else known.ttl
     plan = CachePlan(
         mode,
-        rules.cache_ttl or ttl,
+        rules.cache_ttl or (FIVE_MINUTES if known is None else known.ttl),
         known,
-        breakpoints=rules.cache_breakpoints and find_profile(route.model).cache_breakpoints,
-        takes_keys=rules.cache_keys and protocol.name not in rules.cache_key_headers,
-        key=session_key if rules.cache_keys and has_session else None,
-        take=taken.append if takes else None,
+        rules.cache_breakpoints and find_profile(model).cache_breakpoints,
+        rules.cache_keys and protocol.name not in rules.cache_key_headers,
+        session_key if rules.cache_keys and has_session else None,
+        taken.append if prompts is not None and prompts.list_marks is not None else None,
     )
-    return PlannedCache(plan, taken, id, memory, now, session_key)
+    return PlannedCache(plan, session_key, id, memory, now, taken)
 
 
 async def _digest_beginning(call: Call, request: Request) -> str:
     if call.size <= SCANNED_BYTES:
         return digest_beginning(request)
     return await run_off_loop(call.size, partial(digest_beginning, request))
-
-
-async def name_session_of_row(call: Call, request: Request) -> None:
-    """Note the session of a request that was parsed and has no plan, unless its client has named it."""
-    named = read_name(call.headers.get, request) or await _digest_beginning(call, request)
-    call.record.record_session(derive_key(call.tenant, named))
 
 
 def put_key_in_header(request: Request, plan: CachePlan, rules: RequestRules, protocol: Protocol) -> tuple[Header, ...]:

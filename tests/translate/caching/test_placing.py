@@ -25,7 +25,12 @@ LARGE = 100_000
 
 
 def chain_of(*blocks: str) -> bytes:
-    return digest_blocks([block.encode() for block in blocks], [checksum_kind("user")] * len(blocks))
+    return digest_of("user", *blocks)
+
+
+def digest_of(kind: str, *blocks: str) -> bytes:
+    encoded = [block.encode() for block in blocks]
+    return digest_blocks(encoded, list(map(len, encoded)), [checksum_kind(kind)] * len(blocks))
 
 
 TEN = chain_of(
@@ -99,7 +104,7 @@ def test_chains_agree_as_far_as_their_blocks_do() -> None:
 
 def test_a_chain_tells_where_a_block_ends_and_who_wrote_it() -> None:
     assert chain_of("{1}", "{2}") != chain_of("{1}{2}")
-    assert digest_blocks([b"a"], [checksum_kind("user")]) != digest_blocks([b"a"], [checksum_kind("assistant")])
+    assert digest_of("user", "a") != digest_of("assistant", "a")
 
 
 # Any request

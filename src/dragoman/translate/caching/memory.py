@@ -81,20 +81,19 @@ class SessionMemories:
         """Remember a request that started at `at`, once its reply has begun."""
         if not sent.chain:
             return
-        session = self._sessions.get(id)
+        session, added = self._sessions.get(id), 0
         if session is None:
             session = self._sessions[id] = _Session([], [], at, FIVE_MINUTES, self._record_new(id, sent.head))
+            added = _SESSION_BYTES + len(id.tenant) + len(id.session) + len(id.provider) + len(id.model)
         else:
             self._sessions.move_to_end(id)
-            if at - session.started_at > SHORT_GAP_S:
-                session.ttl = choose_ttl(session.ttl, at - session.started_at)
+            gap_s = at - session.started_at
+            if gap_s > SHORT_GAP_S:
+                session.ttl = choose_ttl(session.ttl, gap_s)
             session.started_at = at
-        self._size -= session.size
-        _add_branch(session, sent.chain)
-        session.written.append(WrittenPrefix(sent.written, at + sent.life_s))
-        del session.written[:-MAX_BRANCHES]
-        session.size = _measure(id, session)
-        self._size += session.size
+        added += _add_branch(session, sent, at)
+        session.size += added
+        self._size += added
         self._latest[id.tenant, id.session] = id
         while self._size > self._max_bytes and self._sessions:
             self._forget_oldest()
@@ -133,20 +132,25 @@ class SessionMemories:
         return tuple({session.head: None for session in known})
 
 
-def _add_branch(session: _Session, chain: bytes) -> None:
-    """Replace the branch that a request extends, of several the longest."""
-    branches, longest, place = session.branches, -1, -1
+def _add_branch(session: _Session, sent: SentPrompt, at: float) -> int:
+    """Replace the branch that a request extends, of several the longest; return by how many bytes the session grew."""
+    branches, written, chain = session.branches, session.written, sent.chain
+    added, longest, place = len(chain) + _BRANCH_BYTES, -1, -1
     for number, branch in enumerate(branches):
         if len(branch) > longest and chain.startswith(branch):
             longest, place = len(branch), number
     if place >= 0:
         session.strays = 0
         session.novelty.is_continued = True
-        del branches[place], session.written[place]
     else:
         session.strays += 1
+        place = 0 if len(branches) == MAX_BRANCHES else -1  # the oldest goes
+    if place >= 0:
+        added -= len(branches.pop(place)) + _BRANCH_BYTES
+        del written[place]
     branches.append(chain)
-    del branches[:-MAX_BRANCHES]
+    written.append(WrittenPrefix(sent.written, at + sent.life_s))
+    return added
 
 
 def choose_ttl(current: str, gap_s: float) -> str:
@@ -158,9 +162,3 @@ def choose_ttl(current: str, gap_s: float) -> str:
 
 def _measure_new(known: deque[_NewSession]) -> int:
     return _KEY_BYTES + _NEW_SESSION_BYTES * len(known)
-
-
-def _measure(id: SessionId, session: _Session) -> int:
-    branches = session.branches
-    names = len(id.tenant) + len(id.session) + len(id.provider) + len(id.model)
-    return _SESSION_BYTES + names + sum(map(len, branches)) + _BRANCH_BYTES * len(branches)

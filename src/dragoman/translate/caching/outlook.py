@@ -50,6 +50,7 @@ class CacheOutlook(Struct, frozen=True):
 _BELOW_MINIMUM, _NO_MARK, _UNKNOWN = Miss.BELOW_MINIMUM, Miss.NO_MARK, Miss.UNKNOWN
 NEW_SESSION = CacheOutlook(False, 0, 0.0, "", Miss.FIRST)
 _Match = tuple[int, bool, WrittenPrefix]  # blocks in common with a branch, whether they are all that it has
+_NO_MATCH: _Match = (-1, False, WrittenPrefix(0, 0.0))
 
 
 def judge_prompt(built: BuiltPrompt, memory: SessionMemory | None, at: float) -> CacheOutlook:
@@ -58,29 +59,26 @@ def judge_prompt(built: BuiltPrompt, memory: SessionMemory | None, at: float) ->
         return CacheOutlook(False, 0, 0.0, "", Miss.UNKNOWN)
     if not memory.branches:
         return NEW_SESSION if memory.moved is None else CacheOutlook(False, 0, 0.0, "", Miss(memory.moved.value))
-    chain, best, live = built.sent.chain, None, None
+    chain, best, live = built.sent.chain, _NO_MATCH, _NO_MATCH
     for branch, written in zip(memory.branches, memory.written or _list_written(memory), strict=True):
         common = count_common(chain, branch)
         match = common, common * DIGEST_BYTES == len(branch), written
-        if best is None or best[:2] < match[:2]:
+        if match[:2] > best[:2]:
             best = match
-        if written.expires_at >= at and (live is None or live[:2] < match[:2]):
+        if written.expires_at >= at and match[:2] > live[:2]:
             live = match
-    assert best is not None  # there are branches
-    if live is None or best[0] > live[0]:
-        common = 0 if live is None else live[0]
-        return CacheOutlook(False, common, _measure(built, common), _locate(built, best), Miss.EXPIRED)
     common, is_extended, _ = live
+    if best[0] > common or live is _NO_MATCH:
+        return CacheOutlook(False, max(0, common), _measure(built, common), _locate(built, best), Miss.EXPIRED)
     path = "" if is_extended else _locate(built, live)
-    share = 1.0 if common == len(built.sizes) else _measure(built, common)
-    return CacheOutlook(is_extended, common, share, path, _find_cause(built, live))
+    return CacheOutlook(is_extended, common, _measure(built, common), path, _find_cause(built, live))
 
 
 def _find_cause(built: BuiltPrompt, match: _Match) -> Miss:
     """Return why less than what is in common with a branch may be read."""
     common, is_extended, prefix = match
-    could_be_cached = common if is_extended else len(built.sizes)
-    if sum(built.sizes[:could_be_cached]) < built.minimum * BYTES_PER_TOKEN:
+    could_be_cached = built.sizes[:common] if is_extended else built.sizes
+    if sum(could_be_cached) < built.minimum * BYTES_PER_TOKEN:
         return _BELOW_MINIMUM
     if built.marked is not None:
         written = prefix.blocks
@@ -101,7 +99,9 @@ def _locate(built: BuiltPrompt, match: _Match) -> str:
 
 
 def _measure(built: BuiltPrompt, blocks: int) -> float:
-    return sum(built.sizes[:blocks]) / (sum(built.sizes) or 1)
+    """Return the share of the bytes that the first blocks have."""
+    sizes = built.sizes
+    return 1.0 if blocks == len(sizes) else sum(sizes[: max(0, blocks)]) / (sum(sizes) or 1)
 
 
 def _list_written(memory: SessionMemory) -> tuple[WrittenPrefix, ...]:

@@ -31,7 +31,7 @@ class CapturedRequest(Struct, frozen=True, kw_only=True):
 
 class ComparedBlock(Struct, frozen=True):
     section: str
-    kind: str
+    kind: int
     pointer: str
     text: bytes  # without marks and white space
 
@@ -88,8 +88,7 @@ def pair_requests(earlier: CapturedRequest, later: CapturedRequest) -> RequestPa
 def _list_blocks(request: CapturedRequest) -> Iterator[ComparedBlock]:
     for group in list_blocks(request.reader, request.body):
         for number, block in enumerate(group.blocks):
-            pointer = f"{group.pointer}/{number + group.offset}" if group.is_list else group.pointer
-            yield ComparedBlock(group.section, group.kind, pointer, _encode(_decode(block)))
+            yield ComparedBlock(group.section, group.kind, group.locate(number), _encode(_decode(block)))
 
 
 def count_common_bytes(pair: RequestPair) -> int:

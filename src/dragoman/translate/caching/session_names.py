@@ -75,20 +75,20 @@ def shorten_name(name: str) -> str:
 
 def digest_beginning(request: Request) -> str:
     """Return a digest of the instructions and of how the first user message begins: both stay from turn to turn."""
-    pieces = list[str]()
+    beginning = ""
     for turn in request.turns:
         role = turn.role
         if role is _USER:
             for part in turn.parts:
                 if type(part) is Text:
-                    pieces += ("user\0", part.text[:FIRST_CHARACTERS])
+                    beginning += "user\0" + part.text[:FIRST_CHARACTERS]
                     break
             break
         if role in INSTRUCTION_ROLES:
             for part in turn.parts:
                 if type(part) is Text:
-                    pieces += (part.text, "\0")
-    return blake2b("".join(pieces).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+                    beginning += part.text + "\0"
+    return blake2b(beginning.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def _id_in(conversation: object) -> object:

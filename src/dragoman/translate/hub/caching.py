@@ -1,15 +1,13 @@
 """How a translated request uses its upstream's prompt cache, as the values that `Target` carries to `build`."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from types import MappingProxyType
 
 from msgspec import Raw, Struct
 
 FIVE_MINUTES = "5m"
 ONE_HOUR = "1h"
 LIFE_S = {FIVE_MINUTES: 300.0, ONE_HOUR: 3600.0}
-SHORT_BYTES = 4096  # of a request whose blocks are found in the body that was built: in less time than one by one
 
 
 class CacheMode(Enum):
@@ -55,46 +53,36 @@ class CachePlan(Struct, frozen=True):
     breakpoints: bool = False  # the model takes explicit breakpoints
     takes_keys: bool = True  # the host knows `prompt_cache_key`
     key: str | None = None  # of the session, where the client has none
-    # Called with what was built. None: it is not remembered, or so short that reading it again costs less.
+    # Called with what was built, where marks are placed. None: it is not remembered.
     take: Callable[["BuiltPrompt"], None] | None = None
 
 
+BodyFields = Mapping[str, Raw]
+
+
 class BlockGroup(Struct, frozen=True):
-    """Neighbouring blocks of a prompt that stand in one list of the request, or one that stands by itself."""
+    """Neighbouring blocks of a prompt that stand in one list or object of the request, or one that stands by itself."""
 
     section: str  # tools, system, settings or messages
-    pointer: str  # JSON pointer of the list, or of the block
-    size: int  # number of blocks
+    kind: int  # what distinguishes equal content in different places, such as a role: its checksum
+    pointer: str  # JSON pointer of the list, of the object, or of the block
+    blocks: Sequence[bytes | Raw]  # JSON
     is_list: bool = True
     offset: int = 0  # of the first block in the list
+    names: tuple[str, ...] = ()  # of the blocks in the object; empty: they stand in a list, or one stands by itself
 
-
-class BodyFields(dict[str, Raw]):
-    """The fields of a body as JSON, and the members of those lists whose JSON is known one by one."""
-
-    members: Mapping[str, list[bytes]] = MappingProxyType({})
-
-
-class RenderedGroup(Struct, frozen=True):
-    """Neighbouring blocks of a body that stand in one list, or one that stands by itself."""
-
-    section: str  # tools, system, settings or messages
-    kind: str  # what distinguishes equal content in different places, such as a role
-    pointer: str  # JSON pointer of the list, or of the block
-    blocks: list[bytes]  # JSON
-    is_list: bool = True
-    offset: int = 0  # of the first block in the list
-
-    @property
-    def size(self) -> int:
-        return len(self.blocks)
+    def locate(self, block: int) -> str:
+        """Return the JSON pointer of one of the blocks."""
+        if self.names:
+            return f"{self.pointer}/{self.names[block]}"
+        return f"{self.pointer}/{block + self.offset}" if self.is_list else self.pointer
 
 
 class SentPrompt(Struct, frozen=True):
     """What is remembered of a request, without content."""
 
     chain: bytes  # digests of its blocks, marks aside
-    head: bytes  # a digest of tools and system prompt
+    head: bytes = b""  # a digest of tools and system prompt, where marks are placed
     written: int = 0  # how many of its first blocks are written to the cache
     life_s: float = LIFE_S[FIVE_MINUTES]  # of what it writes
 
@@ -115,15 +103,14 @@ class BuiltPrompt(Struct, frozen=True):
 
     sent: SentPrompt
     sizes: tuple[int, ...]  # bytes of each block
-    list_groups: Callable[[], Iterable[BlockGroup | RenderedGroup]]
+    list_groups: Callable[[], Iterable[BlockGroup]]
     marked: MarkedBlocks | None = None  # None: the vendor needs no marks
     minimum: int = 0  # tokens below which nothing is cached
 
     def find_place(self, block: int) -> tuple[str, str] | None:
         """Return the section and the JSON pointer of a block in the upstream's request; None behind the last."""
         for group in self.list_groups():
-            if block < group.size:
-                pointer = f"{group.pointer}/{block + group.offset}" if group.is_list else group.pointer
-                return group.section, pointer
-            block -= group.size
+            if block < len(group.blocks):
+                return group.section, group.locate(block)
+            block -= len(group.blocks)
         return None

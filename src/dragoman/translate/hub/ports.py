@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from dragoman.translate.hub.caching import BodyFields, RenderedGroup
+from dragoman.translate.hub.caching import BlockGroup, BodyFields
 from dragoman.translate.hub.events import Delta, Event, Started
 from dragoman.translate.hub.failure import Failure
 from dragoman.translate.hub.loss import Ledger
@@ -357,7 +357,7 @@ class PromptReader(Struct, frozen=True):
 
     # The blocks of a body in the vendor's order: tools, system prompt, settings that change what follows, messages.
     # Raises JSON_ERRORS for what is no such body.
-    list_groups: Callable[[BodyFields], list[RenderedGroup]]
+    list_groups: Callable[[BodyFields], list[BlockGroup]]
     find_life_s: Callable[[BodyFields, Profile], float]  # for how long the cache keeps what a body writes
     # Which blocks of a body are marked, where the vendor caches at marks only; None: it needs none.
     list_marks: Callable[[bytes], list[int]] | None = None

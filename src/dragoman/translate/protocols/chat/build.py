@@ -3,8 +3,9 @@
 import hashlib
 from collections.abc import Sequence
 
+import msgspec
+
 from dragoman.translate.caching.breakpoints import choose_key, keep_one_lifetime
-from dragoman.translate.caching.rendering import encode_and_describe
 from dragoman.translate.hub.ext import is_indispensable, record_foreign_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
@@ -25,11 +26,11 @@ from dragoman.translate.hub.request import (
     Tool,
     ToolChoice,
 )
-from dragoman.translate.protocols.chat.build_blocks import LISTS, PROMPTS
 from dragoman.translate.protocols.chat.build_turns import build_messages
 from dragoman.translate.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS, SEARCH_OPTIONS
 
 _Wire = dict[str, object]
+_encode = msgspec.json.Encoder().encode
 _STOPS_MAX = 4  # OpenAI's; other servers take more
 _SCHEMA_NAME = "reply"
 _USER_MAX = 64
@@ -61,7 +62,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     if request.protocol != NAME:
         keep_one_lifetime(body, ledger)
     _record_prefill(request, ledger)
-    return encode_and_describe(body, LISTS, PROMPTS, target)
+    return _encode(body)
 
 
 def _shared_ext(request: Request) -> Ext:

@@ -4,19 +4,18 @@ import re
 
 import msgspec
 
-from dragoman.translate.caching.rendering import encode_and_describe
 from dragoman.translate.hub.ext import list_settings, record_foreign_fields, record_unsupported, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import DEFAULT_EFFORT, EFFORTS, Target, effort_for_budget
 from dragoman.translate.hub.request import Format, Reasoning, Request, Shape, Switch
-from dragoman.translate.protocols.gemini.build_blocks import LISTS, PROMPTS
 from dragoman.translate.protocols.gemini.build_schema import clean_schema
 from dragoman.translate.protocols.gemini.build_tools import build_tools
 from dragoman.translate.protocols.gemini.build_turns import build_conversation
 from dragoman.translate.protocols.gemini.wire import MAX_CANDIDATES, NAME, TIERS, VERTEX, Wire
 
 _STOPS_MAX = 5
+_encode = msgspec.json.Encoder().encode
 _LOGPROBS_MAX = 20
 _MAX_TEMPERATURE = 2.0
 _INT32_MAX = 2**31 - 1
@@ -58,7 +57,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         body["continuationToken"] = request.vendor.continuation
     if request.protocol == NAME:
         restore(body, request.ext)
-    return encode_and_describe(body, LISTS, PROMPTS, target)
+    return _encode(body)
 
 
 def _build_account_fields(request: Request, target: Target, ledger: Ledger) -> Wire:

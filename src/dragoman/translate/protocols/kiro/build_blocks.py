@@ -2,8 +2,15 @@
 
 import msgspec
 
-from dragoman.translate.caching.rendering import make_list, make_settings, read_object, strip_group, strip_marks
-from dragoman.translate.hub.caching import BodyFields, RenderedGroup
+from dragoman.translate.caching.rendering import (
+    KINDS,
+    make_list,
+    make_settings,
+    read_object,
+    strip_group,
+    strip_marks,
+)
+from dragoman.translate.hub.caching import BlockGroup, BodyFields
 from dragoman.translate.hub.profile import Profile
 
 _STATE = "/conversationState"
@@ -12,8 +19,8 @@ _TOOLS = f"{_CURRENT}/userInputMessage/userInputMessageContext/tools"
 _LIFE_S = 3600.0  # nothing is known
 
 
-def list_groups(fields: BodyFields) -> list[RenderedGroup]:
-    state = BodyFields(read_object(fields["conversationState"]))
+def list_groups(fields: BodyFields) -> list[BlockGroup]:
+    state = read_object(fields["conversationState"])
     current = msgspec.json.decode(state["currentMessage"], type=dict[str, dict[str, object]])
     message = current.get("userInputMessage", {})
     context = message.pop("userInputMessageContext", None)
@@ -23,10 +30,12 @@ def list_groups(fields: BodyFields) -> list[RenderedGroup]:
         if context:
             message["userInputMessageContext"] = context
     return [
-        RenderedGroup("tools", "tools", _TOOLS, [_encode(tool) for tool in tools] if isinstance(tools, list) else []),
-        *make_settings(fields, ("additionalModelRequestFields",)),
+        BlockGroup(
+            "tools", KINDS["tools"], _TOOLS, [_encode(tool) for tool in tools] if isinstance(tools, list) else []
+        ),
+        make_settings(fields, ("additionalModelRequestFields",)),
         strip_group(make_list("messages", state, "history", _STATE)),
-        RenderedGroup("messages", "messages", _CURRENT, [_encode(current)], is_list=False),
+        BlockGroup("messages", KINDS["messages"], _CURRENT, [_encode(current)], is_list=False),
     ]
 
 

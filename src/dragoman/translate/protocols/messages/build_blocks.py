@@ -3,25 +3,34 @@
 from collections.abc import Iterator
 
 import msgspec
+from msgspec import Raw
 
-from dragoman.translate.caching.rendering import make_content, make_list, make_settings, read_list, read_object
-from dragoman.translate.hub.caching import FIVE_MINUTES, LIFE_S, ONE_HOUR, BodyFields, RenderedGroup
+from dragoman.translate.caching.branches import checksum_kind
+from dragoman.translate.caching.rendering import (
+    make_content,
+    make_list,
+    make_settings,
+    read_list,
+    read_object,
+)
+from dragoman.translate.hub.caching import FIVE_MINUTES, LIFE_S, ONE_HOUR, BlockGroup, BodyFields
 from dragoman.translate.hub.profile import Profile
 from dragoman.translate.protocols.messages.build_cache import SETTINGS
 from dragoman.translate.protocols.messages.wire import Wire
 
+_EMPTY = Raw(b'""')
 _LONG = (b'"ttl":"1h"', b'"ttl": "1h"')
 
 
-def list_groups(fields: BodyFields) -> list[RenderedGroup]:
+def list_groups(fields: BodyFields) -> list[BlockGroup]:
     groups = [make_list("tools", fields, "tools")]
     if "system" in fields:
-        groups.append(make_content("system", "system", "/system", fields["system"]))
-    groups += make_settings(fields, SETTINGS)
+        groups.append(make_content("system", "/system", fields["system"]))
+    groups.append(make_settings(fields, SETTINGS))
     for number, message in enumerate(read_list(fields["messages"])):
         parts = read_object(message)
-        role = str(msgspec.json.decode(parts.get("role", b'""')))
-        groups.append(make_content("messages", role, f"/messages/{number}/content", parts.get("content", b'""')))
+        kind = checksum_kind(str(msgspec.json.decode(parts.get("role", _EMPTY))))
+        groups.append(make_content("messages", f"/messages/{number}/content", parts.get("content", _EMPTY), kind))
     return groups
 
 

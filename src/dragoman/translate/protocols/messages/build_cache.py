@@ -1,8 +1,8 @@
 """Encode a translated Messages request with its prompt-cache marks."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, islice
 
 import msgspec
 from msgspec import Raw
@@ -13,7 +13,6 @@ from dragoman.translate.caching.placing import RenderedPrompt, place_marks
 from dragoman.translate.hub.caching import (
     FIVE_MINUTES,
     LIFE_S,
-    SHORT_BYTES,
     BlockGroup,
     BuiltPrompt,
     CacheMode,
@@ -29,6 +28,7 @@ _MARKABLE = frozenset(MARKED_TYPES)
 _RUNS = frozenset(("tool_use", "tool_result"))
 SETTINGS = ("tool_choice", "thinking", "output_config")  # a change of these invalidates the messages
 HEAD = ("tools", "system")
+SHORT_BYTES = 4096
 _KINDS: dict[object, int] = {kind: checksum_kind(kind) for kind in (*HEAD, *(role.value for role in Role))}
 _SETTINGS_KINDS = [checksum_kind("settings")] * len(SETTINGS)
 _encode = msgspec.json.Encoder().encode
@@ -74,7 +74,8 @@ class _Blocks:
 
     def make_prompt(self) -> RenderedPrompt:
         """Return what marks are placed by."""
-        kinds, newest_turn = list[int](), 0
+        kinds: list[int] = []
+        newest_turn = 0
         for name, blocks in self._lists.items():
             kinds += [_KINDS[name]] * len(blocks)
         kinds += _SETTINGS_KINDS
@@ -83,7 +84,7 @@ class _Blocks:
             if role == "assistant":
                 newest_turn = len(kinds)
             kinds += [_KINDS[role]] * len(content)
-        digests = digest_blocks(self._texts, kinds)
+        digests = digest_blocks(self._texts, self._sizes, kinds)
         return RenderedPrompt(len(self._texts), self._can_mark, self._head, newest_turn, sum(self._sizes), digests)
 
     def describe(self, prompt: RenderedPrompt, marks: Mapping[int, str], minimum: int) -> BuiltPrompt:
@@ -99,12 +100,16 @@ class _Blocks:
         )
 
     def _list_groups(self) -> Iterator[BlockGroup]:
+        texts = iter(self._texts)
+
+        def make_group(section: str, pointer: str, blocks: Sized, names: tuple[str, ...] = ()) -> BlockGroup:
+            return BlockGroup(section, 0, pointer, list(islice(texts, len(blocks))), names=names)
+
         for name, blocks in self._lists.items():
-            yield BlockGroup(name, f"/{name}", len(blocks))
-        for name in SETTINGS:
-            yield BlockGroup("settings", f"/{name}", 1, is_list=False)
+            yield make_group(name, f"/{name}", blocks)
+        yield make_group("settings", "", SETTINGS, SETTINGS)
         for number, content in enumerate(self._contents):
-            yield BlockGroup("messages", f"/messages/{number}/content", len(content))
+            yield make_group("messages", f"/messages/{number}/content", content)
 
     def _find_run(self, index: int) -> str | None:
         """Return what neighbouring blocks have to be to have one position in common; empty: it has none."""

@@ -2,14 +2,14 @@
 
 import hashlib
 
+import msgspec
+
 from dragoman.translate.caching.breakpoints import choose_key, keep_one_lifetime, mark_parts
-from dragoman.translate.caching.rendering import encode_and_describe
 from dragoman.translate.hub.ext import record_foreign_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.translate.hub.request import Ext, Format, Json, Reasoning, Request, Shape, Switch
-from dragoman.translate.protocols.responses.build_blocks import LISTS, PROMPTS
 from dragoman.translate.protocols.responses.build_tools import ToolBuilder
 from dragoman.translate.protocols.responses.build_turns import InputBuilder
 from dragoman.translate.protocols.responses.wire import (
@@ -23,6 +23,7 @@ from dragoman.translate.protocols.responses.wire import (
 )
 
 _MIN_OUTPUT = 16
+_encode = msgspec.json.Encoder().encode
 _MAX_IDENTIFIER = 64
 _UNSUPPORTED = ("top_k", "frequency_penalty", "presence_penalty", "seed", "stop")
 _SHARED_FIELDS = frozenset(("moderation", "prompt_cache_options", "prompt_cache_retention"))
@@ -32,7 +33,7 @@ _SUMMARIES = {"summarized": "auto", "updates": "auto", "omitted": None}  # Messa
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     record_foreign_fields(request, NAME, ledger, _shared_ext(request))
-    return encode_and_describe(_BodyBuilder(request, target, ledger).build(), LISTS, PROMPTS, target)
+    return _encode(_BodyBuilder(request, target, ledger).build())
 
 
 def _shared_ext(request: Request) -> Ext:

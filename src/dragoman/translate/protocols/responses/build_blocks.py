@@ -7,19 +7,18 @@ from dragoman.translate.caching.rendering import (
     make_messages,
     make_settings,
 )
-from dragoman.translate.hub.caching import BodyFields, RenderedGroup
+from dragoman.translate.hub.caching import BlockGroup, BodyFields
 from dragoman.translate.hub.ports import PromptReader
 
 _SETTINGS = ("parallel_tool_calls", "text", "reasoning", "service_tier")
 
 
-def list_groups(fields: BodyFields) -> list[RenderedGroup]:
+def list_groups(fields: BodyFields) -> list[BlockGroup]:
     groups = [make_list("tools", fields, "tools")]
     if "instructions" in fields:
-        groups.append(make_content("system", "system", "/instructions", fields["instructions"]))
+        groups.append(make_content("system", "/instructions", fields["instructions"]))
     system, messages = make_messages(fields, "input")
-    return [*groups, system, *make_settings(fields, _SETTINGS), messages]
+    return [*groups, system, make_settings(fields, _SETTINGS), messages]
 
 
 PROMPTS = PromptReader(list_groups, find_implicit_life)
-LISTS = ("tools", "input")  # of a body, whose members are its blocks
