@@ -78,11 +78,11 @@ def read_fields(body: bytes) -> dict[str, Raw]:
     return decode_or(_object, body, {})
 
 
-def make_list(section: str, fields: BodyFields, name: str, place: str = "") -> BlockGroup:
+def make_list(section: str, fields: BodyFields, name: str) -> BlockGroup:
     """Return the members of a list of the body."""
     json = fields.get(name)
     members = [] if json is None or json == _NULL else read_list(json)
-    return BlockGroup(section, KINDS[section], f"{place}/{name}", members)
+    return BlockGroup(section, KINDS[section], f"/{name}", members)
 
 
 def make_content(section: str, pointer: str, content: Raw, kind: int | None = None) -> BlockGroup:
