@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from dragoman.state import lost_calls as memory_module
-from dragoman.state.lost_calls import CHECK_EVERY_S, STORE_RETRY_S, LostCall, LostCalls
+from dragoman.state.lost_calls import CHECK_EVERY_S, STORE_RETRY_S, FindDigests, LostCall, LostCalls
 from dragoman.store import Store, StoreError, cut_calls, open_store
 from dragoman.store.cut_calls import CUT_CALL_LIFE_S
 
@@ -28,6 +28,22 @@ class Clock:
         return self.now
 
 
+def naming(*digests: bytes) -> FindDigests:
+    """Returns what finds these digests of a conversation."""
+
+    async def find() -> tuple[bytes, ...]:
+        return digests
+
+    return find
+
+
+def test_no_conversation_is_digested_while_no_call_is_lost() -> None:
+    async def refuse() -> tuple[bytes, ...]:
+        raise AssertionError("the conversation was digested")
+
+    assert asyncio.run(LostCalls(None).recall("a", refuse)) == ()
+
+
 @pytest.mark.parametrize("stored", [False, True], ids=["in this process", "in the store"])
 def test_a_lost_call_is_recalled_until_it_expires(stored: bool, tmp_path: Path) -> None:
     clock = Clock()
@@ -36,10 +52,10 @@ def test_a_lost_call_is_recalled_until_it_expires(stored: bool, tmp_path: Path) 
         store = await open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
         memory = LostCalls(store, clock)
         await memory.remember("a", b"one", LOST)
-        assert await memory.recall("a", (b"other", b"one")) == LOST
-        assert await memory.recall("a", (b"other",)) == ()
+        assert await memory.recall("a", naming(b"other", b"one")) == LOST
+        assert await memory.recall("a", naming(b"other")) == ()
         clock.now += CUT_CALL_LIFE_S + 1
-        assert await memory.recall("a", (b"one",)) == ()
+        assert await memory.recall("a", naming(b"one")) == ()
         if store:
             await store.close()
 
@@ -52,7 +68,7 @@ def test_two_workers_share_lost_calls(tmp_path: Path) -> None:
     async def scenario() -> None:
         first, second = await open_store(url), await open_store(url)
         await LostCalls(first).remember("a", b"one", LOST)
-        assert await LostCalls(second).recall("a", (b"one",)) == LOST
+        assert await LostCalls(second).recall("a", naming(b"one")) == LOST
         await first.close()
         await second.close()
 
@@ -84,16 +100,16 @@ def test_the_store_is_queried_rarely_while_nothing_was_lost(tmp_path: Path) -> N
         counting = CountingStore(second)
         memory = LostCalls(cast(Store, counting), clock)  # it has what is used here
         for _ in range(10):
-            assert await memory.recall("a", (b"one",)) == ()
+            assert await memory.recall("a", naming(b"one")) == ()
         assert counting.questions == 1
         await LostCalls(first, clock).remember("a", b"one", LOST)
         clock.now += CHECK_EVERY_S
         for _ in range(10):
-            assert await memory.recall("a", (b"one",)) == LOST
+            assert await memory.recall("a", naming(b"one")) == LOST
         assert counting.questions == 12
         clock.now += CUT_CALL_LIFE_S
         for _ in range(10):
-            assert await memory.recall("a", (b"one",)) == ()
+            assert await memory.recall("a", naming(b"one")) == ()
         assert counting.questions == 13
         await first.close()
         await second.close()
@@ -118,7 +134,7 @@ def test_memory_use_is_bounded(stored: bool, tmp_path: Path, monkeypatch: pytest
         for name in (b"a", b"b", b"c", b"d", b"e"):
             clock.now += 1
             await memory.remember("a", name, LOST)
-        kept = [name for name in (b"a", b"b", b"c", b"d", b"e") if await memory.recall("a", (name,))]
+        kept = [name for name in (b"a", b"b", b"c", b"d", b"e") if await memory.recall("a", naming(name))]
         assert kept == [b"c", b"d", b"e"]
         if store:
             await store.close()
@@ -137,13 +153,13 @@ def test_a_tenant_neither_recalls_nor_evicts_calls_of_another(
         store = await open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
         memory = LostCalls(store, clock)
         await memory.remember("a", b"one", LOST)
-        assert await memory.recall("b", (b"one",)) == ()
+        assert await memory.recall("b", naming(b"one")) == ()
         for number in range(9):
             clock.now += 1
             await memory.remember("b", b"%d" % number, LOST)
-        kept = [number for number in range(9) if await memory.recall("b", (b"%d" % number,))]
+        kept = [number for number in range(9) if await memory.recall("b", naming(b"%d" % number))]
         assert kept == [7, 8]
-        assert await memory.recall("a", (b"one",)) == LOST
+        assert await memory.recall("a", naming(b"one")) == LOST
         if store:
             await store.close()
 
@@ -171,7 +187,7 @@ async def test_an_outage_of_the_store_is_logged_once_with_its_reason(caplog: pyt
         caplog.clear()
         for _ in range(3):
             clock.now += STORE_RETRY_S + CHECK_EVERY_S
-            await asyncio.gather(*(memory.recall("a", (b"one",)) for _ in range(5)))
+            await asyncio.gather(*(memory.recall("a", naming(b"one")) for _ in range(5)))
         return [record.getMessage() for record in caplog.records]
 
     start = "lost tool calls are not shared for a while: "

@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from dragoman.proxy.outcome import Outcome, TurnUsage
-from dragoman.state.lost_calls import LostCall
+from dragoman.state.lost_calls import FindDigests, LostCall
 from dragoman.tenancy.reservation import RequestSize
 from dragoman.translate.caching.memory import SessionId
 from dragoman.translate.caching.rejected_reasoning import ReasoningSession
@@ -99,8 +99,8 @@ class LostCallMemory(Protocol):
     async def remember(self, tenant: str, digest: bytes, lost: tuple[LostCall, ...]) -> None:
         """Keep the calls that were lost in the conversation with this digest."""
 
-    async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
-        """Return the lost calls of the first of these conversations that is known."""
+    async def recall(self, tenant: str, find_digests: FindDigests) -> tuple[LostCall, ...]:
+        """Return the lost calls of the first of the conversations that is known; most often there are none to find."""
 
 
 class PromptMemory(Protocol):

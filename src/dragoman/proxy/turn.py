@@ -173,11 +173,13 @@ class UpstreamTurn:
 
     async def _notices(self) -> tuple[Change, ...]:
         """Return the changes that tell the model which calls its last reply in this conversation lost."""
+        lost_calls = await self._context.memory.recall(self._context.call.tenant, self._digest_conversation)
+        return (lambda request, ledger: add_notice(request, lost_calls),) if lost_calls else ()
+
+    async def _digest_conversation(self) -> tuple[bytes, ...]:
         call = self._context.call
         await call.read()
-        conversations = await run_off_loop(len(call.body), lambda: digest_conversation(call.request()))
-        lost_calls = await self._context.memory.recall(call.tenant, conversations)
-        return (lambda request, ledger: add_notice(request, lost_calls),) if lost_calls else ()
+        return await run_off_loop(len(call.body), lambda: digest_conversation(call.request()))
 
     async def _begin_with_tools(self, prepared: Translated) -> ToolsCalled:
         """Begin the reply of a request whose history has tools to run before the first upstream request."""

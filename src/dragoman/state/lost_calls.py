@@ -24,6 +24,7 @@ CHECK_EVERY_S = 1.0  # how late a call that another worker lost may be noticed
 STORE_RETRY_S = 10.0
 
 T = TypeVar("T")
+FindDigests = Callable[[], Awaitable[tuple[bytes, ...]]]  # of a conversation, the whole request first
 
 log = logging.getLogger(__name__)
 
@@ -114,10 +115,11 @@ class LostCalls:
             self._own.popitem(last=False)
         await self._ask(lambda store: store.remember_cut(CutCallRow(tenant, digest, packed), now))
 
-    async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
+    async def recall(self, tenant: str, find_digests: FindDigests) -> tuple[LostCall, ...]:
         now = int(self._clock())
         if await self._is_empty(now):
             return ()
+        digests = await find_digests()
         packed = await self._ask(lambda store: store.recall_cut(tenant, digests, now))
         if packed is None:
             found = next((self._own[tenant, digest] for digest in digests if (tenant, digest) in self._own), None)

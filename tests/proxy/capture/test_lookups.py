@@ -34,7 +34,7 @@ from dragoman.server_tools.addresses import DomainRules
 from dragoman.server_tools.backends import ChosenBackends, McpServers, ToolPlan, make_plan
 from dragoman.server_tools.web_search import SearchQuery
 from dragoman.state.context import Context, ContextItem
-from dragoman.state.lost_calls import LostCall, LostCalls
+from dragoman.state.lost_calls import FindDigests, LostCall, LostCalls
 from dragoman.state.stored_call import ParsedBody, StoredCall, Terms
 from dragoman.store.response_rows import ItemRow
 from dragoman.translate.caching.memory import SessionId
@@ -160,7 +160,7 @@ class World:
     async def remember(self, tenant: str, digest: bytes, lost: tuple[LostCall, ...]) -> None:
         return
 
-    async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
+    async def recall(self, tenant: str, find_digests: FindDigests) -> tuple[LostCall, ...]:
         assert self._answers
         return LOST
 
@@ -199,6 +199,14 @@ class RejectedValues:
 
 async def name_no_session() -> str | None:
     return None
+
+
+async def find_digests() -> tuple[bytes, ...]:
+    return (b"digest",)
+
+
+async def find_other_digests() -> tuple[bytes, ...]:
+    return (b"other",)
 
 
 class Surroundings(Struct, frozen=True):
@@ -287,7 +295,7 @@ ASK: dict[LookupName, Callable[[Surroundings], Awaitable[object]]] = {
     LookupName.CREDENTIAL: choose,
     LookupName.SOONEST_CREDENTIAL: find_soonest_free,
     LookupName.MEDIA: lambda around: present(around.runtime.fetcher).fetch_all([PICTURE]),
-    LookupName.CUT_CALLS: lambda around: around.memory.recall("t", (b"digest",)),
+    LookupName.CUT_CALLS: lambda around: around.memory.recall("t", find_digests),
     LookupName.PROMPTS: lambda around: around.prompts.recall(SESSION, NOW),
     LookupName.REASONING: lambda around: around.reasoning.recall("t", "up", name_no_session),
     LookupName.TOOL_RUN: search,
@@ -462,8 +470,8 @@ async def test_what_is_remembered_is_passed_on() -> None:
     memory = LostCalls(None)
     recorder = LookedUpLostCalls(memory, RecordingLookups(make_recording()))
     await recorder.remember("t", b"digest", LOST)
-    assert await memory.recall("t", (b"digest",)) == LOST
-    assert await recorder.recall("t", (b"other",)) == ()
+    assert await memory.recall("t", find_digests) == LOST
+    assert await recorder.recall("t", find_other_digests) == ()
 
 
 def renewals(*values: dict[str, object]) -> Callable[[], bool]:
