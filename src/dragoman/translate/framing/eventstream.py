@@ -5,11 +5,11 @@ CRC-32 of everything before it. The first checksum is verified as soon as it has
 otherwise make us wait for bytes that never come. Nothing is read after the first malformed message.
 """
 
+from binascii import crc32
 from collections.abc import Mapping
 from functools import lru_cache
 from struct import Struct as Layout
 from uuid import UUID
-from zlib import crc32
 
 from msgspec import Struct
 
@@ -43,7 +43,7 @@ class EventStreamMessage(Struct, frozen=True, gc=False):
 class EventStreamFramer:
     """Split a byte stream into messages. The result does not depend on how the input is cut into chunks."""
 
-    __slots__ = ("_broken", "_held", "_held_bytes", "_max_message_bytes", "_needed")
+    __slots__ = ("_broken", "_headers", "_headers_block", "_held", "_held_bytes", "_max_message_bytes", "_needed")
 
     def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._max_message_bytes = max_message_bytes
@@ -51,6 +51,8 @@ class EventStreamFramer:
         self._held_bytes = 0
         self._needed = _PRELUDE.size
         self._broken = False
+        self._headers_block = b""  # of the message before: most messages have the headers of the one before
+        self._headers: Mapping[str, HeaderValue] = {}
 
     def feed(self, chunk: bytes) -> list[EventStreamMessage | Broken]:
         if self._broken or not chunk:
@@ -102,8 +104,11 @@ class EventStreamFramer:
                 raise _Malformed("the checksum of a frame is wrong")
             start = at + _PRELUDE_BYTES
             body = start + headers_length
-            read_headers = _known_headers if headers_length <= _CACHED_HEADERS_BYTES else _read_headers
-            messages.append(EventStreamMessage(read_headers(data[start:body]), data[body:last]))
+            block = data[start:body]
+            if block != self._headers_block:
+                self._headers_block = block
+                self._headers = (_known_headers if headers_length <= _CACHED_HEADERS_BYTES else _read_headers)(block)
+            messages.append(EventStreamMessage(self._headers, data[body:last]))
             at += total
         return at
 

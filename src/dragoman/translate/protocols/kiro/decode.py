@@ -1,14 +1,14 @@
 """Decode the messages of a Kiro reply, streamed or whole, into hub events."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from dragoman.translate.framing import eventstream, jsonscan
-from dragoman.translate.framing.eventstream import EventStreamFramer, EventStreamMessage
+from dragoman.translate.framing.eventstream import EventStreamFramer, EventStreamMessage, HeaderValue
 from dragoman.translate.framing.jsonread import read_json
 from dragoman.translate.framing.jsonscan import ObjectScanner
 from dragoman.translate.framing.sse import Broken
@@ -61,9 +61,6 @@ _Event = TypeVar(
 
 # The reply fails if one of these cannot be read.
 _CONTENT_EVENTS = ("assistantResponseEvent", "toolUseEvent", "reasoningContentEvent")
-
-# Every complete reply ends with at least one of these.
-_TAIL_EVENTS = ("metadataEvent", "contextUsageEvent", "meteringEvent")
 _ERROR_EVENTS = ("invalidStateEvent", "error")
 
 # Bare objects have no event name: the first key that fits decides.
@@ -131,8 +128,8 @@ class Decoder:
     """Decode one reply. Kiro has no terminal event: the reply ends with its stream."""
 
     __slots__ = (
-        "_blocks", "_calls", "_credits", "_id", "_is_over", "_issuer", "_ledger", "_model", "_percentage", "_readers",
-        "_started", "_stop_reason", "_tail", "_tokens",
+        "_blocks", "_calls", "_credits", "_headers", "_id", "_is_over", "_issuer", "_ledger", "_model", "_name",
+        "_percentage", "_readers", "_started", "_stop_reason", "_tail", "_tokens",
     )  # fmt: skip
     progress = Progress.READING
 
@@ -141,16 +138,18 @@ class Decoder:
         self._ledger = ledger
         self._blocks = Blocks(issuer, ledger)
         self._calls = Calls(ledger)
+        self._headers: Mapping[str, HeaderValue] | None = None  # of the last message
+        self._name: HeaderValue | None = None  # of its event
         self._id = ""
         self._model = issuer.model
         self._started = False
-        self._tail = False
+        self._tail = False  # every complete reply ends with a metadata, context usage or metering event
         self._is_over = False
         self._stop_reason: str | None = None
         self._tokens: TokenUsage | None = None
         self._percentage: float | None = None
         self._credits: float | None = None
-        self._readers: dict[str, Callable[[bytes], Sequence[Event]]] = {
+        self._readers: dict[HeaderValue, Callable[[bytes], Sequence[Event]]] = {
             "assistantResponseEvent": self._read_text,
             "toolUseEvent": self._read_tool_use,
             "reasoningContentEvent": self._read_reasoning,
@@ -166,17 +165,27 @@ class Decoder:
     def feed(self, item: object) -> Sequence[Event]:
         if self._is_over:
             return ()
-        if not isinstance(item, EventStreamMessage):
+        if type(item) is not EventStreamMessage:
             return self._read_broken(item)
-        headers = item.headers
-        kind = headers.get(":message-type")
-        if kind == "exception" or kind == "error":
-            fault = read_fault(item.payload)
-            named = headers.get(":exception-type") or headers.get(":error-code") or fault.type or ""
-            message = fault.text or str(headers.get(":error-message") or "")
-            return self._fail(build_failure(ReportedFault(message, fault.reason, str(named))))
-        name = headers.get(":event-type")
-        return self._read_event(str(name) if name else _guess_event_name(item.payload), item.payload)
+        headers, payload = item.headers, item.payload
+        if headers is not self._headers:  # messages with equal headers nearly always share them
+            kind = headers.get(":message-type")
+            if kind == "exception" or kind == "error":
+                return self._read_exception(headers, payload)
+            self._headers, self._name = headers, headers.get(":event-type")
+        name = self._name or _guess_event_name(payload)
+        reader = self._readers.get(name)
+        if reader is None:
+            return self._read_fault_event(payload) if name in _ERROR_EVENTS else ()
+        earlier = self._take_empty_call() if self._calls.empty is not None and name != "toolUseEvent" else ()
+        try:
+            events = reader(payload)
+        except _UNREADABLE:
+            if name in _CONTENT_EVENTS:
+                events = self._fail(Failure(Kind.CORRUPT, f"the upstream sent a {name} that cannot be read"))
+            else:
+                events = ()
+        return [*earlier, *events] if earlier else events
 
     def finish(self) -> Sequence[Event]:
         if self._is_over:
@@ -195,26 +204,15 @@ class Decoder:
         stop = Stop.LENGTH if cut else self._choose_stop()
         return [*events, Ended(stop, cut=cut)]
 
-    def _read_event(self, name: str, payload: bytes) -> Sequence[Event]:
-        reader = self._readers.get(name)
-        if reader is None:
-            return self._read_fault_event(payload) if name in _ERROR_EVENTS else ()
-        if name in _TAIL_EVENTS:
-            self._tail = True
-        earlier = self._take_empty_call() if self._calls.empty is not None and name != "toolUseEvent" else ()
-        try:
-            events = reader(payload)
-        except _UNREADABLE:
-            if name in _CONTENT_EVENTS:
-                events = self._fail(Failure(Kind.CORRUPT, f"the upstream sent a {name} that cannot be read"))
-            else:
-                events = ()
-        return [*earlier, *events] if earlier else events
-
     # Events
 
     def _read_text(self, payload: bytes) -> Sequence[Event]:
-        event = _decode_event(_text_event, payload)
+        try:
+            event = _text_event.decode(payload)  # succeeds nearly always
+        except msgspec.DecodeError:
+            event = read_json(_text_event, payload)
+        if event.wrapped is not None:
+            event = event.wrapped
         text = event.content
         if not text:
             return ()
@@ -260,18 +258,21 @@ class Decoder:
         return self._blocks.cite(cite_quotation(_decode_event(_citation_event, payload)))
 
     def _read_metadata(self, payload: bytes) -> Sequence[Event]:
+        self._tail = True
         event = _decode_event(_metadata, payload)
         self._tokens = event.token_usage or self._tokens
         self._stop_reason = event.stop_reason or self._stop_reason
         return ()
 
     def _read_context_usage(self, payload: bytes) -> Sequence[Event]:
+        self._tail = True
         event = _decode_event(_context_usage, payload)
         if event.context_usage_percentage is not None:
             self._percentage = min(max(event.context_usage_percentage, 0.0), _MAX_PERCENT)
         return ()
 
     def _read_metering(self, payload: bytes) -> Sequence[Event]:
+        self._tail = True
         event = _decode_event(_metering, payload)
         if event.usage is not None and event.unit in (None, "credit", "credits"):
             self._credits = (self._credits or 0.0) + event.usage
@@ -318,6 +319,12 @@ class Decoder:
         return None if credits is None else Usage(credits=credits, source=UsageSource.ESTIMATED)
 
     # Failures
+
+    def _read_exception(self, headers: Mapping[str, HeaderValue], payload: bytes) -> Sequence[Event]:
+        fault = read_fault(payload)
+        named = headers.get(":exception-type") or headers.get(":error-code") or fault.type or ""
+        message = fault.text or str(headers.get(":error-message") or "")
+        return self._fail(build_failure(ReportedFault(message, fault.reason, str(named))))
 
     def _read_broken(self, item: object) -> Sequence[Event]:
         why = item.why if isinstance(item, Broken) else "not a message"

@@ -331,14 +331,14 @@ class Blocks:
         self._pending_citations: list[Citation] = []  # for the next block of text
 
     def text(self, text: str) -> Sequence[Event]:
-        opened = () if self._open is _TEXT else self._begin(_TEXT)
+        if self._open is _TEXT:
+            self._length += len(text)
+            return (Delta(self._next - 1, text),)
+        opened = self._begin(_TEXT)
         self._length += len(text)
-        delta = Delta(self._next - 1, text)
-        if not opened:
-            return (delta,)
         cited = [self._place(citation) for citation in self._pending_citations]
         self._pending_citations.clear()
-        return [*opened, delta, *cited]
+        return [*opened, Delta(self._next - 1, text), *cited]
 
     def reasoning(self, text: str) -> Sequence[Event]:
         if self._open is _THINKING and not self._signature:
