@@ -115,16 +115,14 @@ class HoldTruncatedCall(RunStage):
             if event.block in self._texts:
                 self._pieces.append(event.text)
             return (event,)
-        match event:
-            case Opened(block=block, what=what):
-                self.next_block = max(self.next_block, block + 1)
-                if isinstance(what, TextBlock):
-                    self._texts.add(block)
-            case Ended(cut=cut) if cut and self.held is None:
-                self.held = event
-                return ()
-            case _:
-                pass
+        # Types are compared: a struct's class pattern that does not fit is slow.
+        if type(event) is Opened:
+            self.next_block = max(self.next_block, event.block + 1)
+            if type(event.what) is TextBlock:
+                self._texts.add(event.block)
+        elif type(event) is Ended and event.cut and self.held is None:
+            self.held = event
+            return ()
         return (event,)
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:

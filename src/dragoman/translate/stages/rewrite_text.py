@@ -83,19 +83,20 @@ class TextRewriter(Struct, eq=False):
         if type(event) is Delta:
             run = self._runs.get(event.block)
             return (self._renumber(event),) if run is None else self._split(run, event)
-        match event:
-            case Opened(block=block, what=what):
-                return self._open(event, self._splitter() if isinstance(what, TextBlock) else None)
-            case Closed(block=block) if block in self._runs:
-                return self._close(self._runs.pop(block))
-            case CitationAdded(block=block, citation=citation) if block in self._runs:
-                return self._cite(self._runs[block], citation)
-            case Closed() | CitationAdded() | OpaqueAdded():
-                return (self._renumber(event),)
-            case Ended() | Failed():
-                return [*self.finish(), event]
-            case _:
-                return (event,)
+        # Types are compared: a struct's class pattern that does not fit is slow.
+        if type(event) is Opened:
+            return self._open(event, self._splitter() if type(event.what) is TextBlock else None)
+        if type(event) is Closed:
+            run = self._runs.pop(event.block, None)
+            return (self._renumber(event),) if run is None else self._close(run)
+        if type(event) is CitationAdded:
+            run = self._runs.get(event.block)
+            return (self._renumber(event),) if run is None else self._cite(run, event.citation)
+        if type(event) is OpaqueAdded:
+            return (self._renumber(event),)
+        if type(event) is Ended or type(event) is Failed:
+            return [*self.finish(), event]
+        return (event,)
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         """Feed deltas of one block that `try_pass` does not pass; often only the first one is changed."""

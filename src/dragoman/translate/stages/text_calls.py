@@ -38,23 +38,22 @@ class TextCalls(RunStage):
                 return self._rewriter.feed(event)
             self._native[event.block][1].append(event.text)
             return self._pass(event.block, event)
-        match event:
-            case Opened(block=block, what=CallBlock(name=name)):
-                self._native[block] = (name, [])
-                if name in self._found:
-                    self._held[block] = []
-                return self._pass(block, event)
-            case Closed(block=block) if block in self._native:
-                return self._end_native(event)
-            case Started(id=id):
-                self._reply = id
-                return (event,)
-            case Ended():
-                return [*self.finish(), self._fix_stop_reason(event)]
-            case Failed():
-                return [*self.finish(), event]
-            case _:
-                return self._rewriter.feed(event)
+        # Types are compared: a struct's class pattern that does not fit is slow.
+        if type(event) is Opened and type(event.what) is CallBlock:
+            self._native[event.block] = (event.what.name, [])
+            if event.what.name in self._found:
+                self._held[event.block] = []
+            return self._pass(event.block, event)
+        if type(event) is Closed and event.block in self._native:
+            return self._end_native(event)
+        if type(event) is Started:
+            self._reply = event.id
+            return (event,)
+        if type(event) is Ended:
+            return [*self.finish(), self._fix_stop_reason(event)]
+        if type(event) is Failed:
+            return [*self.finish(), event]
+        return self._rewriter.feed(event)
 
     def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
         if run[0].block in self._native:
