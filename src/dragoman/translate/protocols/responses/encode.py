@@ -366,12 +366,23 @@ def _hides_outcome(item: OpenItem | HostedItem, state: ReplyState) -> bool:
     return type(item) is HostedItem and item.sealed is not None and state.holds
 
 
+class BodyEncoder(Encoder):
+    """Makes the response object that ends a stream, without its events."""
+
+    def _encode_event(self, type_: str, fields: Item) -> bytes:
+        return b""
+
+    def _encode_start(self, id_: str) -> Bytes:
+        self._snapshot = self._make_snapshot(id_)
+        return ()
+
+
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
     """Return the whole body: the response object that ends a stream of the same events."""
     reply = collect(events)
     if type(reply.end) is Failed:
         raise RequestError(reply.end.failure)
-    machine = Encoder(context, ledger)
+    machine = BodyEncoder(context, ledger)
     for event in explode(reply):
         machine.feed(event)
     return bytes(machine.body)
