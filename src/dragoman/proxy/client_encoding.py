@@ -1,7 +1,6 @@
 """The stages and the encoder of one client's reply, kept over all its upstream turns."""
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 
 from msgspec import Struct
 
@@ -10,7 +9,7 @@ from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.translate.hub.events import Event, Failed
 from dragoman.translate.hub.failure import Failure
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.ports import Stage
+from dragoman.translate.hub.ports import Stage, feed_each
 from dragoman.translate.hub.usage import Usage
 from dragoman.translate.stages.check_calls import CheckCalls
 from dragoman.translate.stages.cite_links import CiteLinks, Sources
@@ -110,16 +109,23 @@ class ClientEncoding:
         events: list[Event] = []
         for stage in self.stages:
             if events:
-                events = list(chain.from_iterable(map(stage.feed, events)))
+                events = feed_each(stage.feed, events)
             events += stage.finish()
-        pieces = chain.from_iterable(map(self._encoder.feed, events))
-        return LastWrites(b"".join(pieces), b"".join(self._encoder.finish()))
+        return LastWrites(self.encode(events) if events else b"", b"".join(self._encoder.finish()))
 
     def feed(self, events: list[Event]) -> bytes:
         """Return the bytes of events that are the gateway's own."""
         for stage in self.stages:
-            events = list(chain.from_iterable(map(stage.feed, events)))
-        return b"".join(chain.from_iterable(map(self.encoder.feed, events)))
+            events = feed_each(stage.feed, events)
+        return self.encode(events)
+
+    def encode(self, events: Sequence[Event]) -> bytes:
+        """Return the bytes of events that have passed the stages; those of a whole body are only collected."""
+        encoder = self.encoder
+        if type(encoder) is EventCollector:
+            encoder.events += events
+            return b""
+        return b"".join(feed_each(encoder.feed, events))
 
     def begin_round(self, watch: ReplyMonitor) -> None:
         """Prepare for another turn that continues the same reply, after tools have run."""

@@ -1,7 +1,6 @@
 """Redact the secrets that an upstream was sent in its events and failures."""
 
 from collections.abc import Sequence
-from itertools import chain
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +22,7 @@ from dragoman.translate.hub.events import (
     UsageReported,
 )
 from dragoman.translate.hub.failure import Failure
-from dragoman.translate.hub.ports import RunStage
+from dragoman.translate.hub.ports import RunStage, feed_each
 
 MASK = MASK_BYTES.decode()
 TOLERATED = 3  # characters of a secret that are not held back: too many words begin with them
@@ -72,7 +71,7 @@ class EventRedactor(RunStage):
             if (len(text) <= SHORT_TEXT and self._has_no_rare(text)) or not self._suspects(text):
                 self._tails[block] = text[-TOLERATED:]
                 return run
-        return list(chain.from_iterable(map(self._delta, run)))
+        return feed_each(self._delta, run)
 
     def _clean(self, event: Event) -> Sequence[Event]:
         # Types are compared: a struct's class pattern that does not fit is slow.

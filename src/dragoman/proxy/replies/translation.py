@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
 from operator import is_
 from typing import TypeVar
 
@@ -12,7 +11,7 @@ from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.translate.framing.known_secrets import Secrets
 from dragoman.translate.hub.events import Delta, Event, Failed
 from dragoman.translate.hub.failure import Failure
-from dragoman.translate.hub.ports import Item, RunStage, Stage, flatten_runs, join_run, split_runs
+from dragoman.translate.hub.ports import Item, RunStage, Stage, feed_each, flatten_runs, join_run, split_runs
 
 S = TypeVar("S")
 E = TypeVar("E", Event, Item)
@@ -30,7 +29,7 @@ class Translation:
     """
 
     __slots__ = (
-        *("_block", "_block_feeds", "_encode", "_feeds", "_own", "_redactor", "_run_feeds", "_stages"),
+        *("_block", "_block_feeds", "_encode", "_encode_all", "_feeds", "_own", "_redactor", "_run_feeds", "_stages"),
         *("failure", "watch"),
     )
 
@@ -48,7 +47,7 @@ class Translation:
         self._run_feeds: list[FeedRun] = []  # made when they are first used: a short reply has no runs
         self._block: int | None = None  # whose deltas `_block_feeds` take, until another event comes
         self._block_feeds: list[tuple[int, FeedRun]] = []  # with the numbers of the stages that follow
-        self._encode = client.encoder.feed
+        self._encode, self._encode_all = client.encoder.feed, client.encode
         self.failure: Failure | None = None
         self.watch = watch
 
@@ -72,7 +71,7 @@ class Translation:
         events: list[Event] = []
         for stage in self._own:
             if events:
-                events = list(chain.from_iterable(map(stage.feed, events)))
+                events = feed_each(stage.feed, events)
             events += stage.finish()
         return self._encode_from(events, len(self._own)) if events else b""
 
@@ -110,7 +109,7 @@ class Translation:
             given = feed_run(run, text)
             if given is not run:
                 return (self._encode_from(given, following),)
-        return self._encode(run[0]) if len(run) == 1 else list(chain.from_iterable(map(self._encode, run)))
+        return self._encode(run[0]) if len(run) == 1 else (self._encode_all(run),)
 
     def _choose_stages(self, block: int) -> None:
         """Note the stages that must see the deltas of this block."""
@@ -141,12 +140,12 @@ class Translation:
             events = flatten_runs(self._feed_items(split_runs(events), first, own))
         else:
             for feed in self._feeds[first:own]:
-                events = list(chain.from_iterable(map(feed, events)))
-            if first <= own and Failed in map(type, events):
+                events = feed_each(feed, events)
+            if first <= own:
                 events = self._without_failure(events)
             for feed in self._feeds[max(first, own) :]:
-                events = list(chain.from_iterable(map(feed, events)))
-        return b"".join(chain.from_iterable(map(self._encode, events)))
+                events = feed_each(feed, events)
+        return self._encode_all(events)
 
     def _feed_items(self, items: Sequence[Item], first: int, own: int) -> Sequence[Item]:
         """Put events and runs through the stages from the one with this number on."""

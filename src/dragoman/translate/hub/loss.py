@@ -23,6 +23,9 @@ class Loss(Struct, frozen=True):
     why: str
 
 
+_DROPPED, _APPROXIMATED, _INVENTED = LossKind  # looked up once: on Python 3.11, each look-up of a member is slow
+
+
 class Ledger:
     """Collect losses in order, each once. More than `LISTED` are only counted.
 
@@ -39,13 +42,13 @@ class Ledger:
         self._default: str | None = None  # path of the value that `record_default` has noted
 
     def record_dropped(self, path: str, why: str) -> None:
-        self._add(path, LossKind.DROPPED, why)
+        self._add(path, _DROPPED, why)
 
     def record_approximated(self, path: str, why: str) -> None:
-        self._add(path, LossKind.APPROXIMATED, why)
+        self._add(path, _APPROXIMATED, why)
 
     def record_invented(self, path: str, why: str) -> None:
-        self._add(path, LossKind.INVENTED, why)
+        self._add(path, _INVENTED, why)
 
     def record_default(self, path: str, why: str) -> None:
         """Note a value of the configuration as invented.
@@ -59,15 +62,15 @@ class Ledger:
         if self._locate is not None:
             path = self._locate(path)
         if path == self._default:
-            if how is LossKind.DROPPED:
-                self._losses.pop((path, LossKind.INVENTED), None)
+            if how is _DROPPED:
+                self._losses.pop((path, _INVENTED), None)
             return
         if len(path) > LONGEST_PATH:
             path = path[:LONGEST_PATH] + "…"
-        if how is LossKind.DROPPED:
-            if self._losses.pop((path, LossKind.APPROXIMATED), None) is None and self._counted:
-                self._counted.get(LossKind.APPROXIMATED, set()).discard(hash(path))
-        elif how is LossKind.APPROXIMATED and self._has(path, LossKind.DROPPED):
+        if how is _DROPPED:
+            if self._losses.pop((path, _APPROXIMATED), None) is None and self._counted:
+                self._counted.get(_APPROXIMATED, set()).discard(hash(path))
+        elif how is _APPROXIMATED and self._has(path, _DROPPED):
             return
         if self._has(path, how):
             return

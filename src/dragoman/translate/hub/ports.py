@@ -3,7 +3,6 @@
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from itertools import chain
 from typing import TypeVar
 
 import msgspec
@@ -30,6 +29,14 @@ class Stage(typing.Protocol[In, Out]):
     def finish(self) -> Iterable[Out]: ...
 
 
+def feed_each(feed: Callable[[In], Sequence[Out]], items: Iterable[In]) -> list[Out]:
+    """Return what a machine gives for these items. A loop costs less than chained iterators."""
+    given: list[Out] = []
+    for item in items:
+        given += feed(item)
+    return given
+
+
 class RunStage:
     """A stage of events that a run passes unchanged most of the time, so that it looks at the whole run at once.
 
@@ -53,7 +60,7 @@ class RunStage:
         return run if self.passes(run[0].block) else self.feed_each(run)
 
     def feed_each(self, run: Sequence[Delta]) -> list[Event]:
-        return list(chain.from_iterable(map(self.feed, run)))
+        return feed_each(self.feed, run)
 
 
 Item = Event | list[Delta]  # an event, or a run

@@ -15,6 +15,7 @@ from dragoman.translate.hub.usage import Usage, UsageSource
 KEPT_CHARACTERS = 32 * 1024
 MOST_PIECES = 256
 LONG_PIECE = 128  # characters
+_ESTIMATED = UsageSource.ESTIMATED  # looked up once: on Python 3.11, each look-up of a member is slow
 
 
 class _Sample(Struct, eq=False):
@@ -93,7 +94,7 @@ class EstimateUsage(RunStage):
             self._known = event.usage
         elif type(event) is UsageReported:
             usage = event.usage
-            if usage.context is not None or usage.source is UsageSource.ESTIMATED:
+            if usage.context is not None or usage.source is _ESTIMATED:
                 self._partial = usage
                 return ()
             self._reported = True
@@ -139,8 +140,8 @@ class EstimateUsage(RunStage):
         reasoning = self._thoughts.count(self._count)
         output = reasoning + self._text.count(self._count)
         if self._known is not None and self._known.input:
-            return replace(self._known, output=output, reasoning=reasoning, source=UsageSource.ESTIMATED)
-        partial = self._partial or Usage(source=UsageSource.ESTIMATED)
+            return replace(self._known, output=output, reasoning=reasoning, source=_ESTIMATED)
+        partial = self._partial or Usage(source=_ESTIMATED)
         if partial.context is None:
             input_tokens = self._input if isinstance(self._input, int) else self._input()
         else:

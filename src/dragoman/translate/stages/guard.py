@@ -132,6 +132,10 @@ KINDS = {
 UNFINISHED = "the input ended without Ended or Failed"
 LEFT_OPEN = "Ended with a block open"
 
+# Looked up once: on Python 3.11, each look-up of a member is slow.
+_WAITING, _OVER, _SILENT = ReplyPhase.WAITING, ReplyPhase.OVER, ReplyPhase.SILENT
+_UNKNOWN, _CLOSED = BlockState.UNKNOWN, BlockState.CLOSED
+
 
 class Guard(RunStage):
     """Pass legal events. Replace the first illegal one by a failure, and drop everything after it.
@@ -147,7 +151,7 @@ class Guard(RunStage):
     ) -> None:
         self._on_trip = on_trip
         self._on_failure = on_failure
-        self._phase = ReplyPhase.WAITING
+        self._phase = _WAITING
         self._blocks: dict[int, BlockState] = {}
         self._open = 0  # how many of them are not closed
         self._writable: set[int] = set()  # the blocks that accept text: one lookup for each Delta
@@ -156,10 +160,10 @@ class Guard(RunStage):
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta and event.block in self._writable:
             return (event,) if event.text or event.logprobs is not None else ()
-        if self._phase is ReplyPhase.SILENT:
+        if self._phase is _SILENT:
             return ()
         phase = REPLY[self._phase][type(event)]
-        if isinstance(phase, str):
+        if not isinstance(phase, ReplyPhase):
             return self._report_violation(phase)
         self._phase = phase
         # Types are compared: a struct's class pattern that does not fit is slow.
@@ -182,21 +186,21 @@ class Guard(RunStage):
         return self.feed_each(run)
 
     def finish(self) -> Sequence[Event]:
-        if self._phase in (ReplyPhase.OVER, ReplyPhase.SILENT):
+        if self._phase in (_OVER, _SILENT):
             return ()
         self._on_trip(UNFINISHED)
         return self._fail(Failure(Kind.TRUNCATED, "the reply ended without its terminal event"))
 
     def _step(self, event: Opened | Delta | OpaqueAdded | CitationAdded | ToolReturned | Closed) -> Sequence[Event]:
-        state = BLOCKS[self._blocks.get(event.block, BlockState.UNKNOWN)][type(event)]
-        if isinstance(state, str):
+        state = BLOCKS[self._blocks.get(event.block, _UNKNOWN)][type(event)]
+        if not isinstance(state, BlockState):
             return self._report_violation(state)
         if type(event) is Opened:
             state = KINDS[type(event.what)]
             self._open += 1
         elif type(event) is Closed:
             self._open -= 1
-        if isinstance(BLOCKS[state][Delta], str):
+        if type(BLOCKS[state][Delta]) is str:
             self._writable.discard(event.block)
         else:
             self._writable.add(event.block)
@@ -205,13 +209,13 @@ class Guard(RunStage):
 
     def _report_violation(self, why: str) -> Sequence[Event]:
         self._on_trip(why)
-        if self._phase is ReplyPhase.OVER:  # the client has already received the end
-            self._phase = ReplyPhase.SILENT
+        if self._phase is _OVER:  # the client has already received the end
+            self._phase = _SILENT
             return ()
         return self._fail(Failure(Kind.BUG, f"the reply broke the order of events: {why}"))
 
     def _fail(self, failure: Failure) -> Sequence[Event]:
-        self._phase = ReplyPhase.SILENT
+        self._phase = _SILENT
         self._writable.clear()
         self._on_failure(failure)
         return (*self._take_usage(), Failed(failure))
@@ -220,7 +224,7 @@ class Guard(RunStage):
         self._writable.clear()
         if not self._open:
             return ()
-        left = [block for block, state in self._blocks.items() if state is not BlockState.CLOSED]
+        left = [block for block, state in self._blocks.items() if state is not _CLOSED]
         self._on_trip(LEFT_OPEN)
         return [Closed(block) for block in left]
 

@@ -29,6 +29,9 @@ class Mode(Enum):
     STRIP_TAGS = "strip_tags"
 
 
+_REMOVE, _PASS = Mode.REMOVE, Mode.PASS  # looked up once: on Python 3.11, each look-up of a member is slow
+
+
 class ThinkingTags(RunStage):
     __slots__ = ("_mode", "_native", "_rewriter", "_splitter")
 
@@ -39,7 +42,7 @@ class ThinkingTags(RunStage):
         self._rewriter = TextRewriter(self._next_splitter)
 
     def feed(self, event: Event) -> Sequence[Event]:
-        if self._mode is Mode.REMOVE and self._is_thought(event):
+        if self._mode is _REMOVE and self._is_thought(event):
             return ()
         return self._rewriter.feed(event)
 
@@ -63,7 +66,7 @@ class ThinkingTags(RunStage):
 
     def _next_splitter(self) -> "TagSplitter | None":
         """Return a splitter until a block of text with words has appeared: only the beginning of a reply is split."""
-        if self._mode is Mode.PASS or (self._splitter is not None and self._splitter.has_words):
+        if self._mode is _PASS or (self._splitter is not None and self._splitter.has_words):
             return None
         self._splitter = TagSplitter(self._mode)
         return self._splitter
@@ -76,6 +79,9 @@ class _Phase(Enum):
     PLAIN = "all the rest"
 
 
+_START, _THINKING, _GAP, _PLAIN = _Phase
+
+
 class TagSplitter:
     """Separates the reasoning from the text at the beginning of a reply."""
 
@@ -83,7 +89,7 @@ class TagSplitter:
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
-        self._phase = _Phase.START
+        self._phase = _START
         self._held = ""
         self._closing = ""
         self._code = CodeMarks()
@@ -93,7 +99,7 @@ class TagSplitter:
         self.has_words = False  # whether there were words, so that later text is not the beginning
 
     def feed(self, text: str) -> Sequence[Segment]:
-        if self._phase is _Phase.PLAIN:
+        if self._phase is _PLAIN:
             return (text,)
         text, self._held = self._held + text, ""
         segments: list[Segment] = []
@@ -111,15 +117,15 @@ class TagSplitter:
         return segments
 
     def try_pass(self, text: str) -> bool:
-        return self._phase is _Phase.PLAIN
+        return self._phase is _PLAIN
 
     def finish(self) -> Sequence[Segment]:
         self._ending = True
-        segments = list(self.feed("")) if self._phase is _Phase.THINKING else []
+        segments = list(self.feed("")) if self._phase is _THINKING else []
         held, self._held = self._held, ""
-        if not held or self._phase is _Phase.GAP:
+        if not held or self._phase is _GAP:
             return segments
-        return [*segments, *(self._make_segments(held) if self._phase is _Phase.THINKING else (held,))]
+        return [*segments, *(self._make_segments(held) if self._phase is _THINKING else (held,))]
 
     def _start(self, text: str) -> str:
         words = text.lstrip()
@@ -132,7 +138,7 @@ class TagSplitter:
             if words[:1] in _FIRST and any(opening.startswith(words) for opening in OPENINGS):
                 self._held = text
                 return ""
-        self._phase = _Phase.PLAIN
+        self._phase = _PLAIN
         return text
 
     def _split_reasoning(self, text: str, segments: list[Segment]) -> str:
@@ -187,11 +193,11 @@ class TagSplitter:
             self._gap -= 1
             text = rest
         if text or not self._gap:
-            self._phase = _Phase.PLAIN
+            self._phase = _PLAIN
         return text
 
     def _make_segments(self, text: str) -> Sequence[Segment]:
-        if not text or self._mode is Mode.REMOVE:
+        if not text or self._mode is _REMOVE:
             return ()
         return (text,) if self._mode is Mode.STRIP_TAGS else (ThoughtText(text),)
 

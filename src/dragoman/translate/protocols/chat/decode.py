@@ -67,6 +67,7 @@ CHUNKS = msgspec.json.Decoder(Chunk)
 _TEXT = TextBlock()
 _REFUSAL = RefusalBlock()
 _THINKING = ThinkingBlock()
+_END, _TOOL = Stop.END, Stop.TOOL  # looked up once: on Python 3.11, each look-up of a member is slow
 _CUT = "truncated"  # in msgspec's message for JSON that breaks off
 
 
@@ -368,11 +369,11 @@ class Decoder:
         stop = STOPS.get(finish)
         if stop is None:
             self._ledger.record_approximated("/choices/0/finish_reason", f"{finish!r} is read as a natural end")
-            stop = Stop.END
+            stop = _END
         # Agents run tools depending on this reason, and servers get it wrong in both directions.
-        if stop in (Stop.END, Stop.TOOL):
-            stop = Stop.TOOL if self._calls else Stop.END
-        if stop is Stop.END and self._matched:
+        if stop is _END or stop is _TOOL:
+            stop = _TOOL if self._calls else _END
+        if stop is _END and self._matched:
             return Ended(Stop.STOP_SEQUENCE, sequence=self._matched)
         return Ended(stop)
 

@@ -41,6 +41,8 @@ from dragoman.translate.protocols.chat.wire import FINISHES
 # The order of the kinds in a Chat message; a block that comes after a later kind loses its position.
 _ORDER: dict[type[Block], int] = {ThinkingBlock: 0, TextBlock: 1, RefusalBlock: 1, CallBlock: 2}
 _encode = msgspec.json.encode
+# Looked up once: on Python 3.11, each look-up of a member is slow.
+_END, _TOOL, _PAUSE, _CONTEXT_FULL = Stop.END, Stop.TOOL, Stop.PAUSE, Stop.CONTEXT_FULL
 _FIELDS: dict[type[Block], bytes] = {
     TextBlock: b'{"content":',
     RefusalBlock: b'{"refusal":',
@@ -90,9 +92,9 @@ class LossRecorder(Struct, eq=False):
             )
         if end.sequence is not None:
             self._ledger.record_dropped("/stop_sequence", "Chat does not report which stop sequence was hit")
-        if end.stop is Stop.PAUSE:
+        if end.stop is _PAUSE:
             self._ledger.record_approximated("/stop_reason", "Chat has no pause; sent as a natural end")
-        elif end.stop is Stop.CONTEXT_FULL:
+        elif end.stop is _CONTEXT_FULL:
             self._ledger.record_approximated(
                 "/stop_reason", "Chat does not distinguish a full context from the token limit"
             )
@@ -127,8 +129,8 @@ def choose_reply_id(upstream: str, context: ReplyContext) -> str:
 
 def choose_finish_reason(stop: Stop, calls: bool) -> str:
     """Return the finish reason; it agrees with the calls, because agents run tools depending on it."""
-    if stop in (Stop.END, Stop.TOOL):
-        stop = Stop.TOOL if calls else Stop.END
+    if stop is _END or stop is _TOOL:
+        stop = _TOOL if calls else _END
     return FINISHES[stop]
 
 

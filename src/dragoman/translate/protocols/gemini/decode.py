@@ -34,6 +34,8 @@ from dragoman.translate.protocols.gemini.wire import (
 _CHUNKS = msgspec.json.Decoder(Chunk)
 _CUT = "truncated"  # in msgspec's message for JSON that breaks off
 _DIGEST_BYTES = 8
+# Looked up once: on Python 3.11, each look-up of a member is slow.
+_END, _TOOL, _FILTERED = Stop.END, Stop.TOOL, Stop.FILTERED
 
 
 class Decoder:
@@ -176,10 +178,10 @@ class Decoder:
         stop = STOPS.get(finish)
         if stop is None:
             self._ledger.record_approximated("/candidates/0/finishReason", f"{finish!r} is read as a natural end")
-            stop = Stop.END
-        if stop is Stop.FILTERED:
+            stop = _END
+        if stop is _FILTERED:
             return Ended(stop, category=finish.lower(), explanation=self._message)
-        return Ended(Stop.TOOL if stop is Stop.END and self._blocks.calls else stop)
+        return Ended(_TOOL if stop is _END and self._blocks.calls else stop)
 
     def _usage_events(self) -> list[Event]:
         if self._usage is None or not self._started:

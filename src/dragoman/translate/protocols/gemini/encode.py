@@ -51,6 +51,8 @@ from dragoman.translate.protocols.gemini.errors import encode_error, repeat_stre
 from dragoman.translate.protocols.gemini.wire import FINISH_REASONS, STOPS, Wire, encode_json, escape_line_ends
 
 _encode = msgspec.json.encode
+# Looked up once: on Python 3.11, each look-up of a member is slow.
+_FILTERED, _PAUSE, _CONTEXT_FULL = Stop.FILTERED, Stop.PAUSE, Stop.CONTEXT_FULL
 _EMPTY: Wire = {"text": ""}
 _QUIET_S = 10.0  # how long a client gets nothing while a call is collected, before it is sent a sign of life
 _NO_TEXT = b'{"text":""}'
@@ -336,7 +338,7 @@ def _build_head(id: str, context: ReplyContext) -> Wire:
 
 
 def _is_filtered(ended: Ended, refused: bool) -> bool:
-    return refused or ended.stop is Stop.FILTERED
+    return refused or ended.stop is _FILTERED
 
 
 def _explain(ended: Ended) -> Ended:
@@ -360,9 +362,9 @@ def _record_end(ended: Ended, usage: Usage | None, ledger: Ledger) -> None:
         ledger.record_dropped("/stop_details/category", f"Gemini has no finishReason {ended.category!r}")
     if ended.sequence is not None:
         ledger.record_dropped("/stop_sequence", "Gemini does not report which stop sequence was hit")
-    if ended.stop is Stop.PAUSE:
+    if ended.stop is _PAUSE:
         ledger.record_approximated("/stop_reason", "Gemini has no pause; sent as a natural end")
-    elif ended.stop is Stop.CONTEXT_FULL:
+    elif ended.stop is _CONTEXT_FULL:
         ledger.record_approximated("/stop_reason", "Gemini does not distinguish a full context from the token limit")
     if usage is not None and usage.service_tier not in (None, "default", "auto"):
         ledger.record_dropped("/service_tier", "Gemini's replies do not name a tier")

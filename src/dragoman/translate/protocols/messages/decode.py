@@ -40,6 +40,7 @@ _kind = msgspec.json.Decoder(_TypeOnly)
 _message = msgspec.json.Decoder(Message)
 
 
+_END, _TOOL = Stop.END, Stop.TOOL  # looked up once: on Python 3.11, each look-up of a member is slow
 _CUT_STOPS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
 
 
@@ -206,11 +207,11 @@ def _build_end(reported: ReportedStop, calls: bool, ledger: Ledger) -> Ended:
     stop = STOPS.get(reason or "end_turn")
     if stop is None:
         ledger.record_approximated("/stop_reason", f"{reason!r} is read as a natural end")
-        stop = Stop.END
-    if stop is Stop.TOOL and not calls:
-        stop = Stop.END
-    elif stop is Stop.END and calls:
-        stop = Stop.TOOL
+        stop = _END
+    if stop is _TOOL and not calls:
+        stop = _END
+    elif stop is _END and calls:
+        stop = _TOOL
     if details is None:
         return Ended(stop, sequence)
     return Ended(stop, sequence, details.category, details.explanation)

@@ -48,6 +48,8 @@ from dragoman.translate.protocols.messages.errors import encode_error_event
 from dragoman.translate.protocols.messages.wire import REFUSAL_CATEGORIES, STOP_REASONS, TIERS_IN_REPLIES, Wire
 
 _encode = msgspec.json.encode
+# Looked up once: on Python 3.11, each look-up of a member is slow.
+_END, _TOOL, _FILTERED = Stop.END, Stop.TOOL, Stop.FILTERED
 _END_OF_DELTA = b"}}\n\n"
 
 # The beginning of a delta, by the kind of the block.
@@ -252,13 +254,13 @@ def _build_envelope(id: str, context: ReplyContext) -> Wire:
 def _build_ending(ended: Ended, calls: bool, refused: bool, ledger: Ledger) -> Wire:
     stop = ended.stop
     if refused:
-        stop = Stop.FILTERED
-    elif stop is Stop.END and calls:
-        stop = Stop.TOOL
-    elif stop is Stop.TOOL and not calls:
-        stop = Stop.END
+        stop = _FILTERED
+    elif stop is _END and calls:
+        stop = _TOOL
+    elif stop is _TOOL and not calls:
+        stop = _END
     details: Wire | None = None
-    if stop is Stop.FILTERED or ended.category is not None or ended.explanation is not None:
+    if stop is _FILTERED or ended.category is not None or ended.explanation is not None:
         category = ended.category if ended.category in REFUSAL_CATEGORIES else None
         if category != ended.category:
             ledger.record_dropped("/stop_details/category", f"Messages has no category {ended.category!r}")

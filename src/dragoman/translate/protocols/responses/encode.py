@@ -67,6 +67,10 @@ _REASON_BY_STOP = {
 }
 
 _encode = msgspec.json.encode
+_CONTEXT_FULL, _PAUSE = (
+    Stop.CONTEXT_FULL,
+    Stop.PAUSE,
+)  # looked up once: on Python 3.11, each look-up of a member is slow
 
 
 class Encoder:
@@ -148,11 +152,11 @@ class Encoder:
             self._ledger.record_dropped("/stop_details/category", "Responses has no category of a refusal")
         if event.sequence is not None:
             self._ledger.record_dropped("/stop_sequence", "Responses does not report which stop sequence was hit")
-        if event.stop is Stop.CONTEXT_FULL:
+        if event.stop is _CONTEXT_FULL:
             self._ledger.record_approximated(
                 "/stop_reason", "Responses does not distinguish a full context from the token limit"
             )
-        if event.stop is Stop.PAUSE:
+        if event.stop is _PAUSE:
             self._ledger.record_approximated("/stop_reason", "Responses has no pause; sent as a natural end")
         if event.explanation and not self._has_text:
             frames = [*self._finish_item("completed"), *self._encode_explanation(event.explanation)]
