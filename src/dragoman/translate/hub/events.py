@@ -176,7 +176,8 @@ class _Open(Struct, eq=False):
     logprobs: list[Raw] = []
 
     def piece(self) -> Piece:
-        return Piece(self.what, "".join(self.text), self.opaque, tuple(self.citations), join_arrays(self.logprobs))
+        logprobs = join_arrays(self.logprobs) if self.logprobs else None
+        return Piece(self.what, "".join(self.text), self.opaque, tuple(self.citations), logprobs)
 
 
 def join_arrays(arrays: Sequence[Raw]) -> Raw | None:
@@ -279,6 +280,8 @@ class ReplySize(Struct, eq=False):
 
 def find_excess(calls: int = 0, blocks: int = 0, citations: int = 0) -> Failure | None:
     """Return the failure of a reply that exceeds a limit; None if it does not."""
+    if calls <= MAX_CALLS and blocks <= MAX_BLOCKS and citations <= MAX_CITATIONS:  # as of nearly every reply
+        return None
     counts = (
         (calls, MAX_CALLS, "tool calls"),
         (blocks, MAX_BLOCKS, "content blocks"),

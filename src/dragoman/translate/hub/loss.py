@@ -97,7 +97,9 @@ class Ledger:
     def count_by_kind(self) -> tuple[int, ...]:
         """Return the number of losses of each kind, in the order of LossKind."""
         listed = [how for _, how in self._losses]
-        return tuple(listed.count(how) + len(self._counted.get(how, ())) for how in LossKind)
+        return tuple(
+            listed.count(how) + len(self._counted.get(how, ())) for how in (_DROPPED, _APPROXIMATED, _INVENTED)
+        )
 
     def __iter__(self) -> Iterator[Loss]:
         """Iterate over the listed losses."""

@@ -104,16 +104,15 @@ class TagSplitter:
         text, self._held = self._held + text, ""
         segments: list[Segment] = []
         while text:
-            match self._phase:
-                case _Phase.START:
-                    text = self._start(text)
-                case _Phase.THINKING:
-                    text = self._split_reasoning(text, segments)
-                case _Phase.GAP:
-                    text = self._skip(text)
-                case _Phase.PLAIN:
-                    segments.append(text)
-                    break
+            if self._phase is _START:
+                text = self._start(text)
+            elif self._phase is _THINKING:
+                text = self._split_reasoning(text, segments)
+            elif self._phase is _GAP:
+                text = self._skip(text)
+            else:
+                segments.append(text)
+                break
         return segments
 
     def try_pass(self, text: str) -> bool:

@@ -140,6 +140,7 @@ class Kiro:
 
     def __init__(self, config: KiroProviderConfig, account: KiroAccount, models: ModelCache) -> None:
         self._config = config
+        self._thinking = Mode(config.thinking)
         self._account = account
         self._models = models
 
@@ -193,7 +194,7 @@ class Kiro:
         return resolve_name(name, self._models.ids or NAMES)
 
     def stages(self, request: Request) -> list[Stage[Event, Event]]:
-        stages: list[Stage[Event, Event]] = [ThinkingTags(Mode(self._config.thinking))]
+        stages: list[Stage[Event, Event]] = [ThinkingTags(self._thinking)]
         offered = {tool.name: tool.parameters for tool in request.tools if isinstance(tool, Function)}
         return [*stages, TextCalls(offered, f"{random.getrandbits(128):x}")] if offered else stages
 

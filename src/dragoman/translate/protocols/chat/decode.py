@@ -355,11 +355,12 @@ class Decoder:
     def _end(self) -> list[Event]:
         events: list[Event] = []
         self._close_block(events)
-        blocks = self._calls.blocks()
-        if len(blocks) < len(self._calls):
-            return events + self._fail(Failure(Kind.CORRUPT, "the upstream called a tool without a name"))
+        if self._calls:
+            blocks = self._calls.blocks()
+            if len(blocks) < len(self._calls):
+                return events + self._fail(Failure(Kind.CORRUPT, "the upstream called a tool without a name"))
+            events += map(Closed, blocks)
         self._is_over = True
-        events += map(Closed, blocks)
         events += self._usage_events()
         events.append(self._end_event())
         return events

@@ -145,6 +145,10 @@ class CompletionDetails(Struct, gc=False):
     reasoning_tokens: Count = None
 
 
+_NO_PROMPT_DETAILS = PromptDetails()
+_NO_COMPLETION_DETAILS = CompletionDetails()
+
+
 class Tokens(Struct, gc=False):
     prompt_tokens: Count = None
     completion_tokens: Count = None
@@ -158,8 +162,8 @@ class Tokens(Struct, gc=False):
         return self.prompt_tokens is not None or self.completion_tokens is not None
 
     def to_usage(self, service_tier: str | None) -> Usage:
-        prompt = self.prompt_tokens_details or PromptDetails()
-        completion = self.completion_tokens_details or CompletionDetails()
+        prompt = self.prompt_tokens_details or _NO_PROMPT_DETAILS
+        completion = self.completion_tokens_details or _NO_COMPLETION_DETAILS
         return Usage(
             input=int(self.prompt_tokens or 0),
             output=int(self.completion_tokens or 0),
