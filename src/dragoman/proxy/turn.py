@@ -191,7 +191,7 @@ class UpstreamTurn:
 
     async def _read_stream(self, prepared: Prepared, answer: IncomingResponse) -> TurnEnd:
         begun = await self._next_chunk(prepared, answer, None)
-        if isinstance(begun, Failure):
+        if type(begun) is Failure:
             return NoReply(begun)
         if not self._replies.reads_events(begun):
             return await self._read_document(prepared, answer, begun)
@@ -221,7 +221,7 @@ class UpstreamTurn:
             if failure is not None:
                 return failure
             read = await self._next_chunk(prepared, answer, reply)
-            if isinstance(read, Failure):
+            if type(read) is Failure:
                 return read
             chunk = read
         reply.end()

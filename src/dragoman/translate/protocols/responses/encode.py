@@ -380,6 +380,10 @@ class BodyEncoder(Encoder):
         self._snapshot = self._make_snapshot(id_)
         return ()
 
+    def _open_part(self, item: OpenItem) -> Bytes:
+        item.head = b""  # no delta is written
+        return ()
+
 
 def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
     """Return the whole body: the response object that ends a stream of the same events."""
