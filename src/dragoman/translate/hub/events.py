@@ -198,12 +198,13 @@ def collect(events: Iterable[Event]) -> Reply:
     end: Ended | Failed | None = None
     for event in events:
         # Types are compared: a struct's class pattern that does not fit is slow.
-        if type(event) is Closed:
-            continue
         if type(event) is Delta:
-            blocks[event.block].text.append(event.text)
+            block = blocks[event.block]
+            block.text.append(event.text)
             if event.logprobs is not None:
-                blocks[event.block].logprobs.append(event.logprobs)
+                block.logprobs.append(event.logprobs)
+        elif type(event) is Closed:
+            continue
         elif type(event) is Opened:
             blocks[event.block] = _Open(event.what)
         elif type(event) is Started:
