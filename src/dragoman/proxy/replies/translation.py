@@ -73,7 +73,7 @@ class Translation:
             if events:
                 events = feed_each(stage.feed, events)
             events += stage.finish()
-        return self._encode_from(events, len(self._own)) if events else b""
+        return self._encode_from(events, len(self._own))
 
     def push(self, events: Sequence[Event]) -> bytes:
         """Put events through redaction, the watch and all stages; nearly all of them are runs of deltas."""
@@ -135,6 +135,8 @@ class Translation:
     def _encode_from(self, events: Sequence[Event], first: int) -> bytes:
         """Put events through the stages from the one with this number on."""
         self._block = None
+        if not events:
+            return b""
         own = len(self._own)
         if len(events) >= MANY_EVENTS:
             events = flatten_runs(self._feed_items(split_runs(events), first, own))
