@@ -190,9 +190,10 @@ class Decoder:
 
     def _input_usage(self) -> Usage | None:
         """Return the counts of the input, which most upstreams send with each chunk."""
-        if self._usage is None or not self._usage.prompt_token_count:
+        counts = self._usage
+        if counts is None or not counts.prompt_token_count:
             return None
-        return clamp_usage(replace(self._usage.to_usage(), output=0, reasoning=0), Ledger())
+        return clamp_usage(Usage(counts.input, cache_read=int(counts.cached_content_token_count or 0)), Ledger())
 
     def _to_usage(self, counts: Tokens) -> Usage:
         usage = counts.to_usage()

@@ -186,15 +186,18 @@ class Tokens(Struct, rename="camel", gc=False):
             later.total_token_count = self.total_token_count
         return later
 
+    @property
+    def input(self) -> int:
+        return int(self.prompt_token_count or 0) + int(self.tool_use_prompt_token_count or 0)
+
     def to_usage(self) -> Usage:
-        prompt = int(self.prompt_token_count or 0)
-        tool_use = int(self.tool_use_prompt_token_count or 0)
+        given = self.input
         candidates = int(self.candidates_token_count or 0)
         thoughts = int(self.thoughts_token_count or 0)
         # Some models count thoughts among the candidates' tokens as well: only the total shows which.
-        counted_twice = thoughts > 0 and prompt + candidates + tool_use == self.total_token_count
+        counted_twice = thoughts > 0 and given + candidates == self.total_token_count
         return Usage(
-            input=prompt + tool_use,
+            input=given,
             output=candidates if counted_twice else candidates + thoughts,
             cache_read=int(self.cached_content_token_count or 0),
             reasoning=thoughts,
