@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Self, TypeVar, overload
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dragoman.translate.framing.jsonread import read_json
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
@@ -16,8 +16,8 @@ from dragoman.translate.hub.request import Ext, escape_key
 
 _SHOWN = 80
 
-_T = TypeVar("_T")
 _any_json = msgspec.json.Decoder()
+_NUMBER = int | float  # made once
 
 
 class BadField(BadRequest):
@@ -40,15 +40,12 @@ def read_body(body: bytes) -> dict[str, object]:
     return value
 
 
-class Fields:
+class Fields(Struct, eq=False):
     """A JSON object that records which keys were read, so that no field is lost unnoticed."""
 
-    __slots__ = ("_raw", "_read", "at")
-
-    def __init__(self, raw: dict[str, object], at: str = "") -> None:
-        self._raw = raw
-        self._read: set[str] = set()
-        self.at = at
+    _raw: dict[str, object]
+    at: str = ""
+    _read: set[str] = field(default_factory=set)
 
     def pointer(self, key: str) -> str:
         """Return the JSON pointer (RFC 6901) of a key of this object."""
@@ -59,6 +56,10 @@ class Fields:
     def has(self, key: str) -> bool:
         """Return whether the key exists and is not null. Does not count as reading."""
         return self._raw.get(key) is not None
+
+    def has_any(self, keys: frozenset[str]) -> bool:
+        """Return whether one of the keys exists, even if it is null. Does not count as reading."""
+        return not keys.isdisjoint(self._raw)
 
     def raw(self, key: str) -> object | None:
         """Return the decoded JSON value of any type."""
@@ -99,7 +100,7 @@ class Fields:
         if value is None:
             return None
         self._read.add(key)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, _NUMBER) and not isinstance(value, bool):
             return value
         raise self.bad(key, "must be a number")
 
@@ -129,8 +130,11 @@ class Fields:
         raise self.bad(key, "must be true or false")
 
     def one_of(self, key: str, allowed: Collection[str]) -> str | None:
-        value = self.raw(key)
-        if value is None or (isinstance(value, str) and value in allowed):
+        value = self._raw.get(key)
+        if value is None:
+            return None
+        self._read.add(key)
+        if isinstance(value, str) and value in allowed:
             return value
         raise self.bad(key, "must be one of " + ", ".join(map(_format_value, sorted(allowed))))
 
@@ -141,6 +145,16 @@ class Fields:
         self._read.add(key)
         if isinstance(value, dict):
             return self.__class__(value, self.pointer(key))
+        raise self.bad(key, "must be an object")
+
+    def raw_obj(self, key: str) -> dict[str, object] | None:
+        """Return an object as it is; its fields count as read."""
+        value = self._raw.get(key)
+        if value is None:
+            return None
+        self._read.add(key)
+        if isinstance(value, dict):
+            return value
         raise self.bad(key, "must be an object")
 
     def items(self, key: str) -> list[object] | None:
@@ -162,8 +176,8 @@ class Fields:
 
     def objects(self, key: str) -> list[Self] | None:
         """Return an array of objects."""
-        items = self.items(key)
-        return None if items is None else self._wrap_objects(items, self.pointer(key))
+        value = self._raw.get(key)
+        return None if value is None else self._wrap_objects(self.items(key) or [], self.pointer(key))
 
     def text_or_objects(self, key: str) -> str | list[Self] | None:
         """Return content, which all protocols allow as a string or an array of parts."""
@@ -178,18 +192,25 @@ class Fields:
         raise self.bad(key, "must be a string or an array")
 
     def need_text(self, key: str) -> str:
-        return self._require(key, self.text(key))
+        value = self.text(key)
+        if value is None:
+            raise self._missing(key)
+        return value
 
     def need_obj(self, key: str) -> Self:
-        return self._require(key, self.obj(key))
+        value = self.obj(key)
+        if value is None:
+            raise self._missing(key)
+        return value
 
     def need_objects(self, key: str) -> list[Self]:
-        return self._require(key, self.objects(key))
-
-    def _require(self, key: str, value: _T | None) -> _T:
+        value = self.objects(key)
         if value is None:
-            raise BadField(self.pointer(key), "is required")
+            raise self._missing(key)
         return value
+
+    def _missing(self, key: str) -> BadField:
+        return BadField(self.pointer(key), "is required")
 
     def _wrap_objects(self, items: list[object], at: str) -> list[Self]:
         fields: list[Self] = []
@@ -205,7 +226,7 @@ def unread_fields(holder: Fields, *inner: Fields | None) -> Ext:
     start = len(holder.at) + 1
     unread: Ext = {}
     for fields in (holder, *inner):
-        if fields is not None:
+        if fields is not None and len(fields._read) < len(fields._raw):  # most have none
             for key, value in fields.rest().items():
                 unread[fields.pointer(key)[start:]] = value
     return unread

@@ -351,10 +351,13 @@ class VendorTerms(Struct, frozen=True):
     drops_unbound: bool = False  # the upstream is to leave out reasoning that belongs to another conversation
 
 
-_SAMPLING, _ATTRIBUTION, _EXTRAS, _VENDOR = Sampling(), Attribution(), ReplyExtras(), VendorTerms()
+NO_SAMPLING, NO_ATTRIBUTION = Sampling(), Attribution()
+_EXTRAS, _VENDOR = ReplyExtras(), VendorTerms()
 
 
 class Request(Struct, frozen=True):
+    """What a client requests. Parsers pass the first six fields by position: from 16 keywords on a call is slow."""
+
     protocol: str  # the client's
     model: str
     turns: tuple[Turn, ...]
@@ -363,13 +366,13 @@ class Request(Struct, frozen=True):
     parallel: bool | None = None
     max_tool_calls: int | None = None
     max_tokens: int | None = None
-    sampling: Sampling = _SAMPLING
+    sampling: Sampling = NO_SAMPLING
     reasoning: Reasoning | None = None
     format: Format | None = None
     verbosity: str | None = None
     cache: Cache | None = None  # a breakpoint after the last part that can have one
     cache_key: str | None = None
-    attribution: Attribution = _ATTRIBUTION
+    attribution: Attribution = NO_ATTRIBUTION
     extras: ReplyExtras = _EXTRAS
     vendor: VendorTerms = _VENDOR
     stream: bool = False

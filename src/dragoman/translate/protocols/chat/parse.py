@@ -5,6 +5,8 @@ import msgspec
 from dragoman.translate.framing.fields import BadField, Fields, read_body, unread_fields
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import (
+    NO_ATTRIBUTION,
+    NO_SAMPLING,
     Attribution,
     Custom,
     Ext,
@@ -35,7 +37,8 @@ _SPELLINGS = {
     "format": "response_format",
     "cache_key": "prompt_cache_key",
 }
-_POINTERS = {field: f"/{spelling}" for field, spelling in _SPELLINGS.items()}
+_OLDER_POINTERS = {field: f"/{spelling}" for field, spelling in _SPELLINGS.items()}
+_POINTERS = _OLDER_POINTERS | {"max_tokens": "/max_completion_tokens"}
 
 # Values that mean the same as leaving the field out.
 _DEFAULTS: dict[str, Json] = {
@@ -46,7 +49,37 @@ _DEFAULTS: dict[str, Json] = {
 }
 _WITH_USAGE, _WITHOUT_USAGE = ReplyExtras(), ReplyExtras(include_usage=False)
 _WEB_SEARCH = "web_search"
+_OLDER_CHOICE = "/function_call"
 _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED, "any": Pick.REQUIRED}
+
+
+# The fields of which `parse_settings` makes its settings.
+SETTINGS = frozenset(
+    (
+        *("modalities", "audio", "tool_choice", "function_call", "parallel_tool_calls", "stream_options"),
+        *("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed", "stop", "n"),
+        *("logprobs", "top_logprobs", "reasoning_effort", "response_format", "verbosity", "prompt_cache_key"),
+        *("prompt_cache_options", "user", "safety_identifier", "metadata", "service_tier"),
+    )
+)
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    """What the shortest requests leave out."""
+
+    tool_choice: ToolChoice | None = None
+    parallel: bool | None = None
+    sampling: Sampling = NO_SAMPLING
+    reasoning: Reasoning | None = None
+    format: Format | None = None
+    verbosity: str | None = None
+    cache_key: str | None = None
+    attribution: Attribution = NO_ATTRIBUTION
+    extras: ReplyExtras = _WITHOUT_USAGE
+    ext: Ext = {}  # fields within them that only this protocol has
+
+
+_NO_SETTINGS = _Settings()
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
@@ -58,19 +91,40 @@ def parse(body: bytes, ledger: Ledger) -> Request:
 def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
     if body.has("input") and not body.has("messages"):
         raise BadField("/messages", "is required; a body with `input` belongs to /v1/responses")
+    settings = parse_settings(body) if body.has_any(SETTINGS) else _NO_SETTINGS
+    max_tokens, where = _read_max_tokens(body, ledger)
+    if settings.tool_choice is not None and settings.tool_choice.at == _OLDER_CHOICE:
+        where = where | {"tool_choice": _OLDER_CHOICE}
+    return Request(
+        NAME,
+        body.need_text("model"),
+        parse_turns(_read_messages(body)),
+        _parse_tools(body),
+        settings.tool_choice,
+        settings.parallel,
+        max_tokens=max_tokens,
+        sampling=settings.sampling,
+        reasoning=settings.reasoning,
+        format=settings.format,
+        verbosity=settings.verbosity,
+        cache_key=settings.cache_key,
+        attribution=settings.attribution,
+        stream=body.flag("stream", False),
+        extras=settings.extras,
+        raw=raw,
+        where=where,
+        ext=_find_meaningful(unread_fields(body) | settings.ext),  # last: it depends on what was read
+    )
+
+
+def parse_settings(body: Fields) -> _Settings:
     _refuse_speech(body)
-    stream = body.flag("stream", False)
     include_usage, stream_ext = _read_stream_options(body)
     format, format_ext = _read_format(body)
     cache = body.obj("prompt_cache_options")
-    return Request(
-        protocol=NAME,
-        model=body.need_text("model"),
-        turns=parse_turns(_read_messages(body)),
-        tools=_parse_tools(body),
+    return _Settings(
         tool_choice=_parse_choice(body),
         parallel=body.flag("parallel_tool_calls"),
-        max_tokens=_read_max_tokens(body, ledger),
         sampling=_read_sampling(body),
         reasoning=_read_reasoning(body),
         format=format,
@@ -82,18 +136,13 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
             metadata=_read_metadata(body),
             service_tier=_none_if(body.text("service_tier"), "auto"),
         ),
-        stream=stream,
         extras=_WITH_USAGE if include_usage else _WITHOUT_USAGE,
-        raw=raw,
-        where=_where(body),
-        ext=_find_meaningful(  # last: it depends on what was read
-            unread_fields(body) | stream_ext | format_ext | (_unread_below(cache) if cache is not None else {})
-        ),
+        ext=stream_ext | format_ext | (_unread_below(cache) if cache is not None else {}),
     )
 
 
 def _find_meaningful(ext: Ext) -> Ext:
-    return {key: value for key, value in ext.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
+    return ext and {key: value for key, value in ext.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
 
 
 def _read_sampling(body: Fields) -> Sampling:
@@ -137,15 +186,6 @@ def _read_messages(body: Fields) -> list[Fields]:
     return messages
 
 
-def _where(body: Fields) -> dict[str, str]:
-    where = _POINTERS.copy()
-    if body.has("max_completion_tokens") or not body.has("max_tokens"):
-        where["max_tokens"] = "/max_completion_tokens"
-    if not body.has("tool_choice") and body.has("function_call"):
-        where["tool_choice"] = "/function_call"
-    return where
-
-
 def _parse_tools(body: Fields) -> tuple[Tool, ...]:
     """Parse `tools`, the older `functions`, and `web_search_options`, which stands for a tool."""
     tools = [_read_tool(tool) for tool in body.objects("tools") or ()]
@@ -172,14 +212,14 @@ def _read_tool(tool: Fields) -> Tool:
 def _read_function(function: Fields, at: str, holder: Fields | None) -> Function:
     name = function.need_text("name")
     description = function.text("description")
-    schema = function.raw("parameters") if function.obj("parameters") is not None else None
+    schema = function.raw_obj("parameters")
     strict = function.flag("strict")
     return Function(
         name,
         at,
-        description=description,
-        parameters=schema,
-        strict=strict,
+        description,
+        schema,
+        strict,
         ext=unread_fields(function) if holder is None else unread_fields(holder, function),
         fields_at="" if holder is None else function.at,
     )
@@ -268,11 +308,14 @@ def _read_stream_options(body: Fields) -> tuple[bool, Ext]:
     return include_usage, _unread_below(options)
 
 
-def _read_max_tokens(body: Fields, ledger: Ledger) -> int | None:
+def _read_max_tokens(body: Fields, ledger: Ledger) -> tuple[int | None, dict[str, str]]:
+    """Return the limit of output tokens, and the pointers of a request that sets it in this field."""
     older, cap = body.integer("max_tokens"), body.integer("max_completion_tokens")
-    if older is not None and cap is not None and older != cap:
+    if older is not None and cap is None:
+        return older, _OLDER_POINTERS
+    if older is not None and older != cap:
         ledger.record_dropped("/max_tokens", "max_completion_tokens wins")
-    return older if cap is None else cap
+    return cap, _POINTERS
 
 
 def _read_stop(body: Fields) -> tuple[str, ...]:

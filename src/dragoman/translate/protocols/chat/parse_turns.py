@@ -124,8 +124,8 @@ def _parse_content(message: Fields) -> tuple[Part, ...]:
     if content is None or content == "":
         return ()
     if isinstance(content, str):
-        return (Text(content, message.pointer("content")),)
-    return tuple(_read_part(part) for part in content)
+        return (Text(content, f"{message.at}/content"),)
+    return tuple([_read_part(part) for part in content])
 
 
 def _read_part(part: Fields) -> Part:

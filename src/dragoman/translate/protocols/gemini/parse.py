@@ -12,6 +12,8 @@ from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestErr
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import EVENT_STREAM, CallHead
 from dragoman.translate.hub.request import (
+    NO_ATTRIBUTION,
+    NO_SAMPLING,
     Attribution,
     Ext,
     Foreign,
@@ -70,6 +72,30 @@ _KINDS = {
 _OTHERS = frozenset(("googleMaps", "computerUse", "fileSearch", "enterpriseWebSearch", "retrieval", "parallelAiSearch"))
 
 
+# The fields of which `parse_generation` and `parse_attribution` make their settings.
+GENERATION = frozenset(
+    (
+        *("temperature", "topP", "topK", "frequencyPenalty", "presencePenalty", "seed", "candidateCount"),
+        *("stopSequences", "responseLogprobs", "logprobs", "thinkingConfig", "responseModalities"),
+        *("responseMimeType", "responseSchema", "responseJsonSchema", "_responseJsonSchema"),
+    )
+)
+ATTRIBUTION = frozenset(("labels", "serviceTier"))
+
+
+class _Generation(msgspec.Struct, frozen=True):
+    """The settings in generationConfig that the shortest requests leave out."""
+
+    sampling: Sampling = NO_SAMPLING
+    reasoning: Reasoning | None = None
+    format: Format | None = None
+    ext: Ext = {}  # that only this protocol has
+    thinking: ProtoFields | None = None
+
+
+_NO_GENERATION = _Generation()
+
+
 class _Body(msgspec.Struct):
     """Nothing of the body: it has only to be a JSON object."""
 
@@ -110,29 +136,42 @@ def _parse_request(top: ProtoFields, raw: dict[str, Json], ledger: Ledger) -> Re
     _refuse_server_state(top)
     top.text("model")  # the path's counts
     settings = top.obj("generationConfig") or ProtoFields({}, top.pointer("generationConfig"))
-    thinking = settings.obj("thinkingConfig")
+    generation = parse_generation(settings, len(top.at) + 1) if settings.has_any(GENERATION) else _NO_GENERATION
     config = top.obj("toolConfig")
     calling = None if config is None else config.obj("functionCallingConfig")
     choice, tools = _parse_choice(calling, _parse_tools(top))
-    labels = top.raw("labels")
-    format = _parse_format(settings)
     return Request(
-        protocol=NAME,
-        model="",
-        turns=_parse_turns(top, ledger),
-        tools=tools,
-        tool_choice=choice,
+        NAME,
+        "",
+        _parse_turns(top, ledger),
+        tools,
+        choice,
         max_tokens=settings.integer("maxOutputTokens"),
-        sampling=_parse_sampling(settings),
-        reasoning=None if thinking is None else _parse_thinking(thinking),
-        format=format,
-        attribution=Attribution(
-            metadata=labels if isinstance(labels, dict) and labels else None, service_tier=_parse_tier(top)
-        ),
-        where=_find_pointers(top, settings, format),
-        ext={**_parse_modalities(settings, len(top.at) + 1), **unread_fields(top, settings, thinking, config, calling)},
+        sampling=generation.sampling,
+        reasoning=generation.reasoning,
+        format=generation.format,
+        attribution=parse_attribution(top) if top.has_any(ATTRIBUTION) else NO_ATTRIBUTION,
+        where=_find_pointers(top, settings, generation.format),
+        ext=generation.ext | unread_fields(top, settings, generation.thinking, config, calling),  # after all that reads
         raw=raw,
     )
+
+
+def parse_generation(settings: ProtoFields, start: int) -> _Generation:
+    """Return what a client sets; the pointers of what only this protocol has begin at `start`."""
+    thinking = settings.obj("thinkingConfig")
+    return _Generation(
+        sampling=_parse_sampling(settings),
+        reasoning=None if thinking is None else _parse_thinking(thinking),
+        format=_parse_format(settings),
+        ext=_parse_modalities(settings, start),
+        thinking=thinking,
+    )
+
+
+def parse_attribution(top: ProtoFields) -> Attribution:
+    labels = top.raw("labels")
+    return Attribution(metadata=labels if isinstance(labels, dict) and labels else None, service_tier=_parse_tier(top))
 
 
 def _parse_sampling(settings: ProtoFields) -> Sampling:
@@ -342,10 +381,18 @@ def _parse_tier(top: ProtoFields) -> str | None:
 
 
 def _find_pointers(top: ProtoFields, settings: ProtoFields, format: Format | None) -> dict[str, str]:
+    is_usual = settings.at == _USUAL_AT and not top.is_renamed and not settings.is_renamed
+    where = _USUAL_POINTERS if is_usual else _list_pointers(top, settings)
+    return where if format is None else where | {"format": format.at}
+
+
+def _list_pointers(top: ProtoFields, settings: ProtoFields) -> dict[str, str]:
     where = {name: settings.pointer(key) for name, key in _WHERE.items()}
     where |= {"turns": top.pointer("contents"), "tools": top.pointer("tools"), "metadata": top.pointer("labels")}
     where |= {"tool_choice": top.pointer("toolConfig"), "service_tier": top.pointer("serviceTier")}
     where["reasoning"] = settings.pointer("thinkingConfig")
-    if format is not None:
-        where["format"] = format.at
     return where
+
+
+_USUAL_AT = "/generationConfig"
+_USUAL_POINTERS = _list_pointers(ProtoFields({}), ProtoFields({}, _USUAL_AT))

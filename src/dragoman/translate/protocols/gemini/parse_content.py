@@ -41,7 +41,7 @@ from dragoman.translate.protocols.gemini.wire import NAME, PLACEHOLDERS
 _ROLES = {"user": Role.USER, "model": Role.ASSISTANT, "function": Role.USER, "tool": Role.USER}
 _SIGNATURE = "thoughtSignature"
 USE = "the use of a tool that the gateway ran"
-_KINDS = ("functionCall", "functionResponse", "inlineData", "fileData")
+_KINDS = frozenset(("functionCall", "functionResponse", "inlineData", "fileData"))
 _TEXT_TYPES = frozenset(("application/json", "application/xml", "application/javascript", "application/x-javascript"))
 _EXTENSIONS = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}
 _VIDEO_PAGES = re.compile(r"https?://(?:www\.|m\.)?(?:youtube\.com|youtu\.be)/", re.IGNORECASE)
@@ -144,7 +144,7 @@ class _ContentReader:
             return
         self._add_signature(part, signature)
         text = part.text("text")
-        if text is not None and not any(part.has(kind) for kind in _KINDS):
+        if text is not None and not _has_other_kind(part):
             self._add_text(text, part)
             return
         self._text_of = None
@@ -252,7 +252,7 @@ class _ContentReader:
         if part.has("functionResponse"):
             return [self._read_response(part)]
         text = part.text("text")
-        if text is not None and not any(part.has(kind) for kind in _KINDS):
+        if text is not None and not _has_other_kind(part):
             part.text(_SIGNATURE)
             extras = unread_fields(part)
             return [Text(text, part.at, ext=extras)] if text or extras else []
@@ -281,6 +281,11 @@ class _ContentReader:
                 f"answers no call: no functionCall before it has the {which}. Send the call as well, or leave both out",
             )
         return found
+
+
+def _has_other_kind(part: ProtoFields) -> bool:
+    """Return whether a part is not only text."""
+    return part.has_any(_KINDS) and any(part.has(kind) for kind in _KINDS)
 
 
 class _ReadCall(Struct):

@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Self
 
+from msgspec import field
+
+from dragoman.translate.framing import fields
 from dragoman.translate.framing.fields import Fields
 from dragoman.translate.framing.numbers import parse_number
 from dragoman.translate.hub.request import Ext
@@ -26,13 +29,11 @@ class ProtoFields(Fields):
     Numbers may be strings, as proto's JSON writes those of 64 bits.
     """
 
-    __slots__ = ("_written",)
+    _written: dict[str, str] = field(default_factory=dict)  # the client's spelling, where it is another one
 
-    def __init__(self, raw: dict[str, object], at: str = "") -> None:
-        self._written: dict[str, str] = {}  # the client's spelling, where it is another one
-        if any("_" in key for key in raw):
-            raw = self._rename(raw)
-        super().__init__(raw, at)
+    def __post_init__(self) -> None:
+        if "_" in "".join(self._raw):
+            self._raw = self._rename(self._raw)
 
     def _rename(self, raw: dict[str, object]) -> dict[str, object]:
         renamed: dict[str, object] = {}
@@ -46,7 +47,12 @@ class ProtoFields(Fields):
         return renamed
 
     def pointer(self, key: str) -> str:
-        return super().pointer(self._written.get(key, key))
+        return Fields.pointer(self, self._written.get(key, key))
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether the client writes some keys in another spelling than Google's documentation."""
+        return bool(self._written)
 
     def written_name(self, key: str) -> str:
         """Return a key in the client's spelling."""
@@ -57,8 +63,11 @@ class ProtoFields(Fields):
         self._read.discard(key)
 
     def number(self, key: str) -> float | None:
-        value = self.raw(key)
+        value = self._raw.get(key)
+        if value is None:
+            return None
         if isinstance(value, str):
+            self._read.add(key)
             try:
                 return float(value)
             except ValueError:
@@ -66,8 +75,11 @@ class ProtoFields(Fields):
         return super().number(key)
 
     def integer(self, key: str) -> int | None:
-        value = self.raw(key)
+        value = self._raw.get(key)
+        if value is None:
+            return None
         if isinstance(value, str):
+            self._read.add(key)
             try:
                 return int(value)
             except ValueError:
@@ -81,7 +93,10 @@ class ProtoFields(Fields):
 
     def list_of(self, key: str) -> list[Self]:
         """Return a list of objects; a single object counts as a list of one."""
-        if isinstance(self.raw(key), dict):
+        value = self._raw.get(key)
+        if value is None:
+            return []
+        if isinstance(value, dict):
             return [self.need_obj(key)]
         return self.objects(key) or []
 
@@ -96,14 +111,8 @@ def unread_fields(holder: ProtoFields, *inner: ProtoFields | None) -> Ext:
 
     Empty lists and objects mean nothing in proto's JSON.
     """
-    start = len(holder.at) + 1
-    return {
-        fields.pointer(key)[start:]: value
-        for fields in (holder, *inner)
-        if fields is not None
-        for key, value in fields.rest().items()
-        if value not in ([], {})
-    }
+    unread = fields.unread_fields(holder, *inner)
+    return {pointer: value for pointer, value in unread.items() if value not in ([], {})} if unread else unread
 
 
 # Schemas: `parameters` and `responseSchema` are written in a dialect of OpenAPI; `parametersJsonSchema` and
@@ -128,10 +137,10 @@ def read_dialect(schema: object) -> object:
 def _read_schema(schema: object, depth: int, read_node: Callable[[Schema], Schema]) -> object:
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
-    node = read_node(schema)
+    change = partial(_read_schema, depth=depth + 1, read_node=read_node)
     return {
-        key: map_schemas(key, value, lambda each: _read_schema(each, depth + 1, read_node))
-        for key, value in node.items()
+        key: map_schemas(key, value, change) if isinstance(value, (dict, list)) else value
+        for key, value in read_node(schema).items()
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.translate.framing.fields import BadField, Fields, read_body, unread_fields
@@ -9,7 +10,10 @@ from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestErr
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import EFFORTS
 from dragoman.translate.hub.request import (
+    NO_ATTRIBUTION,
+    NO_SAMPLING,
     Attribution,
+    Cache,
     Ext,
     Format,
     Function,
@@ -32,23 +36,18 @@ from dragoman.translate.hub.request import (
 from dragoman.translate.protocols.messages.parse_content import parse_cache, parse_content
 from dragoman.translate.protocols.messages.wire import NAME, hosted_name
 
-_ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
+_SYSTEM = Role.SYSTEM
+_ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": _SYSTEM}
 _SWITCHES = {switch.value: switch for switch in Switch}
 
-# The protocol's names of fields -> the hub's names.
-_NAMES = {
-    "messages": "turns",
-    "tools": "tools",
-    "tool_choice": "tool_choice",
-    "max_tokens": "max_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "stop_sequences": "stop",
-    "service_tier": "service_tier",
-    "stream": "stream",
-    "thinking": "reasoning",
-    "cache_control": "cache",
+# The hub's names of fields -> their pointers.
+_POINTERS = {
+    "turns": "/messages",
+    "parallel": "/tool_choice/disable_parallel_tool_use",
+    "stop": "/stop_sequences",
+    "user": "/metadata/user_id",
+    "reasoning": "/thinking",
+    "cache": "/cache_control",
 }
 
 _PICKS = {"auto": Pick.AUTO, "any": Pick.REQUIRED, "tool": Pick.NAMED, "none": Pick.NONE}
@@ -66,6 +65,33 @@ _FIRST_FILTERING = "20260209"
 _OTHER_FAMILIES = ("web_fetch_", "bash_", "text_editor_", "memory_", "computer_", "browser_", "advisor_", _TOOLSET)
 
 
+# The fields of which `parse_settings` makes its settings.
+SETTINGS = frozenset(
+    (
+        *("thread", "container", "tool_choice", "output_config", "output_format", "thinking", "metadata"),
+        *("cache_control", "temperature", "top_p", "top_k", "stop_sequences", "service_tier", "speed", "compaction"),
+    )
+)
+
+
+class _Settings(Struct, frozen=True):
+    """What the shortest requests leave out."""
+
+    tool_choice: ToolChoice | None = None
+    parallel: bool | None = None
+    sampling: Sampling = NO_SAMPLING
+    reasoning: Reasoning | None = None
+    format: Format | None = None
+    cache: Cache | None = None
+    attribution: Attribution = NO_ATTRIBUTION
+    vendor: VendorTerms = _NO_TERMS
+    ext: Ext = {}  # that only this protocol has
+    holders: tuple[Fields | None, ...] = ()  # of settings, where fields may have been left unread
+
+
+_NO_SETTINGS = _Settings()
+
+
 def parse(body: bytes, ledger: Ledger) -> Request:
     return _parse(body, _parse_max_tokens)
 
@@ -81,11 +107,37 @@ def _parse(body: bytes, read_max_tokens: Callable[[Fields], int | None]) -> Requ
 
 
 def _parse_request(top: Fields, raw: dict[str, Json], read_max_tokens: Callable[[Fields], int | None]) -> Request:
-    _refuse_server_state(top)
+    is_plain = not top.has_any(SETTINGS)
+    if not is_plain:
+        _refuse_server_state(top)
     model = top.need_text("model")
     max_tokens = read_max_tokens(top)
     turns = _parse_turns(top)
     tools = _parse_tools(top)
+    settings = _NO_SETTINGS if is_plain else parse_settings(top, tools)
+    format = settings.format
+    return Request(
+        NAME,
+        model,
+        turns,
+        tools,
+        settings.tool_choice,
+        settings.parallel,
+        max_tokens=max_tokens,
+        sampling=settings.sampling,
+        reasoning=settings.reasoning,
+        format=format,
+        cache=settings.cache,
+        attribution=settings.attribution,
+        vendor=settings.vendor,
+        stream=top.flag("stream", False),
+        where=_POINTERS if format is None else _POINTERS | {"format": format.at},
+        ext=settings.ext | unread_fields(top, *settings.holders),  # after all that reads
+        raw=raw,
+    )
+
+
+def parse_settings(top: Fields, tools: Iterable[Tool]) -> _Settings:
     choice, parallel = _parse_choice(top, tools)
     output = top.obj("output_config")
     thinking = top.obj("thinking")
@@ -93,32 +145,33 @@ def _parse_request(top: Fields, raw: dict[str, Json], read_max_tokens: Callable[
     cache, control = parse_cache(top)
     reasoning, extras = _parse_reasoning(thinking, output)
     format, format_fields = _parse_format(top, output)
-    return Request(
-        protocol=NAME,
-        model=model,
-        turns=turns,
-        tools=tools,
+    return _Settings(
         tool_choice=choice,
         parallel=parallel,
-        max_tokens=max_tokens,
-        sampling=Sampling(
-            temperature=top.number("temperature"),
-            top_p=top.number("top_p"),
-            top_k=top.integer("top_k"),
-            stop=_parse_stop(top),
-        ),
+        sampling=_parse_sampling(top),
         reasoning=reasoning,
         format=format,
         cache=cache,
-        attribution=Attribution(
-            user=metadata.text("user_id") if metadata is not None else None,
-            service_tier="default" if top.text("service_tier") == "standard_only" else None,
-        ),
+        attribution=_parse_attribution(top, metadata),
         vendor=_COMPACTION if top.has("compaction") else _NO_TERMS,
-        stream=top.flag("stream", False),
-        where=_find_pointers(top, format),
-        ext={**extras, **_parse_extras(top), **unread_fields(top, output, thinking, metadata, control, format_fields)},
-        raw=raw,
+        ext=extras | _parse_extras(top),
+        holders=(output, thinking, metadata, control, format_fields),
+    )
+
+
+def _parse_sampling(top: Fields) -> Sampling:
+    return Sampling(
+        temperature=top.number("temperature"),
+        top_p=top.number("top_p"),
+        top_k=top.integer("top_k"),
+        stop=_parse_stop(top),
+    )
+
+
+def _parse_attribution(top: Fields, metadata: Fields | None) -> Attribution:
+    return Attribution(
+        user=metadata.text("user_id") if metadata is not None else None,
+        service_tier="default" if top.text("service_tier") == "standard_only" else None,
     )
 
 
@@ -146,7 +199,7 @@ def _parse_turns(top: Fields) -> tuple[Turn, ...]:
     turns: list[Turn] = []
     system = top.text_or_objects("system")
     if system:
-        turns.append(Turn(Role.SYSTEM, parse_content(system, "/system"), "/system"))
+        turns.append(Turn(_SYSTEM, parse_content(system, "/system"), "/system"))
     messages = top.need_objects("messages")
     if not messages:
         raise top.bad("messages", "must hold at least one message")
@@ -155,7 +208,7 @@ def _parse_turns(top: Fields) -> tuple[Turn, ...]:
         content = message.text_or_objects("content")
         if role is None or content is None:
             raise BadField(message.pointer("role" if role is None else "content"), "is required")
-        parts = parse_content(content, message.pointer("content"))
+        parts = parse_content(content, f"{message.at}/content")
         turns.append(Turn(_ROLES[role], parts, message.at, unread_fields(message)))
     return tuple(turns)
 
@@ -218,22 +271,13 @@ def _parse_extras(top: Fields) -> Ext:
     return extras
 
 
-def _find_pointers(top: Fields, format: Format | None) -> dict[str, str]:
-    where = {_NAMES[key]: top.pointer(key) for key in top.names() if key in _NAMES}
-    where["parallel"] = "/tool_choice/disable_parallel_tool_use"
-    where["user"] = "/metadata/user_id"
-    where["reasoning"] = "/thinking"
-    if format is not None:
-        where["format"] = format.at
-    return where
-
-
 def _parse_tools(top: Fields) -> tuple[Tool, ...]:
     servers = [_parse_server(server) for server in top.objects("mcp_servers") or ()]
-    known = {server.server_name for server in servers}
-    tools = [_parse_tool(tool) for tool in top.objects("tools") or () if not _is_plain_toolset(tool, known)]
+    given = top.objects("tools") or ()
     if not servers:
-        return tuple(tools)
+        return tuple([_parse_tool(tool) for tool in given])
+    known = {server.server_name for server in servers}
+    tools = [_parse_tool(tool) for tool in given if not _is_plain_toolset(tool, known)]
     chosen = {tool.server_name: tool.allowed_tools for tool in tools if type(tool) is Hosted}
     named = (replace(server, allowed_tools=chosen.get(server.server_name)) for server in servers)
     return (*tools, *named)
@@ -262,14 +306,14 @@ def _parse_tool(tool: Fields) -> Tool:
 
 
 def _parse_function(tool: Fields) -> Function:
-    schema = tool.obj("input_schema")
+    schema = tool.raw_obj("input_schema")
     cache, control = parse_cache(tool)
     return Function(
-        name=tool.need_text("name"),
-        at=tool.at,
-        description=tool.text("description"),
-        parameters=None if schema is None else tool.raw("input_schema"),
-        strict=tool.flag("strict"),
+        tool.need_text("name"),
+        tool.at,
+        tool.text("description"),
+        schema,
+        tool.flag("strict"),
         deferred=tool.flag("defer_loading", False),
         cache=cache,
         ext=unread_fields(tool, control),

@@ -56,7 +56,7 @@ def parse_content(content: str | list[Fields], at: str) -> tuple[Part, ...]:
     """Parse the parts of a turn, written as a string or as blocks."""
     if isinstance(content, str):
         return (Text(content, at),)
-    return tuple(_parse_part(block) for block in content)
+    return tuple([_parse_part(block) for block in content])
 
 
 def _parse_part(block: Fields) -> Part:
@@ -87,7 +87,7 @@ def _parse_text(block: Fields) -> Text:
     return Text(
         text=block.need_text("text"),
         at=block.at,
-        citations=tuple(_parse_citations(block)),
+        citations=tuple(_parse_citations(block)) if block.has("citations") else (),
         cache=cache,
         ext=unread_fields(block, control),
     )

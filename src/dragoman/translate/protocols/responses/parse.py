@@ -2,10 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dragoman.translate.framing.fields import BadField, Fields, read_body, unread_fields
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import (
+    NO_ATTRIBUTION,
+    NO_SAMPLING,
     Attribution,
     Custom,
     Ext,
@@ -40,6 +45,7 @@ _SERVER_STATE = {
     "conversation": "a stored conversation, and this gateway has no store; send the whole input",
     "prompt": "a stored prompt template; send its text as instructions and input",
 }
+_STORED = frozenset((*_SERVER_STATE, "background"))
 
 # Values that mean the same as leaving the field out.
 _DEFAULTS: dict[str, Json] = {
@@ -62,6 +68,8 @@ _WHERE = {name: f"/{name}" for name in _SAME_NAMES} | {
     "verbosity": "/text/verbosity",
     "format": "/text/format",
     "encrypted_reasoning": "/include",
+    "logprobs": "/include/",
+    "search_sources": "/include/",
 }
 _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED}
 _HOSTED_DEFAULTS: Wire = {
@@ -72,16 +80,52 @@ _HOSTED_DEFAULTS: Wire = {
 }
 
 
+# The fields of which `parse_settings` makes its settings.
+SETTINGS = frozenset(
+    (
+        *("reasoning", "text", "prompt_cache_options", "include", "service_tier", "stream_options", "tool_choice"),
+        *("parallel_tool_calls", "temperature", "top_p", "top_logprobs", "prompt_cache_key", "user"),
+        *("safety_identifier", "metadata", "max_tool_calls"),
+    )
+)
+
+
+class _Settings(Struct, frozen=True):
+    """What the shortest requests leave out."""
+
+    where: dict[str, str]
+    tool_choice: ToolChoice | None = None
+    parallel: bool | None = None
+    sampling: Sampling = NO_SAMPLING
+    reasoning: Reasoning | None = None
+    extras: ReplyExtras = ReplyExtras(encrypted_reasoning=False)
+    format: Format | None = None
+    verbosity: str | None = None
+    cache_key: str | None = None
+    attribution: Attribution = NO_ATTRIBUTION
+    max_tool_calls: int | None = None
+    prewarm: bool = False
+    holders: tuple[Fields | None, ...] = ()  # of settings, where fields may have been left unread
+
+
+_NO_SETTINGS = _Settings(_WHERE)
+
+
 def parse(body: bytes, ledger: Ledger) -> Request:
     raw = read_body(body)
     fields = Fields(raw)
+    if fields.has_any(_STORED):
+        _refuse_stored(fields)
+    return _parse_request(fields, raw, ledger)
+
+
+def _refuse_stored(fields: Fields) -> None:
     for key in _SERVER_STATE:
         _refuse_state(fields, key)
     if fields.flag("background", False):
         raise BadRequest(
             fields.pointer("background"), "background must be false: this gateway runs no background responses."
         )
-    return _parse_request(fields, raw, ledger)
 
 
 def parse_with_items(raw: dict[str, Json], items: Sequence[Json], *, kept: bool, ledger: Ledger) -> Request:
@@ -99,6 +143,35 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger, *, kept
     conversation = Conversation(ledger, ext)
     conversation.read(fields)
     tools = tuple(_parse_tools([*(fields.objects("tools") or ()), *conversation.tools], ext))
+    settings = parse_settings(fields, ext) if fields.has_any(SETTINGS) else _NO_SETTINGS
+    extras = settings.extras
+    fields.raw("store")
+    request = Request(
+        NAME,
+        fields.need_text("model"),
+        tuple(conversation.turns),
+        tools,
+        settings.tool_choice,
+        settings.parallel,
+        max_tokens=_parse_max_tokens(fields, settings.prewarm),
+        sampling=settings.sampling,
+        reasoning=settings.reasoning,
+        extras=replace(extras, kept=True) if kept else extras,
+        format=settings.format,
+        verbosity=settings.verbosity,
+        cache_key=settings.cache_key,
+        attribution=settings.attribution,
+        max_tool_calls=settings.max_tool_calls,
+        stream=fields.flag("stream", False),
+        where=settings.where,
+        ext=ext,
+        raw=raw,
+    )
+    _keep_unread(ext, fields, *settings.holders)
+    return request
+
+
+def parse_settings(fields: Fields, ext: Ext) -> _Settings:
     reasoning = fields.obj("reasoning")
     text = fields.obj("text")
     cache = fields.obj("prompt_cache_options")
@@ -111,18 +184,13 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger, *, kept
     stream = fields.obj("stream_options")
     if stream is not None:
         stream.raw("include_obfuscation")
-    fields.raw("store")
     prewarm = cache is not None and cache.flag("prewarm", False)
     if prewarm:
         where["max_tokens"] = "/prompt_cache_options/prewarm"
-    request = Request(
-        protocol=NAME,
-        model=fields.need_text("model"),
-        turns=tuple(conversation.turns),
-        tools=tools,
+    return _Settings(
+        where,
         tool_choice=_parse_choice(fields),
         parallel=False if fields.flag("parallel_tool_calls") is False else None,
-        max_tokens=_parse_max_tokens(fields, prewarm),
         sampling=Sampling(
             temperature=fields.number("temperature"),
             top_p=fields.number("top_p"),
@@ -130,7 +198,7 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger, *, kept
             top_logprobs=fields.integer("top_logprobs") or None,
         ),
         reasoning=_parse_reasoning(reasoning) if reasoning else None,
-        extras=ReplyExtras(encrypted_reasoning=ENCRYPTED in included, kept=kept, search_sources=SOURCES in included),
+        extras=ReplyExtras(encrypted_reasoning=ENCRYPTED in included, search_sources=SOURCES in included),
         format=_parse_format(text) if text else None,
         verbosity=None if verbosity == "medium" else verbosity,
         cache_key=fields.text("prompt_cache_key"),
@@ -141,13 +209,9 @@ def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger, *, kept
             service_tier=None if tier == "auto" else tier,
         ),
         max_tool_calls=fields.integer("max_tool_calls"),
-        stream=fields.flag("stream", False),
-        where=where,
-        ext=ext,
-        raw=raw,
+        prewarm=prewarm,
+        holders=(reasoning, text, cache, stream),
     )
-    _keep_unread(ext, fields, reasoning, text, cache, stream)
-    return request
 
 
 def _refuse_state(fields: Fields, key: str) -> None:
@@ -244,14 +308,14 @@ def _read_namespace(tool: Fields, ext: Ext) -> Iterator[Tool]:
 
 
 def _read_function(tool: Fields, namespace: str | None) -> Function:
-    parameters = tool.obj("parameters")
+    parameters = tool.raw_obj("parameters")
     return Function(
         tool.need_text("name"),
         tool.at,
-        description=tool.text("description"),
-        parameters=tool.raw("parameters") if parameters else None,
-        strict=tool.flag("strict"),
-        namespace=namespace,
+        tool.text("description"),
+        parameters,
+        tool.flag("strict"),
+        namespace,
         deferred=tool.flag("defer_loading", False),
         ext=unread_fields(tool),
     )

@@ -4,7 +4,7 @@ An item's `id` and `status` have a meaning only in this protocol, so leaving the
 """
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -49,6 +49,7 @@ from dragoman.translate.protocols.responses.state_items import is_own_compaction
 from dragoman.translate.protocols.responses.wire import SEARCH_ITEM, VENDOR, Item, text_at
 
 _ROLES = {role.value: role for role in Role}
+_SYSTEM, _USER = Role.SYSTEM, Role.USER  # looked up once: on Python 3.11, each look-up of a member is slow
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _SERVER_STATE = {
@@ -74,13 +75,13 @@ class Conversation:
         self._reply_parts: list[Part] = []
         self._reply_at = ""
         self._outputs: dict[tuple[str, int], Fields] = {}  # the last of each call, found by its id and number
-        self._calls: Counter[str] = Counter()  # by id: some servers use the same ids in every step
+        self._calls: defaultdict[str, int] = defaultdict(int)  # by id: some servers use the same ids in every step
 
     def read(self, fields: Fields) -> None:
         instructions = fields.text("instructions")
         if instructions:
             at = fields.pointer("instructions")
-            self.turns.append(Turn(Role.SYSTEM, (Text(instructions, at),), at))
+            self.turns.append(Turn(_SYSTEM, (Text(instructions, at),), at))
         input_ = fields.text_or_objects("input")
         if input_ is None:
             raise BadField(fields.pointer("input"), "is required")
@@ -88,7 +89,7 @@ class Conversation:
             raise fields.bad("input", "must hold some text or at least one item")
         if isinstance(input_, str):
             at = fields.pointer("input")
-            self.turns.append(Turn(Role.USER, (Text(input_, at),), at))
+            self.turns.append(Turn(_USER, (Text(input_, at),), at))
             return
         self._find_outputs(input_)
         for item in input_:
@@ -96,7 +97,7 @@ class Conversation:
         self._end_reply()
 
     def _find_outputs(self, items: list[Fields]) -> None:
-        calls = Counter[str]()
+        calls = defaultdict[str, int](int)
         for item in items:
             type_ = item.text("type")
             if type_ in _CALLS:
