@@ -60,6 +60,11 @@ def find_worker(request: HttpRequest, tenant: str, count: int) -> int | None:
     return crc32(b"%b\0%b\0%b" % (tenant.encode(), request.path.encode(errors="surrogatepass"), key)) % count
 
 
+def names_run(headers: Headers) -> bool:
+    """Return whether a request asks for the reply of a run that it names."""
+    return headers.get(RESUME) is not None or headers.get(LAST_EVENT) is not None
+
+
 def choose_policy(headers: Headers, settings: ResponsesSettings) -> OnDisconnect | None:
     """Return what happens to a reply whose client leaves: as the request says, else as the configuration does.
 

@@ -13,6 +13,7 @@ from dragoman.net.sink import ReplySink
 from dragoman.proxy.call import Call
 from dragoman.proxy.count_tokens import count_tokens
 from dragoman.proxy.gateway import Gateway
+from dragoman.proxy.run_headers import choose_policy, names_run
 from dragoman.proxy.steps.accept_background import accept_background, is_queued
 from dragoman.proxy.steps.admit import QUEUED_S, admit, check_limits
 from dragoman.proxy.steps.allow_leaving import allow_leaving
@@ -50,11 +51,12 @@ async def serve(services: Services, call: Call, sink: ReplySink) -> None:
     gateway, parked, background = services.gateway, services.parked, services.background
     with observe(gateway, call, sink, services.live):
         check_room(gateway)
-        joined = await find_parked(parked, call)
-        if joined is not None:  # its head names a run
-            return await follow(parked, call, sink, joined)
+        if names_run(call.headers):
+            named = await find_parked(parked, call)
+            return await follow(parked, call, sink, named)
         await read_body(call, gateway.runtime)
-        joined = await find_same(parked, call)
+        policy = choose_policy(call.headers, parked.settings())
+        joined = None if policy is None else await find_same(parked, call, policy)
         if joined is not None:  # not paid for twice
             return await follow(parked, call, sink, joined)
         with open_run(parked, call, sink) as sink:  # at once: nothing is awaited after the search

@@ -183,13 +183,13 @@ class RequestHandler:
         access = self._keyring.access(key)
         check_role(found.route, access)
         routed = RoutedRequest(
-            http=arrived.http,
-            sink=arrived.sink,
-            path=arrived.path,
-            request_id=arrived.request_id,
-            key=key,
-            rest=found.rest,
-            access=access,
+            arrived.http,
+            arrived.sink,
+            arrived.path,
+            arrived.request_id,
+            key,
+            found.rest,
+            access,
             via_console=via_console,
             is_forwarded=is_forwarded,
             tenant=self._keyring.tenant(key),

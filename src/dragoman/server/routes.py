@@ -45,6 +45,9 @@ class AccessRole(Enum):
     ADMIN = "admin"  # the owner, and admin tokens that have the scope; where there is none, all of them
 
 
+_ADMIN = AccessRole.ADMIN
+
+
 class Cost(Enum):
     """Whether a client's POST may cost its owner something."""
 
@@ -113,7 +116,7 @@ def fits_pattern(path: str, pattern: str) -> bool:
 
 def check_role(route: HttpRoute, access: Access) -> None:
     """Raise RequestError (403) if a key may not use a route."""
-    if access.role is _OWNER or (access.role is _CLIENT and route.role is not AccessRole.ADMIN):
+    if access.role is _OWNER or (access.role is _CLIENT and route.role is not _ADMIN):
         return
     if access.role is _CLIENT:
         message = "This is a client key, for model requests and its own usage. Use the owner's key or an admin token."

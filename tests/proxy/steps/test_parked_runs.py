@@ -7,6 +7,7 @@ import pytest
 
 from dragoman.net.headers import Header
 from dragoman.net.sink import CollectorSink, SinkPhase
+from dragoman.proxy.run_headers import choose_policy
 from dragoman.proxy.serve import serve
 from dragoman.proxy.steps.find_run import find_same
 from dragoman.proxy.steps.parked_runs import ParkedRuns, open_run
@@ -24,7 +25,7 @@ OTHER = CHAT.replace(b"{", b'{"top_p":0.5,', 1)
 async def open_tee(parked: ParkedRuns, headers: Sequence[Header] = KEY) -> tuple[ParkedSink, CollectorSink]:
     call, client = new_call(headers=headers), CollectorSink()
     await read_body(call, make_world())
-    assert await find_same(parked, call) is None
+    assert await find_same(parked, call, "park") is None
     tee = open_run(parked, call, client).__enter__()
     assert isinstance(tee, ParkedSink)
     return tee, client
@@ -33,7 +34,7 @@ async def open_tee(parked: ParkedRuns, headers: Sequence[Header] = KEY) -> tuple
 async def test_a_call_that_ends_with_its_client_has_no_run() -> None:
     rig, call, client = StoryRig(), new_call(), CollectorSink()
     await read_body(call, rig.gateway.runtime)
-    assert await find_same(rig.parked, call) is None
+    assert choose_policy(call.headers, rig.parked.settings()) is None
     with open_run(rig.parked, call, client) as sink:
         assert sink is client
     assert len(rig.parked.index) == 0

@@ -17,15 +17,15 @@ from dragoman.translate.protocols.responses.parse import parse_settings as parse
 Raw = dict[str, object]
 
 
-class AskedFields(Raw):
+class EmptyObject(Raw):
     """An empty object that notes which of its fields are looked up."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: set[str] = set()
+        self.looked_up: set[str] = set()
 
     def get(self, key: str, default: object = None) -> object:
-        self.asked.add(key)
+        self.looked_up.add(key)
         return default
 
 
@@ -40,7 +40,7 @@ class AskedFields(Raw):
     ],
 )
 def test_every_setting_that_is_read_is_known(known: frozenset[str], parse: Callable[[Raw], object]) -> None:
-    raw = AskedFields()
+    raw = EmptyObject()
     parse(raw)
-    assert raw.asked
-    assert raw.asked <= known
+    assert raw.looked_up
+    assert raw.looked_up <= known

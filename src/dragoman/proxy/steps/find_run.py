@@ -7,8 +7,6 @@ from dragoman.proxy.call import Call
 from dragoman.proxy.ports import OtherWorkers
 from dragoman.proxy.run_headers import (
     KEY,
-    LAST_EVENT,
-    RESUME,
     Cursor,
     choose_policy,
     digest_request,
@@ -17,7 +15,7 @@ from dragoman.proxy.run_headers import (
     read_cursor,
 )
 from dragoman.proxy.steps.parked_runs import BY_CURSOR, BY_KEY, BY_RETRY, HAS_LOST_RUN, ParkedRuns
-from dragoman.state.parked_run import ParkedRun, RunOrigin
+from dragoman.state.parked_run import OnDisconnect, ParkedRun, RunOrigin
 from dragoman.store.shared_runs import JoinedId, Opening
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.ports import EVENT_STREAM
@@ -33,11 +31,8 @@ class JoinedRun(Struct, frozen=True):
     how: str
 
 
-async def find_parked(parked: ParkedRuns, call: Call) -> JoinedRun | None:
-    """Return the run that the head of a request names; None if it names none. Raises RequestError without it."""
-    get = call.headers.get
-    if get(RESUME) is None and get(LAST_EVENT) is None:
-        return None
+async def find_parked(parked: ParkedRuns, call: Call) -> JoinedRun:
+    """Return the run that the head of a request names. Raises RequestError if there is none."""
     cursor = read_cursor(call.headers)
     run = parked.index.find(cursor.run)
     if run is None and parked.replicas is not None:
@@ -47,16 +42,15 @@ async def find_parked(parked: ParkedRuns, call: Call) -> JoinedRun | None:
     return JoinedRun(run, cursor, BY_CURSOR)
 
 
-async def find_same(parked: ParkedRuns, call: Call) -> JoinedRun | None:
-    """Return the run of the same request that its client sends again; None if there is none.
+async def find_same(parked: ParkedRuns, call: Call, policy: OnDisconnect) -> JoinedRun | None:
+    """Return the run of the same request that its client sends again; None if there is none: the call opens one.
+
+    `policy`: what happens to the reply if the client leaves.
 
     It waits only before it searches here for the last time: `open_run` must follow without a wait, or two requests
     would run.
     """
     headers, settings = call.headers, parked.settings()
-    policy = choose_policy(headers, settings)
-    if policy is None:
-        return None
     origin = RunOrigin(call.tenant, call.path, await digest_request(call.http), headers.get(KEY), policy)
     run = ParkedRun(parked.worker, origin)
     run.model, run.wants_array = call.model, call.stream and call.stream_type != EVENT_STREAM

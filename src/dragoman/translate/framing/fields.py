@@ -177,7 +177,12 @@ class Fields(Struct, eq=False):
     def objects(self, key: str) -> list[Self] | None:
         """Return an array of objects."""
         value = self._raw.get(key)
-        return None if value is None else self._wrap_objects(self.items(key) or [], self.pointer(key))
+        if value is None:
+            return None
+        self._read.add(key)
+        if isinstance(value, list):
+            return self._wrap_objects(value, self.pointer(key))
+        raise self.bad(key, "must be an array")
 
     def text_or_objects(self, key: str) -> str | list[Self] | None:
         """Return content, which all protocols allow as a string or an array of parts."""
@@ -223,13 +228,19 @@ class Fields(Struct, eq=False):
 
 def unread_fields(holder: Fields, *inner: Fields | None) -> Ext:
     """Return the unread fields of an object and of the objects inside it, by pointers relative to it."""
-    start = len(holder.at) + 1
     unread: Ext = {}
-    for fields in (holder, *inner):
-        if fields is not None and len(fields._read) < len(fields._raw):  # most have none
-            for key, value in fields.rest().items():
-                unread[fields.pointer(key)[start:]] = value
+    if len(holder._read) < len(holder._raw):  # most have none
+        _add_unread(unread, holder, holder)
+    for fields in inner:
+        if fields is not None and len(fields._read) < len(fields._raw):
+            _add_unread(unread, holder, fields)
     return unread
+
+
+def _add_unread(unread: Ext, holder: Fields, fields: Fields) -> None:
+    start = len(holder.at) + 1
+    for key, value in fields.rest().items():
+        unread[fields.pointer(key)[start:]] = value
 
 
 def _format_value(value: object) -> str:

@@ -26,20 +26,17 @@ class Loss(Struct, frozen=True):
 _DROPPED, _APPROXIMATED, _INVENTED = LossKind  # looked up once: on Python 3.11, each look-up of a member is slow
 
 
-class Ledger:
+class Ledger(Struct, eq=False):
     """Collect losses in order, each once. More than `LISTED` are only counted.
 
     A path that is dropped is not listed as approximated as well, in whichever order the two were noted.
     """
 
-    __slots__ = ("_counted", "_default", "_locate", "_losses")
-
-    def __init__(self, locate: Callable[[str], str] | None = None) -> None:
-        """`locate`: translates the paths, where the request was rebuilt from a shorter one of the client."""
-        self._locate = locate
-        self._losses: dict[tuple[str, LossKind], Loss] = {}
-        self._counted: dict[LossKind, set[int]] = {}  # hashes of the paths beyond those that are listed
-        self._default: str | None = None  # path of the value that `record_default` has noted
+    # Translates the paths, where the request was rebuilt from a shorter one of the client.
+    _locate: Callable[[str], str] | None = None
+    _losses: dict[tuple[str, LossKind], Loss] = {}
+    _counted: dict[LossKind, set[int]] = {}  # hashes of the paths beyond those that are listed
+    _default: str | None = None  # path of the value that `record_default` has noted
 
     def record_dropped(self, path: str, why: str) -> None:
         self._add(path, _DROPPED, why)
@@ -87,12 +84,8 @@ class Ledger:
         self._locate = None
 
     def copy(self) -> "Ledger":
-        copied = Ledger(self._locate)
-        copied._losses = self._losses.copy()
-        copied._default = self._default
-        if self._counted:
-            copied._counted = {how: paths.copy() for how, paths in self._counted.items()}
-        return copied
+        counted = {how: paths.copy() for how, paths in self._counted.items()} if self._counted else {}
+        return Ledger(self._locate, self._losses.copy(), counted, self._default)
 
     def count_by_kind(self) -> tuple[int, ...]:
         """Return the number of losses of each kind, in the order of LossKind."""

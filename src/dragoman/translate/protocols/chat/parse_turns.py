@@ -30,6 +30,7 @@ from dragoman.translate.hub.request import (
 )
 from dragoman.translate.protocols.chat.wire import AUDIO_TYPES, FILE_TYPES, visible_text
 
+_USER, _ASSISTANT = Role.USER, Role.ASSISTANT  # looked up once: on Python 3.11, each look-up of a member is slow
 _ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "user": Role.USER}
 
 
@@ -53,7 +54,7 @@ def _read_turn(message: Fields, custom: set[str]) -> Turn:
         call_id = message.need_text("tool_call_id")
         content = tuple(_result_part(part) for part in _parse_content(message))
         result = ToolResult(call_id, content, message.at, custom=call_id in custom, ext=unread_fields(message))
-        return Turn(Role.USER, (result,), message.at)
+        return Turn(_USER, (result,), message.at)
     if role == "function":
         raise BadField(message.pointer("role"), "is the deprecated 'function'; send the result with the role 'tool'")
     if role not in _ROLES:
@@ -82,7 +83,7 @@ def _read_assistant(message: Fields) -> Turn:
         call_id = "call_" + message.at.rpartition("/")[2]
         name, arguments = legacy.need_text("name"), _read_arguments(legacy)
         parts.append(ToolCall(call_id, name, arguments, legacy.at, ext=unread_fields(legacy)))
-    return Turn(Role.ASSISTANT, tuple(parts), message.at, _without_sdk_defaults(unread_fields(message)))
+    return Turn(_ASSISTANT, tuple(parts), message.at, _without_sdk_defaults(unread_fields(message)))
 
 
 def _read_call(call: Fields) -> Part:

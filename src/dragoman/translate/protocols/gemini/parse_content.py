@@ -7,6 +7,7 @@ text that such chunks hold.
 import re
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import takewhile
 
 import msgspec
@@ -38,6 +39,7 @@ from dragoman.translate.hub.server_tools import ServerToolUse, is_sealed_use, re
 from dragoman.translate.protocols.gemini.parse_fields import ProtoFields, unread_fields
 from dragoman.translate.protocols.gemini.wire import NAME, PLACEHOLDERS
 
+_SYSTEM, _ASSISTANT = Role.SYSTEM, Role.ASSISTANT  # looked up once: on Python 3.11, each look-up of a member is slow
 _ROLES = {"user": Role.USER, "model": Role.ASSISTANT, "function": Role.USER, "tool": Role.USER}
 _SIGNATURE = "thoughtSignature"
 USE = "the use of a tool that the gateway ran"
@@ -69,7 +71,7 @@ def parse_instructions(content: ProtoFields) -> Turn | None:
             texts.append(text)
         others += [Foreign(key, {key: value}, part.pointer(key)) for key, value in part.rest().items()]
     parts: tuple[Part, ...] = (Text("\n\n".join(texts), content.at), *others) if texts else tuple(others)
-    return Turn(Role.SYSTEM, parts, content.at, unread_fields(content)) if parts else None
+    return Turn(_SYSTEM, parts, content.at, unread_fields(content)) if parts else None
 
 
 class _ContentReader:
@@ -87,9 +89,12 @@ class _ContentReader:
         self._step = 0  # where in the last turn the step begins that is being read: after the last call
         self._unsigned: int | None = None  # where in it the first reasoning without a signature stands
         self._seen: set[Thought] = set()  # in the envelopes of the last turn
-        self._calls = _OpenCalls()
         self._ids: set[str] = set()
         self._next_number = 0  # of an id that is made up
+
+    @cached_property
+    def _calls(self) -> "_OpenCalls":
+        return _OpenCalls()
 
     def read(self, content: ProtoFields) -> None:
         role = (content.text("role") or "user").lower()
@@ -103,7 +108,7 @@ class _ContentReader:
             self._turn = Turn(_ROLES[role], (), content.at)
         self._ext.update(extras)
         for part in parts:
-            if self._turn.role is Role.ASSISTANT:
+            if self._turn.role is _ASSISTANT:
                 self._read_model_part(part)
             else:
                 self._parts += self._read_user_part(part)

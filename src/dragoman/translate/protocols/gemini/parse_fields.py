@@ -1,7 +1,6 @@
 """Read proto messages and schemas in JSON, as Google's clients write them."""
 
 import re
-from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Self
 
@@ -32,8 +31,10 @@ class ProtoFields(Fields):
     _written: dict[str, str] = field(default_factory=dict)  # the client's spelling, where it is another one
 
     def __post_init__(self) -> None:
-        if "_" in "".join(self._raw):
-            self._raw = self._rename(self._raw)
+        for key in self._raw:  # faster than `any`: this runs for every object
+            if "_" in key:
+                self._raw = self._rename(self._raw)
+                return
 
     def _rename(self, raw: dict[str, object]) -> dict[str, object]:
         renamed: dict[str, object] = {}
@@ -122,30 +123,30 @@ def unread_fields(holder: ProtoFields, *inner: ProtoFields | None) -> Ext:
 _COUNTS = frozenset(("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"))
 _UNSPECIFIED = "type_unspecified"
 _MAX_DEPTH = 64  # far more than any real schema has
+_HOLDERS = (dict, list)
 
 
-def read_json_schema(schema: object) -> object:
+def read_json_schema(schema: object, depth: int = 0) -> object:
     """Return a JSON Schema with its types in lower case."""
-    return _read_schema(schema, 0, _read_json_node)
-
-
-def read_dialect(schema: object) -> object:
-    """Return a schema of the OpenAPI dialect as JSON Schema."""
-    return _read_schema(schema, 0, _read_dialect_node)
-
-
-def _read_schema(schema: object, depth: int, read_node: Callable[[Schema], Schema]) -> object:
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
-    change = partial(_read_schema, depth=depth + 1, read_node=read_node)
-    return {
-        key: map_schemas(key, value, change) if isinstance(value, (dict, list)) else value
-        for key, value in read_node(schema).items()
-    }
+    node: Schema = {}
+    for key, value in schema.items():
+        if key == "type":
+            node[key] = _lower_type(value)
+        elif isinstance(value, _HOLDERS):
+            node[key] = map_schemas(key, value, partial(read_json_schema, depth=depth + 1))
+        else:
+            node[key] = value
+    return node
 
 
-def _read_json_node(schema: Schema) -> Schema:
-    return {key: _lower_type(value) if key == "type" else value for key, value in schema.items()}
+def read_dialect(schema: object, depth: int = 0) -> object:
+    """Return a schema of the OpenAPI dialect as JSON Schema."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return schema
+    read = partial(read_dialect, depth=depth + 1)
+    return {key: map_schemas(key, value, read) for key, value in _read_dialect_node(schema).items()}
 
 
 def _read_dialect_node(schema: Schema) -> Schema:

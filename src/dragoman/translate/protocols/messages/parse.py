@@ -36,7 +36,7 @@ from dragoman.translate.hub.request import (
 from dragoman.translate.protocols.messages.parse_content import parse_cache, parse_content
 from dragoman.translate.protocols.messages.wire import NAME, hosted_name
 
-_SYSTEM = Role.SYSTEM
+_SYSTEM = Role.SYSTEM  # looked up once: on Python 3.11, each look-up of a member is slow
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": _SYSTEM}
 _SWITCHES = {switch.value: switch for switch in Switch}
 

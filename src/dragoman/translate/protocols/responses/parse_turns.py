@@ -49,7 +49,11 @@ from dragoman.translate.protocols.responses.state_items import is_own_compaction
 from dragoman.translate.protocols.responses.wire import SEARCH_ITEM, VENDOR, Item, text_at
 
 _ROLES = {role.value: role for role in Role}
-_SYSTEM, _USER = Role.SYSTEM, Role.USER  # looked up once: on Python 3.11, each look-up of a member is slow
+_SYSTEM, _USER, _ASSISTANT = (
+    Role.SYSTEM,
+    Role.USER,
+    Role.ASSISTANT,
+)  # looked up once: on Python 3.11, each look-up of a member is slow
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _SERVER_STATE = {
@@ -148,7 +152,7 @@ class Conversation:
         if role is None:
             raise item.bad("role", "must be user, assistant, system or developer")
         parts = _parse_content(item, "content")
-        if role is Role.ASSISTANT:
+        if role is _ASSISTANT:
             self._add_reply_parts(item, *parts)
             self._keep_unread(item)
         else:
@@ -159,14 +163,14 @@ class Conversation:
         # The last output is placed where the first one stood, next to its call.
         last = self._outputs.pop((call_id, self._calls[call_id]), None)
         if last is not None:
-            self._add_turn(Turn(Role.USER, (_read_result(last, call_id),), item.at))
+            self._add_turn(Turn(_USER, (_read_result(last, call_id),), item.at))
 
     def _read_compaction(self, item: Fields) -> None:
         token = item.need_text("encrypted_content")
         summary = open_compaction(token)
         if summary is None:
             raise BadRequest(item.at, f"{item.at} is {_DAMAGED if is_own_compaction(token) else _COMPACTED_ELSEWHERE}.")
-        self._add_turn(Turn(Role.USER, (Text(summary.text_for_model, item.at),), item.at, unread_fields(item)))
+        self._add_turn(Turn(_USER, (Text(summary.text_for_model, item.at),), item.at, unread_fields(item)))
 
     def _read_foreign(self, type_: str, item: Fields) -> None:
         # A foreign item as it came, with its id and status.
@@ -178,7 +182,7 @@ class Conversation:
             del raw["encrypted_content"]
             foreign = Foreign(type_, raw, item.at, use=read_sealed_use(token, text_at(raw, "id")))
         if type_.endswith(("_output", "_response", "_update")):
-            self._add_turn(Turn(Role.USER, (foreign,), item.at))
+            self._add_turn(Turn(_USER, (foreign,), item.at))
         else:
             self._add_reply_parts(item, foreign)
 
@@ -198,7 +202,7 @@ class Conversation:
 
     def _end_reply(self) -> None:
         if self._reply_parts:
-            self.turns.append(Turn(Role.ASSISTANT, tuple(self._reply_parts), self._reply_at))
+            self.turns.append(Turn(_ASSISTANT, tuple(self._reply_parts), self._reply_at))
             self._reply_parts = []
 
 
