@@ -81,7 +81,8 @@ def test_a_call_uses_the_parser_it_was_given() -> None:
 
     http = make_request()
     call = Call(PROTOCOLS["chat"], http, Sender(), RequestRecord("", "", http.headers))
-    call.take_body(b'{"model":"m"}', parse)
+    assert call.take_body(b'{"model":"m"}') == ""
+    call.take_parser(parse)
     assert call.is_from_other_protocol
     assert call.request() is request
     assert not make_call().is_from_other_protocol

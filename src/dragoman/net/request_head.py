@@ -76,9 +76,11 @@ class HeadReader:
     def parse(self, raw: bytes, max_fields: int) -> RequestHead:
         """Parse a head that ends with its only empty line; raises HeadRejected."""
         known = self._known if max_fields == self._max_fields else None
-        if known is not None and raw.startswith(self._before) and raw.endswith(self._after):
-            length = raw[len(self._before) : len(raw) - len(self._after)]
-            if length.isdigit() and length[0] != _ZERO and len(length) <= _MAX_LENGTH_DIGITS:
+        if known is not None:
+            before, after = self._before, self._after
+            length = raw[len(before) : len(raw) - len(after)]
+            is_plain = length.isdigit() and length[0] != _ZERO and len(length) <= _MAX_LENGTH_DIGITS
+            if is_plain and before + length + after == raw:
                 assert known.by_name is not None
                 fields, by_name = known.fields.copy(), known.by_name.copy()
                 fields[self._place] = (b"content-length", length)

@@ -115,15 +115,13 @@ class Call:
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
         self.strict = headers.get(b"x-dragoman-strict") == b"1"  # a translation that loses something is refused
 
-    def take_body(self, body: bytes, parse: Parse | None = None) -> None:
-        """Take the body, and read what routing needs of it; `parse` if it is not in the protocol of the reply.
+    def take_body(self, body: bytes) -> str:
+        """Take the body, and read what routing needs of it. Raises RequestError.
 
-        Raises RequestError.
+        Return the protocol that the body is in, unless that is the one of the reply.
         """
         self.body = body
         self._held = self.buffered.held
-        if parse is not None:
-            self._parse, self.is_from_other_protocol = parse, True
         try:
             head = self.client.read_call(self.path, self.query, body)
         except BadRequest as unnamed:
@@ -137,6 +135,11 @@ class Call:
         record.requested_model, record.stream, record.body = self.model, self.stream, self.body
         if head.cache_key:
             record.record_session(keep_name(head.cache_key))
+        return head.body_protocol
+
+    def take_parser(self, parse: Parse) -> None:
+        """Parse the body with this: it is not in the protocol of the reply."""
+        self._parse, self.is_from_other_protocol = parse, True
 
     def apply_policy(self, policy: KeyPolicy) -> None:
         """Take what is set for the requests of its key."""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_KEY = KeyId("")
-WITHOUT_KEY = (AccessRole.PUBLIC, AccessRole.SESSION)
+_PUBLIC, _SESSION = AccessRole.PUBLIC, AccessRole.SESSION  # what needs no key
 
 
 class ServedApis(Struct, frozen=True):
@@ -168,7 +168,7 @@ class RequestHandler:
             return self._error_replies.respond_with_status(arrived, *host_error)
         if request.method == "GET" and arrived.path != SOCKET_PATH and asks_for_websocket(request.headers):
             return self._error_replies.respond_with_status(arrived, 426, NO_SOCKET)
-        if found is not None and found.route.role in WITHOUT_KEY:
+        if found is not None and (found.route.role is _PUBLIC or found.route.role is _SESSION):
             routed = RoutedRequest(request, arrived.sink, arrived.path, arrived.request_id, NO_KEY, found.rest)
             return found.route.handler(routed)
         key = self._key(request)

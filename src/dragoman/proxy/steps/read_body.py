@@ -29,13 +29,13 @@ async def read_body(call: Call, runtime: Runtime) -> None:
     if len(body) > most and await run_off_loop(len(body), partial(exceeds_value_count, body, most)):
         message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
         raise RequestError(Failure(Kind.TOO_LARGE, message))
-    written_in = call.client.body_protocol(body)
-    other = None if written_in is None else runtime.protocols[written_in].client
-    parse = None if other is None else other.parse
     if len(body) <= SCANNED_BYTES:
-        call.take_body(body, parse)
+        body_protocol = call.take_body(body)
     else:  # it looks through the body for the model
-        await run_off_loop(len(body), partial(call.take_body, body, parse))
+        body_protocol = await run_off_loop(len(body), partial(call.take_body, body))
+    other = runtime.protocols[body_protocol].client if body_protocol else None
+    if other is not None:
+        call.take_parser(other.parse)
 
 
 async def read_relayed_body(call: "RelayedCall", runtime: Runtime) -> None:

@@ -254,13 +254,15 @@ NO_MODEL = "missing_required_parameter"  # the code of a request that names no m
 MAX_MODEL_BYTES = 1024  # names stay in logs, metrics, caches and usage rows
 
 
-class _Head(Struct):
+class Head(Struct):
+    """What routing needs of a JSON body, of any type."""
+
     model: object = None
     stream: object = None
     prompt_cache_key: object = None
 
 
-_head = msgspec.json.Decoder(_Head)
+_head = msgspec.json.Decoder(Head)
 
 
 _T_HEAD = TypeVar("_T_HEAD", bound=Struct)
@@ -280,17 +282,23 @@ def read_head(decoder: msgspec.json.Decoder[_T_HEAD], body: bytes) -> _T_HEAD:
 
 def read_body_call(path: str, query: str, body: bytes) -> CallHead:
     """Return what a JSON body says, since path and query do not matter. Raises RequestError."""
-    return read_call_head(body, needs_model=True)
+    return make_call_head(read_head(_head, body))
 
 
 def read_call_head(body: bytes, *, needs_model: bool) -> CallHead:
     """Do the same; unless a model is needed, that of a body without one is empty."""
-    head = read_head(_head, body)
+    return make_call_head(read_head(_head, body), needs_model=needs_model)
+
+
+def make_call_head(head: Head, *, needs_model: bool = True, body_protocol: str = "") -> CallHead:
+    """Return what the fields of a JSON body say. Raises RequestError."""
     model = "" if head.model is None and not needs_model else check_model(head.model)
     if head.stream is not None and not isinstance(head.stream, bool):
         raise BadRequest("/stream", f"stream must be true or false, got {_format_value(head.stream)}.")
     key = head.prompt_cache_key
-    return CallHead(model, bool(head.stream), cache_key=key if isinstance(key, str) else "")
+    return CallHead(
+        model, bool(head.stream), cache_key=key if isinstance(key, str) else "", body_protocol=body_protocol
+    )
 
 
 def check_model(model: object) -> str:

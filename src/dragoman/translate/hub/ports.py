@@ -140,6 +140,7 @@ class CallHead(Struct, frozen=True):
     stream: bool
     stream_type: bytes = EVENT_STREAM  # the content type of a streamed reply
     cache_key: str = ""  # by which OpenAI's clients name a session
+    body_protocol: str = ""  # of a body that was sent to the wrong path
 
 
 class Location(Struct, frozen=True):
@@ -340,7 +341,6 @@ class Client(Struct, frozen=True, kw_only=True):
     matches_headers: Callable[[GetHeader], bool] = lambda header: (
         False
     )  # where the path is shared with another protocol
-    body_protocol: Callable[[bytes], str | None] = lambda body: None  # the protocol of a body sent to the wrong path
     # Earlier uses of server tools among a turn's parts, by index; None: part of a use that stands elsewhere.
     read_tool_uses: ReadToolUses = lambda parts: {}
     counts_input_first: bool = False  # its streams begin with the tokens of the request

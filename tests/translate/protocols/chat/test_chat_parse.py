@@ -36,7 +36,7 @@ from dragoman.translate.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.translate.protocols.chat.parse import parse
+from dragoman.translate.protocols.chat.parse import parse, read_call
 from tables import each_row
 
 FIXTURE = (Path(__file__).parents[3] / "fixtures" / "chat" / "request.json").read_bytes()
@@ -378,3 +378,19 @@ def test_a_body_for_responses_is_directed_to_where_it_belongs() -> None:
 def test_half_a_surrogate_pair_in_a_body_costs_one_character() -> None:
     body = b'{"model":"m","messages":[{"role":"user","content":"a\\ud83d"}]}'
     assert parse(body, Ledger()).turns[0].parts == (Text("a\ufffd", "/messages/0/content"),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "protocol"),
+    [
+        (b'"messages":[]', ""),
+        (b'"input":"Hi"', "responses"),
+        (b'"input":"Hi","messages":null', "responses"),
+        (b'"input":"Hi","messages":[]', ""),
+        (b'"input":null', ""),
+        (b'"messages":[{"role":"user","content":"\\"input\\":1"}]', ""),
+    ],
+)
+def test_a_body_with_input_instead_of_messages_is_one_of_responses(fields: bytes, protocol: str) -> None:
+    head = read_call("", "", b'{"model":"m",%b}' % fields)
+    assert (head.model, head.body_protocol) == ("m", protocol)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from dragoman.translate.framing.fields import read_body_call
 from dragoman.translate.framing.jsonscan import replace_model
 from dragoman.translate.framing.sse import KEEP_ALIVE, SseFramer
 from dragoman.translate.hub.ports import (
@@ -44,7 +43,7 @@ PROTOCOL = Protocol(
     keys=KeyPlaces(headers=(b"api-key",)),  # as clients of Azure OpenAI send it
     client=Client(
         paths=("/chat/completions",),
-        read_call=read_body_call,
+        read_call=parse.read_call,
         output_limits=(("max_completion_tokens",), ("max_tokens",)),
         rate_header=lambda unit, field: f"x-ratelimit-{field}-{unit}",
         parse=parse.parse,
@@ -56,7 +55,6 @@ PROTOCOL = Protocol(
         arguments_are_text=True,
         end_markers=(b"[DONE]", b'{"error"'),
         keep_alive=KEEP_ALIVE,
-        body_protocol=parse.body_protocol,
     ),
     upstream=Upstream(
         locate=locate_at("/chat/completions"),

@@ -2,8 +2,17 @@
 
 import msgspec
 
-from dragoman.translate.framing.fields import BadField, Fields, read_body, unread_fields
+from dragoman.translate.framing.fields import (
+    BadField,
+    Fields,
+    Head,
+    make_call_head,
+    read_body,
+    read_head,
+    unread_fields,
+)
 from dragoman.translate.hub.loss import Ledger
+from dragoman.translate.hub.ports import CallHead
 from dragoman.translate.hub.request import (
     NO_ATTRIBUTION,
     NO_SAMPLING,
@@ -82,6 +91,24 @@ class _Settings(msgspec.Struct, frozen=True):
 _NO_SETTINGS = _Settings()
 
 
+_NULL = msgspec.Raw(b"null")
+
+
+class _Head(Head):
+    messages: msgspec.Raw = _NULL
+    input: msgspec.Raw = _NULL
+
+
+_head = msgspec.json.Decoder(_Head)
+
+
+def read_call(path: str, query: str, body: bytes) -> CallHead:
+    """Return what a body says, which may be one of Responses: Cursor posts such to this path. Raises RequestError."""
+    head = read_head(_head, body)
+    is_other = head.input is not _NULL and bytes(head.messages) == b"null" != bytes(head.input)
+    return make_call_head(head, body_protocol="responses" if is_other else "")
+
+
 def parse(body: bytes, ledger: Ledger) -> Request:
     """Parse a client's body; raises BadRequest for what no upstream could understand."""
     raw = read_body(body)
@@ -158,25 +185,6 @@ def _read_sampling(body: Fields) -> Sampling:
         logprobs=body.flag("logprobs") or None,
         top_logprobs=body.integer("top_logprobs"),
     )
-
-
-class _Shape(msgspec.Struct):
-    messages: msgspec.Raw = msgspec.Raw(b"null")
-    input: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_shape_decoder = msgspec.json.Decoder(_Shape)
-
-
-def body_protocol(body: bytes) -> str | None:
-    """Return "responses" for a body of that protocol: Cursor posts such to Chat's path and expects Chat replies."""
-    if body.find(b'"input"') < 0:
-        return None
-    try:
-        shape = _shape_decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return "responses" if bytes(shape.messages) == b"null" != bytes(shape.input) else None
 
 
 def _read_messages(body: Fields) -> list[Fields]:
