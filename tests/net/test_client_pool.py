@@ -174,7 +174,7 @@ async def test_a_connection_closed_between_its_making_and_its_first_use_is_lost(
         await connect(parse_url(server.url), DIRECT, fresh)
         await wait_until_async(lambda: gone == [fresh])
         with pytest.raises(ConnectionLost, match="at once") as caught:
-            fresh.begin(b"GET / HTTP/1.1\r\n\r\n", b"", bodiless=False)
+            fresh.begin("GET", b"GET / HTTP/1.1\r\n\r\n", b"")
         assert caught.value.sent is False
 
 

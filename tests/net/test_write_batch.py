@@ -80,7 +80,7 @@ async def test_a_request_whose_connection_ends_within_its_turn_was_not_sent() ->
     async with RawServer((Until(go_on),)) as server:
         fresh = UpstreamConnection(asyncio.get_running_loop(), "upstream.test:80", Stuck(), lambda connection: None)
         await connect(parse_url(server.url), DialOptions(), fresh)
-        fresh.begin(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"", bodiless=False)
+        fresh.begin("GET", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"")
         go_on.set()
         await fresh.wait(60)
         with pytest.raises(ConnectionLost) as caught:

@@ -125,12 +125,11 @@ class SendRequest(Protocol):
 class HttpResponse:
     """A response whose head has arrived; its body is read in chunks. It must be closed in every case."""
 
-    __slots__ = ("_connection", "_ended", "_pool", "_unpacking", "_where", "headers", "status")
+    __slots__ = ("_connection", "_ended", "_pool", "_unpacking", "headers", "status")
 
     def __init__(self, connection: UpstreamConnection, pool: ConnectionPool) -> None:
         self.status = connection.status
         self.headers = connection.headers
-        self._where = connection.where
         self._connection: UpstreamConnection | None = connection
         self._pool = pool
         self._ended = False
@@ -163,7 +162,7 @@ class HttpResponse:
 
     def read(self, limit: int, timeout_s: float) -> Coroutine[object, object, bytes]:
         """Return the whole body. `timeout_s` is for all of it; SizeLimitExceeded is raised beyond `limit`."""
-        return read_chunks(self, BodyBounds(limit, timeout_s), self._where)
+        return read_chunks(self, BodyBounds(limit, timeout_s), self._pool.where)
 
     def close(self) -> None:
         """Return the connection to the pool if the response is complete, else abort it."""
@@ -205,7 +204,7 @@ class HttpResponse:
     def _read_past_end(self) -> bytes:
         if self._ended:
             return b""
-        raise ConnectionLost(f"{self._where}: closed by us", sent=True, received=True)
+        raise ConnectionLost(f"{self._pool.where}: closed by us", sent=True, received=True)
 
     async def _unpacked_chunk(self, unpacking: StreamDecompressor, timeout_s: float) -> bytes:
         if unpacking.has_more:
@@ -235,7 +234,7 @@ class HttpResponse:
         self.headers = Headers([field for field in self.headers if field[0] not in dropped])
 
     def _make_invalid_response(self, error: Exception) -> InvalidResponse:
-        return InvalidResponse(f"{self._where}: {error}", sent=True, received=True)
+        return InvalidResponse(f"{self._pool.where}: {error}", sent=True, received=True)
 
 
 class HttpClient:
@@ -261,18 +260,26 @@ class HttpClient:
         head = write_head(out, target, None if dial.proxy is None else dial.forwarder(target.scheme))
         pool = self._find_pool(target, dial)
         connection = pool.take_idle() or await pool.acquire(dial.connect_timeout_s)
-        try:
-            await _exchange(connection, head, out, head_timeout_s)
-        except ConnectionLost as lost:
-            if lost.received or not connection.used or self._closed:
+        while True:
+            try:
+                connection.begin(out.method, head, out.body)
+                if out.upload is None or await _upload(connection, out.upload, head_timeout_s):
+                    await connection.wait(head_timeout_s)
+                connection.check_head()
+            except ConnectionLost as lost:
+                connection.abort()
+                if lost.received or not connection.used or self._closed:
+                    raise
+                pool.drop_idle()
+                if lost.sent and out.method not in _REPEATABLE:
+                    raise lost.as_stale() from lost
+                pool = self._find_pool(target, dial)
+                connection = await pool.acquire_fresh(dial.connect_timeout_s)
+            except BaseException:
+                connection.abort()
                 raise
-            pool.drop_idle()
-            if lost.sent and out.method not in _REPEATABLE:
-                raise lost.as_stale() from lost
-            pool = self._find_pool(target, dial)
-            connection = await pool.acquire_fresh(dial.connect_timeout_s)
-            await _exchange(connection, head, out, head_timeout_s)
-        return HttpResponse(connection, pool)
+            else:
+                return HttpResponse(connection, pool)
 
     async def __aenter__(self) -> Self:
         return self
@@ -304,18 +311,6 @@ class HttpClient:
         self._pools.pop(origin, None)
 
 
-async def _exchange(connection: UpstreamConnection, head: bytes, out: OutgoingRequest, timeout_s: float) -> None:
-    """Send on this connection and wait for the head; the connection is aborted if anything fails."""
-    try:
-        connection.begin(head, out.body, bodiless=out.method == "HEAD")
-        if out.upload is None or await _upload(connection, out.upload, timeout_s):
-            await connection.wait(timeout_s)
-        connection.check_head()
-    except BaseException:
-        connection.abort()
-        raise
-
-
 async def _upload(connection: UpstreamConnection, upload: Upload, timeout_s: float) -> bool:
     """Send the body; return False if the server has answered, or broken the connection, before it took all of it."""
     pieces = upload.pieces()
@@ -331,7 +326,7 @@ def write_head(out: OutgoingRequest, target: ParsedUrl, proxy: Proxy | None) -> 
     fields = out.headers.lines if isinstance(out.headers, JoinedFields) else _format_fields(out.headers)
     size = len(out.body) if out.upload is None else out.upload.length
     length = b"content-length: %d\r\n" % size if size or out.method in _WITH_BODY else b""
-    return _encode_request_line(out.method, target, proxy) + fields + length + b"\r\n"
+    return b"".join((_encode_request_line(out.method, target, proxy), fields, length, b"\r\n"))
 
 
 def _format_fields(headers: tuple[Header, ...]) -> bytes:
@@ -339,7 +334,7 @@ def _format_fields(headers: tuple[Header, ...]) -> bytes:
         return b""
     names: tuple[bytes, ...]
     values: tuple[bytes, ...]
-    names, values = zip(*headers, strict=True)
+    names, values = zip(*headers)  # noqa: B905 - pairs are of one length; to have that checked takes longer
     template, lines = _make_template(names)
     fields = template % values
     if fields.count(b"\n") != lines or fields.count(b"\r") != lines or b"\0" in fields:

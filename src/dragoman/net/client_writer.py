@@ -27,11 +27,12 @@ class ClientWriter:
         """Send bytes with the next batch; return False if the connection is being closed."""
         if self._transport.is_closing():
             return False
-        self._unsent.append(data)
+        unsent = self._unsent
+        unsent.append(data)
         self._unsent_bytes += len(data)
         if self._unsent_bytes > _WRITE_HIGH:
             self.send_now()
-        elif len(self._unsent) == 1:
+        elif len(unsent) == 1:
             self._outbox.add(self)
         return True
 

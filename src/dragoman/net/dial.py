@@ -48,7 +48,7 @@ class DialOptions(msgspec.Struct, frozen=True, cache_hash=True):
         return proxy if proxy.forwards(scheme) else None
 
 
-class ParsedUrl(msgspec.Struct, frozen=True):
+class ParsedUrl(msgspec.Struct, frozen=True, cache_hash=True):
     """A parsed URL. The query of the path may contain secrets; `where` is safe to log."""
 
     scheme: str

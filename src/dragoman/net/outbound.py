@@ -51,6 +51,15 @@ class UpstreamConnection(asyncio.Protocol):
     timer outlives single waits: it is set again only if it fires too early or would fire too late.
     """
 
+    __slots__ = (
+        *("headers", "idle_since", "phase", "status", "used", "where"),
+        *("_arrivals", "_awaits_room", "_awaits_turn", "_before_body", "_bodiless", "_context", "_deadline"),
+        *("_ends_at_eof", "_failure", "_fields", "_headed", "_is_full", "_is_streamed", "_keep_alive", "_loop"),
+        *("_news", "_on_lost", "_outbox", "_overhead", "_parser", "_paused", "_pieces", "_received", "_receives"),
+        *("_sink", "_socket", "_taken", "_timer", "_timer_at", "_transport", "_turns", "_unread"),
+        *("_unsent", "_waiter"),
+    )
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -102,8 +111,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     # Called by the client
 
-    def begin(self, head: bytes, body: bytes, *, bodiless: bool) -> None:
-        """Send a request; `bodiless`: its response has no body whatever its head declares (HEAD)."""
+    def begin(self, method: str, head: bytes, body: bytes) -> None:
+        """Send a request."""
         transport = self._transport
         if transport is None or self.phase is not IDLE:
             raise RuntimeError(f"no exchange can begin on a connection that is {self.phase.name}")
@@ -114,7 +123,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._taken = 0
         if self._receives != STREAM_RECEIVE_BYTES:
             self._receive_at_once(STREAM_RECEIVE_BYTES)
-        self._bodiless = bodiless
+        self._bodiless = method == "HEAD"  # its response has no body, whatever its head declares
         self.phase = HEAD
         self._unsent = (head, body) if body else (head,)
         self._outbox.add(self)
@@ -227,13 +236,13 @@ class UpstreamConnection(asyncio.Protocol):
             self._unread += data
             self._turns.read(self)
             return
-        if self.phase is not HEAD and self.phase is not BODY:
+        phase, pieces = self.phase, len(self._pieces)
+        if phase is HEAD:
+            self._before_body += len(data)
+        elif phase is not BODY:
             self._close_after_stray_bytes()
             return
         self._received = True
-        if self.phase is HEAD:
-            self._before_body += len(data)
-        pieces = len(self._pieces)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -367,7 +376,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._set_timer(deadline)
         return self.phase is BODY
 
-    def _wake(self, *, is_paused: bool = False) -> None:
+    def _wake(self, is_paused: bool = False) -> None:
         waiter = self._waiter
         self._sink = None
         if waiter is not None:

@@ -17,7 +17,7 @@ class ConnectionPool:
     def __init__(
         self, where: str, connect: Connect, *, limit: int, idle_s: float, on_empty: Callable[[], None]
     ) -> None:
-        self._where = where
+        self.where = where
         self._connect = connect
         self._limit = limit
         self._idle_s = idle_s
@@ -101,7 +101,7 @@ class ConnectionPool:
         return None
 
     async def _open_connection(self) -> UpstreamConnection:
-        connection = UpstreamConnection(self._loop, self._where, self._outbox, self._remove_lost)
+        connection = UpstreamConnection(self._loop, self.where, self._outbox, self._remove_lost)
         self._live.add(connection)
         try:
             await self._connect(connection)
@@ -114,7 +114,7 @@ class ConnectionPool:
             raise
 
     def _make_closed_error(self) -> ConnectionLost:
-        return ConnectionLost(f"{self._where}: closed by us", sent=False, received=False)
+        return ConnectionLost(f"{self.where}: closed by us", sent=False, received=False)
 
     def _remove_lost(self, connection: UpstreamConnection) -> None:
         if connection not in self._live:
@@ -144,7 +144,7 @@ class ConnectionPool:
                 await waiter
             granted = True
         except TimeoutError:
-            raise UpstreamTimeout("connect", f"{self._where}: no free connection in time") from None
+            raise UpstreamTimeout("connect", f"{self.where}: no free connection in time") from None
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)

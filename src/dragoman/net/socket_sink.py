@@ -74,9 +74,10 @@ class SocketSink(Struct, eq=False):
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """Send a whole reply in one write; it replaces a head that `begin` made and that was not sent yet."""
-        if self.reader_gone or self.phase is _ABORTED:
+        phase = self.phase
+        if self.reader_gone or phase is _ABORTED:
             return
-        if self.phase >= _SENT:
+        if phase is not _OPEN and phase is not _BEGUN:
             raise ResponseOrderError("a reply was already sent")
         if self.echoed_id:
             headers = echo_id(headers, self.echoed_id)
@@ -88,7 +89,8 @@ class SocketSink(Struct, eq=False):
         if self.listener is not None:
             self.listener.on_head(status, headers)
             self.listener.on_body(body)
-        self._held = b""
+        if self._held:
+            self._held = b""
         self._connection.writer.write(head if self._is_head or status == 204 or status == 304 else head + body)
         self.phase = _ENDED
         self._connection.end_reply(self)
@@ -222,7 +224,8 @@ def format_response_head(status: int, fields: Sequence[Header], framing: bytes) 
     """Return the bytes of a response head; `framing` is the lines that this module adds."""
     names: tuple[bytes, ...]
     values: tuple[bytes, ...]
-    names, values = zip(*fields, strict=True) if fields else ((), ())
+    # Pairs are of one length; to have that checked takes longer than the rest.
+    names, values = zip(*fields) if fields else ((), ())  # noqa: B905
     template = _make_template(status, names)
     if template is None:
         return format_response_head(status, [field for field in fields if field[0] not in _OWN], framing)
