@@ -282,7 +282,10 @@ class ToolPlan(Struct, frozen=True):
 
     def mentions(self, body: bytes) -> bool:
         """Whether a body that could pass unchanged may declare a tool that the upstream cannot run."""
-        return max(map(body.find, self.marks), default=-1) >= 0
+        for mark in self.marks:  # noqa: SIM110 - a generator takes twice the time
+            if body.find(mark) >= 0:
+                return True
+        return False
 
 
 class UpstreamTools(Struct, frozen=True):
