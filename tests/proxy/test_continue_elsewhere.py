@@ -52,6 +52,6 @@ def test_the_target_that_broke_off_is_recorded_and_logged(caplog: pytest.LogCapt
     record = make_call().record
     with caplog.at_level(logging.WARNING):
         record_continuation(record, Route("up", "m"), BROKEN)
-    assert record.failed_attempts == [FailedAttempt("up/m", "lost")]
+    assert record.failed_attempts == (FailedAttempt("up/m", "lost"),)
     assert record.awaits is Awaited.MORE
     assert "up/m broke off (lost), another upstream continues" in caplog.text

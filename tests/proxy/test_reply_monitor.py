@@ -1,6 +1,6 @@
 """What a monitor notes of the events of a reply."""
 
-from dragoman.proxy.reply_monitor import ReplyMonitor, ReplySummary
+from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.translate.hub.events import (
     Delta,
     Ended,
@@ -18,15 +18,15 @@ from dragoman.translate.hub.usage import Usage
 from replies import END, START, call, text
 
 
-def summary_of(*events: Event) -> ReplySummary:
+def observe(*events: Event) -> ReplyMonitor:
     ticks = iter(range(100))
     monitor = ReplyMonitor(lambda: float(next(ticks)))
     for event in events:
         monitor.observe(event)
-    return monitor.summarize()
+    return monitor
 
 
-def test_the_events_of_a_reply_are_summarized() -> None:
+def test_the_events_of_a_reply_are_counted() -> None:
     reply = (
         START,
         *text(0, "", "über", "🙂"),
@@ -35,33 +35,26 @@ def test_the_events_of_a_reply_are_summarized() -> None:
         UsageReported(Usage(3, 4)),
         END,
     )
-    assert summary_of(*reply) == ReplySummary(
-        id="reply-1",
-        model="model-1",
-        usage=Usage(3, 4),
-        usage_is_final=True,
-        first_token=0.0,
-        stop=Stop.END,
-        failure=None,
-        deltas=4,
-        bytes=5 + 4 + 2,
-        blocks=("text", "call"),
-    )
+    seen = observe(*reply)
+    assert seen.started is START
+    assert (seen.usage, seen.usage_is_final) == (Usage(3, 4), True)
+    assert (seen.first_token, seen.stop, seen.failure) == (0.0, Stop.END, None)
+    assert (seen.deltas, seen.text_bytes, seen.blocks, seen.last_block) == (4, 5 + 4 + 2, 2, "call")
 
 
 def test_the_first_token_is_the_first_text_or_call_and_not_an_empty_delta() -> None:
-    assert summary_of(START, Opened(0, TextBlock()), Delta(0, "")).first_token is None
-    assert summary_of(START, *call(0, "f")).first_token == 0.0
+    assert observe(START, Opened(0, TextBlock()), Delta(0, "")).first_token is None
+    assert observe(START, *call(0, "f")).first_token == 0.0
 
 
 def test_usage_at_the_start_holds_until_more_is_reported() -> None:
-    seen = summary_of(Started("r", "m", Usage(7)))
+    seen = observe(Started("r", "m", Usage(7)))
     assert (seen.usage, seen.usage_is_final) == (Usage(7), False)
 
 
 def test_a_failed_reply_has_a_failure_and_no_stop() -> None:
     failure = Failure(Kind.LOST, "gone")
-    seen = summary_of(START, *text(0, "a"), Failed(failure), Ended(Stop.END))
+    seen = observe(START, *text(0, "a"), Failed(failure), Ended(Stop.END))
     assert seen.failure == failure
     assert seen.stop is None
 

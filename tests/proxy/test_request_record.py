@@ -20,7 +20,7 @@ from dragoman.config.secret import Secret
 from dragoman.net.current_request import request_id
 from dragoman.net.errors import BodyTimeout, BodyTooLarge, ClientDisconnected, HeadRejected
 from dragoman.net.headers import Headers
-from dragoman.proxy.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
+from dragoman.proxy.outcome import CLIENT_GONE, OK, UNKNOWN_CACHE_USE, FailedAttempt, Outcome, ToolRun
 from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.request_record import MAX_QUEUED, Awaited, ObserverQueue, RequestRecord, client_name
 from dragoman.proxy.source import EventSource
@@ -90,6 +90,20 @@ def test_a_reply_names_who_answered_and_what_was_used() -> None:
     assert (outcome.outcome, outcome.usage, outcome.losses, outcome.losses_by_how) == (OK, used, 1, (1, 0, 0))
     assert (outcome.deltas, outcome.reported_model, outcome.passthrough) == (2, "model-1", False)
     assert end(make_record([START, END])).passthrough
+
+
+def test_an_outcome_has_what_was_noted_on_the_way() -> None:
+    names = (b"x-request-id", b"mine"), (b"x-dragoman-tags", b"job=7"), (b"session-id", b"s-1")
+    record = RequestRecord("req_1", "chat", Headers(list(names)), "key_1", "t", 12.5)
+    run = ToolRun("web_search", "brave", OK, 0.5)
+    record.record_sent(ROUTE)
+    record.record_sent(ROUTE)
+    record.record_tool_run(run)
+    record.rounds, record.is_answered = 3, False
+    outcome = end(record)
+    assert (outcome.started_at, outcome.client_request_id, outcome.tags) == (12.5, "mine", "job=7")
+    assert (outcome.attempts, outcome.rounds, outcome.is_answered, outcome.tool_runs) == (2, 3, False, (run,))
+    assert (outcome.origin.session, outcome.cache_use) == ("s-1", UNKNOWN_CACHE_USE)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +215,7 @@ def test_a_client_is_named_without_its_version(agent: bytes, name: str) -> None:
 
 # The log, the console, captures and what limits count are made from the record; a reply is not.
 READERS = ("proxy/request_record.py", "proxy/accounts.py", "proxy/steps/observe.py", "server/console/")
-WRITTEN_WITH = re.compile(r"record\.(?:record_\w+\(|recording\b|tool_runs\.append\()")
+WRITTEN_WITH = re.compile(r"record\.(?:record_\w+\(|recording\b)")
 
 
 def find_reads(source: str) -> list[str]:
@@ -234,7 +248,7 @@ def test_nothing_that_is_sent_is_computed_from_the_record() -> None:
         ("created = int(call.record.started_at)", ["1: call.record.started_at"]),
         ("if record.tenant != owner:\n    pass", ["1: record.tenant"]),
         ("call.record.record_fault(fault)\ncall.record.stream = True\ncall.record.rounds += 1", []),
-        ("self._call.record.tool_runs.append(run)\nif record.recording is None:\n    pass", []),
+        ("self._call.record.record_tool_run(run)\nif record.recording is None:\n    pass", []),
     ],
 )
 def test_a_read_of_the_record_is_found(source: str, reads: list[str]) -> None:

@@ -58,7 +58,7 @@ class CacheUse(Struct, frozen=True, gc=False):
 UNKNOWN_CACHE_USE = CacheUse()
 
 
-class Outcome(Struct, kw_only=True, gc=False):
+class Outcome(Struct, gc=False):
     """Complete once its record has made it; observers change nothing of it."""
 
     request_id: str  # the gateway's own, as in x-dragoman-request-id and log lines
@@ -86,11 +86,11 @@ class Outcome(Struct, kw_only=True, gc=False):
     attempts: int = 0  # upstream requests that were sent: failed ones, every round, and those that complete a cut call
     is_answered: bool = True  # the last of them was answered; else it is the last failed attempt
     tool_runs: tuple[ToolRun, ...] = ()
+    origin: Origin = UNKNOWN_ORIGIN
+    cache_use: CacheUse = UNKNOWN_CACHE_USE
     traceparent: str = ""  # the client's traceparent header, unchanged
     run: str = ""  # the resumable reply that the client got, which several requests may share
     client_request_id: str = ""  # as the client sent it in x-request-id; not unique
-    origin: Origin = UNKNOWN_ORIGIN
-    cache_use: CacheUse = UNKNOWN_CACHE_USE
     upstream_bytes: int = 0  # of the last upstream's stream, as they came; 0 for one that was not streamed
     upstream_chunks: int = 0  # reads that they came in
     user: str = ""  # whose key it was, and of which team, at that moment

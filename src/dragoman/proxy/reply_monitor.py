@@ -1,8 +1,6 @@
-"""Observe the events of a reply and summarize them."""
+"""Observe the events of a reply: what it consists of, and how it ended."""
 
 from collections.abc import Callable, Sequence
-
-from msgspec import Struct
 
 from dragoman.translate.hub.events import (
     CallBlock,
@@ -33,63 +31,34 @@ ACTIONS = (CallBlock, HostedBlock)
 CONTENT_WITHOUT_TEXT = (*ACTIONS, ThinkingBlock)  # blocks that are content even without text
 
 
-class ReplySummary(Struct, frozen=True):
-    """What a reply consisted of."""
-
-    id: str  # given by the upstream
-    model: str  # as the upstream names it
-    usage: Usage | None
-    usage_is_final: bool  # whether it was reported after the reply: usage reported before has no output yet
-    first_token: float | None  # time by the given clock
-    stop: Stop | None  # None after a failure or without an end
-    failure: Failure | None
-    deltas: int
-    bytes: int  # of text in UTF-8
-    blocks: tuple[str, ...]  # their kinds, in order of opening
-    read_bytes: int = 0  # of the upstream's stream, as they came
-    read_chunks: int = 0  # reads that they came in
-
-
 class ReplyMonitor:
     """Observes the events of one reply without changing them."""
 
     __slots__ = (
-        "_blocks",
-        "_bytes",
-        "_clock",
-        "_deltas",
-        "_end",
-        "_first_token",
-        "_read_bytes",
-        "_read_chunks",
-        "_usage",
-        "_usage_is_final",
-        "ended",
-        "failure",
-        "has_content",
-        "started",
+        *("deltas", "ended", "failure", "first_token", "has_content", "read_bytes", "read_chunks", "started"),
+        *("text_bytes", "usage", "usage_is_final", "_blocks", "_clock", "_end"),
     )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.has_content = False  # whether the client would see anything of the reply
         self.started: Started | None = None
-        self._usage: Usage | None = None
-        self._usage_is_final = False
-        self._first_token: float | None = None
+        self.usage: Usage | None = None
+        self.usage_is_final = False  # it was reported after the reply: usage reported before has no output yet
+        self.first_token: float | None = None  # time by the given clock
         self._end: Ended | Failed | None = None
         self.ended = False  # with or without a failure
         self.failure: Failure | None = None  # that ended it
-        self._deltas = 0
-        self._bytes = 0
-        self._blocks: list[str] = []
-        self._read_bytes = 0
-        self._read_chunks = 0
+        self.deltas = 0
+        self.text_bytes = 0  # in UTF-8
+        self._blocks: list[str] = []  # their kinds, in order of opening
+        self.read_bytes = 0  # of the upstream's stream, as they came
+        self.read_chunks = 0  # reads that they came in
 
     def count_read(self, size: int) -> None:
         """Count one read of the upstream's stream."""
-        self._read_bytes += size
-        self._read_chunks += 1
+        self.read_bytes += size
+        self.read_chunks += 1
 
     def observe(self, event: Event) -> None:
         # Types are compared, not matched: a struct's class pattern that does not fit is slow, and this is a hot path.
@@ -98,14 +67,14 @@ class ReplyMonitor:
         elif type(event) is Opened:
             self._blocks.append(BLOCK_KINDS[type(event.what)])
             self.has_content |= type(event.what) in CONTENT_WITHOUT_TEXT
-            if self._first_token is None and type(event.what) in ACTIONS:
-                self._first_token = self._clock()
+            if self.first_token is None and type(event.what) in ACTIONS:
+                self.first_token = self._clock()
         elif type(event) is Started:
             self.started = event
-            self._usage = event.usage
+            self.usage = event.usage
         elif type(event) is UsageReported:
-            self._usage = event.usage
-            self._usage_is_final = True
+            self.usage = event.usage
+            self.usage_is_final = True
         elif not self.ended and (type(event) is Ended or type(event) is Failed):
             self._end = event
             self.ended = True
@@ -116,10 +85,10 @@ class ReplyMonitor:
 
     def observe_run(self, run: Sequence[Delta], text: str) -> None:
         """Observe consecutive deltas; `text` is their joined text."""
-        self._deltas += len(run)
-        self._bytes += len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
-        if self._first_token is None and text:
-            self._first_token = self._clock()
+        self.deltas += len(run)
+        self.text_bytes += len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+        if self.first_token is None and text:
+            self.first_token = self._clock()
             self.has_content = True
 
     def fail(self, failure: Failure) -> None:
@@ -134,38 +103,16 @@ class ReplyMonitor:
         return len(self._blocks)
 
     @property
-    def text_bytes(self) -> int:
-        """The size of the text so far, in UTF-8."""
-        return self._bytes
-
-    @property
     def last_block(self) -> str:
         """The kind of the block that was opened last; empty if there is none."""
         return self._blocks[-1] if self._blocks else ""
 
     @property
-    def usage(self) -> Usage | None:
-        return self._usage
-
-    @property
     def final_usage(self) -> Usage | None:
         """The usage that was reported after the reply; None if there was none."""
-        return self._usage if self._usage_is_final else None
+        return self.usage if self.usage_is_final else None
 
-    def summarize(self) -> ReplySummary:
-        started = self.started or Started("", "")
-        end = self._end
-        return ReplySummary(  # positional, since every request pays for it
-            started.id,
-            started.model,
-            self._usage,
-            self._usage_is_final,
-            self._first_token,
-            end.stop if type(end) is Ended else None,
-            self.failure,
-            self._deltas,
-            self._bytes,
-            tuple(self._blocks),
-            self._read_bytes,
-            self._read_chunks,
-        )
+    @property
+    def stop(self) -> Stop | None:
+        """Why the reply ended; None after a failure or without an end."""
+        return self._end.stop if type(self._end) is Ended else None

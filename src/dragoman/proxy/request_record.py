@@ -22,6 +22,7 @@ from dragoman.proxy.capture.recording import Recording
 from dragoman.proxy.outcome import (
     CLIENT_GONE,
     OK,
+    UNKNOWN_CACHE_USE,
     UNKNOWN_ORIGIN,
     FailedAttempt,
     Origin,
@@ -30,7 +31,7 @@ from dragoman.proxy.outcome import (
     ToolRun,
     TurnUsage,
 )
-from dragoman.proxy.reply_monitor import ReplyMonitor, ReplySummary
+from dragoman.proxy.reply_monitor import ReplyMonitor
 from dragoman.proxy.source import EventSource
 from dragoman.tenancy.limiter import Lease
 from dragoman.translate.caching.outlook import CacheOutlook
@@ -55,7 +56,7 @@ KIND_BY_STATUS = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 503: Kind.BUSY
 
 SHUTDOWN = Kind.SHUTDOWN.value
 INTERRUPTIONS = (CLIENT_GONE, SHUTDOWN)
-UNSEEN = ReplySummary("", "", None, False, None, None, None, 0, 0, ())
+NO_REPLY = ReplyMonitor(time.monotonic)
 GATHER_S = 0.02  # between two batches of outcomes
 MAX_QUEUED = 64  # records that wait
 
@@ -92,7 +93,7 @@ class RequestRecord:
             "body",
             "client",
             "client_protocol",
-            "client_request_id",
+            "earlier_turns",
             "failed_attempts",
             "id",
             "is_answered",
@@ -103,10 +104,10 @@ class RequestRecord:
             "outlooks",
             "recording",
         ),
-        *("requested_model", "rounds", "route", "run", "started_at", "stream", "tags", "team", "tenant", "tool_runs"),
-        *("traceparent", "upstream_protocol", "user"),
-        *("_code", "_ended", "_guessed_input", "_outcome", "_reported_usage", "_reply", "_result", "_sent_to"),
-        *("_started", "_turns", "_unanswered", "_watch"),
+        *("requested_model", "rounds", "route", "run", "started_at", "stream", "team", "tenant", "tool_runs"),
+        *("upstream_protocol", "user"),
+        *("_code", "_ended", "_guessed_input", "_outcome", "_reported_usage", "_reply", "_result", "_sender"),
+        *("_sent_to", "_started", "_unanswered", "_watch"),
     )
 
     def __init__(
@@ -123,19 +124,18 @@ class RequestRecord:
         self.key = key
         self.tenant = tenant
         sender = read_sender(headers) if headers.lasting is None else _read_lasting_sender(headers.lasting)
-        self.client, self.client_request_id, self.origin = sender.client, sender.client_request_id, sender.origin
-        self.traceparent, self.tags = sender.traceparent, sender.tags
+        self.client, self.origin, self._sender = sender.client, sender.origin, sender
         self.requested_model = ""
         self.stream = False
         self.body = b""  # the request's, until its end
         self.route: Route | None = None
         self.upstream_protocol = ""
         self.ledger: Ledger | None = None  # None: passed through
-        self.failed_attempts: list[FailedAttempt] = []
+        self.failed_attempts: tuple[FailedAttempt, ...] = ()
         self.attempts = 0  # upstream requests that were sent
         self.is_answered = False  # the last of them was answered
         self.rounds = 1  # of this reply: more after server tools or pauses, none if it is queued
-        self.tool_runs: list[ToolRun] = []
+        self.tool_runs: tuple[ToolRun, ...] = ()
         self.awaits: Awaited | None = None  # None: how the last upstream request ends is how the reply ends
         self.run = ""  # the resumable reply that the client gets; empty: it is not resumable
         self.outlooks: tuple[CacheOutlook | None, ...] = ()  # on the prompt cache: the first round's and the last one's
@@ -144,8 +144,8 @@ class RequestRecord:
         self.user = self.team = ""
         self._outcome: Outcome | None = None  # once it has been charged
         self._sent_to: Route | None = None  # the target of a request that was sent and has not been answered
-        self._unanswered: list[Route] = []  # targets that were paid for nothing, as far as one can know
-        self._turns: list[TurnUsage] = []  # upstream requests before the last one that was answered
+        self._unanswered: tuple[Route, ...] = ()  # targets that were paid for nothing, as far as one can know
+        self.earlier_turns: tuple[TurnUsage, ...] = ()  # before the upstream request that was answered last
         self._reply: ReplyProgress | None = None
         self._watch: ReplyMonitor | None = None
         self._reported_usage: Usage | None = None
@@ -160,7 +160,7 @@ class RequestRecord:
         failure, self._sent_to = refused.failure, None
         self._add_failure(route, failure.kind.value)
         if failure.kind is Kind.TIMEOUT and failure.status is None:  # it was sent, and may be paid for
-            self._unanswered.append(route)
+            self._unanswered += (route,)
 
     def record_sent(self, route: Route) -> None:
         """Note that a request is sent to this target."""
@@ -175,20 +175,23 @@ class RequestRecord:
 
     def record_prompt(self, outlook: CacheOutlook | None) -> None:
         """Note what the upstream's prompt cache can have of a round that has begun; None: nothing is known of it."""
-        self.outlooks = (*self.outlooks[:1], outlook)
+        self.outlooks = (self.outlooks[0], outlook) if self.outlooks else (outlook,)
+
+    def record_tool_run(self, run: ToolRun) -> None:
+        self.tool_runs += (run,)
 
     def record_client_gone(self, route: Route) -> None:
         """Note that the client disconnected before this target answered."""
         self._add_failure(route, CLIENT_GONE)
 
     def _add_failure(self, route: Route, why: str) -> None:
-        self.failed_attempts.append(FailedAttempt(str(route), why))
+        self.failed_attempts += (FailedAttempt(str(route), why),)
         self.is_answered = False
 
     def record_reply(self, route: Route, upstream_protocol: str, ledger: Ledger | None, reply: ReplyProgress) -> None:
         """Note the first token, from this target."""
         if self._reply is not None and self.route is not None and self.awaits is not None:  # this one goes on with it
-            self._turns.append(TurnUsage(self.route.provider, self.route.model, self._reply.used_alone or Usage()))
+            self._add_turn(self.route, self._reply)
         self._sent_to = None
         self.route, self.upstream_protocol, self.ledger, self._reply = route, upstream_protocol, ledger, reply
         self.is_answered, self.awaits = True, None
@@ -213,7 +216,8 @@ class RequestRecord:
         """Note that the gateway stopped before the reply was complete."""
         self._result = SHUTDOWN
         if self.failed_attempts and self.failed_attempts[-1].why == CLIENT_GONE:
-            self.failed_attempts[-1] = FailedAttempt(self.failed_attempts[-1].route, SHUTDOWN)
+            *before, last = self.failed_attempts
+            self.failed_attempts = (*before, FailedAttempt(last.route, SHUTDOWN))
 
     def end(self) -> None:
         """Note the time of the end, and release the reply: its bytes must not wait for observers.
@@ -228,20 +232,18 @@ class RequestRecord:
         if self.ledger is not None:
             self.ledger.close()
         if self._sent_to is not None:
-            self._unanswered.append(self._sent_to)
+            self._unanswered += (self._sent_to,)
         if reply is not None:
-            if self._turns and self.route is not None:
-                self._turns.append(TurnUsage(self.route.provider, self.route.model, reply.used_alone or Usage()))
+            if self.earlier_turns and self.route is not None:
+                self._add_turn(self.route, reply)
             self._watch, self._reported_usage = reply.watch, reply.usage
             if self._reported_usage is None and self._watch.final_usage is None:
                 self._guessed_input = estimate_body_tokens(body, self._model)
         if self._unanswered and not self._guessed_input and self.lease is not None:
             self._guessed_input = estimate_body_tokens(body, self._unanswered[0].model)
 
-    @property
-    def earlier_turns(self) -> tuple[TurnUsage, ...]:
-        """What the upstream requests before the one that answers now have used."""
-        return tuple(self._turns)
+    def _add_turn(self, route: Route, reply: ReplyProgress) -> None:
+        self.earlier_turns += (TurnUsage(route.provider, route.model, reply.used_alone or Usage()),)
 
     def keep_outcome(self, outcome: Outcome) -> None:
         """Note the outcome of an ended request, with what it was charged: it stays so."""
@@ -265,81 +267,59 @@ class RequestRecord:
         """Return the outcome; before the end, what it would be if the request ended now."""
         if self._outcome is not None:
             return self._outcome
-        watch = self.monitor
-        seen = UNSEEN if watch is None else watch.summarize()
+        seen = (self._watch if self._reply is None else self._reply.watch) or NO_REPLY
         result, code = self._result, self._code
         has_ended = self.awaits is None  # with its last upstream request
         if has_ended and seen.failure is not None:
             result, code = seen.failure.kind.value, seen.failure.code
-        elif has_ended and seen.stop is not None and result in INTERRUPTIONS:
+        elif has_ended and result in INTERRUPTIONS and seen.stop is not None:
             result = OK  # the reply was complete by then
         route, ledger, lease = self.route, self.ledger, self.lease
+        model = "" if seen.started is None else seen.started.model
         usage = self._reported_usage or self._determine_usage(seen)
-        turns = tuple(self._turns)
+        turns = self.earlier_turns
         if lease is not None and self._unanswered and self._ended:
             turns = self._add_unanswered(usage)
             usage = sum_usages(turn.usage for turn in turns)
-        # No more is passed than this: a call with more than 15 keywords makes dictionaries of them: twice the time.
+        # By position: a call with more than 15 keywords makes dictionaries of them, and takes four times as long.
         outcome = Outcome(
-            request_id=self.id,
-            started_at=self.started_at,
-            client_protocol=self.client_protocol,
-            key=self.key,
-            client=self.client,
-            requested_model=self.requested_model,
-            stream=self.stream,
-            outcome=result,
-            error_code=None if code is None else cut_text(code, MAX_CODE_BYTES),
-            upstream_protocol=self.upstream_protocol,
-            usage=usage,
-            ttft_s=None if seen.first_token is None else seen.first_token - self._started,
-            duration_s=(self._ended or time.monotonic()) - self._started,
-            deltas=seen.deltas,
-            attempts=self.attempts,
-        )
-        if route is not None:
-            outcome.provider, outcome.model, outcome.passthrough = route.provider, route.model, ledger is None
-        if seen.model:
-            outcome.reported_model = cut_text(seen.model, MAX_NAME_BYTES)
-        if ledger:
-            outcome.losses, outcome.losses_by_how = len(ledger), ledger.count_by_kind()
+            self.id, self.started_at,
+            self.client_protocol, self.key, self.client, self.upstream_protocol, self.requested_model,
+            "" if route is None else route.provider,
+            "" if route is None else route.model,
+            model if len(model) * 4 <= MAX_NAME_BYTES else cut_text(model, MAX_NAME_BYTES),
+            self.stream,
+            route is not None and ledger is None,  # passed through
+            usage,
+            None if seen.first_token is None else seen.first_token - self._started,
+            (self._ended or time.monotonic()) - self._started,
+            result,
+            None if code is None else cut_text(code, MAX_CODE_BYTES),
+            len(ledger) if ledger else 0,
+            ledger.count_by_kind() if ledger else (),
+            seen.deltas,
+            self.failed_attempts, self.rounds, self.attempts, self.is_answered, self.tool_runs, self.origin,
+            judge_use(self.outlooks, usage) if self.outlooks else UNKNOWN_CACHE_USE,
+        )  # fmt: skip
+        # What is nearly always as by default is set only where it differs.
         if seen.read_chunks:
             outcome.upstream_bytes, outcome.upstream_chunks = seen.read_bytes, seen.read_chunks
         if turns:
             outcome.turns = turns
-        if self.origin is not UNKNOWN_ORIGIN:
-            outcome.origin = self.origin
-        self._set_rare_fields(outcome)
-        if self.outlooks:
-            outcome.cache_use = judge_use(self.outlooks, outcome.usage)
-        return outcome
-
-    def _set_rare_fields(self, outcome: Outcome) -> None:
-        """Set what is nearly always as by default: to set a field takes longer than to read one."""
-        if self.rounds != 1:
-            outcome.rounds = self.rounds
-        if not self.is_answered:
-            outcome.is_answered = False
-        if self.failed_attempts:
-            outcome.failed_attempts = tuple(self.failed_attempts)
-        if self.tool_runs:
-            outcome.tool_runs = tuple(self.tool_runs)
-        if self.traceparent:
-            outcome.traceparent = self.traceparent.decode("latin-1")
         if self.run:
             outcome.run = self.run
-        if self.client_request_id:
-            outcome.client_request_id = self.client_request_id
         if self.user or self.team:
             outcome.user, outcome.team = self.user, self.team
-        if self.tags:
-            outcome.tags = self.tags
-        if self.lease is not None:
-            outcome.lease = self.lease.id
+        if self._sender.has_more:
+            outcome.traceparent, outcome.tags = self._sender.traceparent, self._sender.tags
+            outcome.client_request_id = self._sender.client_request_id
+        if lease is not None:
+            outcome.lease = lease.id
+        return outcome
 
     def _add_unanswered(self, usage: Usage | None) -> tuple[TurnUsage, ...]:
         """Return the turns with those that were sent and not answered, for which the input is charged."""
-        turns = list(self._turns)
+        turns = list(self.earlier_turns)
         if not turns and usage is not None and self.route is not None:
             turns.append(TurnUsage(self.route.provider, self.route.model, usage))
         for route in self._unanswered:
@@ -347,7 +327,7 @@ class RequestRecord:
             turns.append(TurnUsage(route.provider, route.model, read))
         return tuple(turns)
 
-    def _determine_usage(self, seen: ReplySummary) -> Usage | None:
+    def _determine_usage(self, seen: ReplyMonitor) -> Usage | None:
         """Return the usage; for a reply that broke off, the upstream may have reported only part of the output."""
         if seen.usage_is_final and seen.usage is not None:
             return seen.usage
@@ -356,11 +336,11 @@ class RequestRecord:
             return reported or guess
         return replace(reported, output=max(reported.output, guess.output), source=UsageSource.ESTIMATED)
 
-    def _estimate_usage(self, seen: ReplySummary) -> Usage | None:
+    def _estimate_usage(self, seen: ReplyMonitor) -> Usage | None:
         """Estimate the usage from sizes if the upstream reported none."""
         if not seen.deltas and not seen.blocks:
             return None
-        output = estimate_written_tokens(seen.bytes, self._model)
+        output = estimate_written_tokens(seen.text_bytes, self._model)
         return Usage(input=self._guessed_input, output=output, source=UsageSource.ESTIMATED)
 
     @property
@@ -381,18 +361,16 @@ class Sender(Struct, frozen=True):
     client: str
     client_request_id: str
     origin: Origin
-    traceparent: bytes
+    traceparent: str
     tags: str
+    has_more: bool  # than the client and the origin
 
 
 def read_sender(headers: Headers) -> Sender:
-    return Sender(
-        client_name(headers.get(b"user-agent") or b""),
-        find_client_request_id(headers),
-        find_origin(headers),
-        headers.get(b"traceparent") or b"",
-        find_tags(headers),
-    )
+    id, tags = find_client_request_id(headers), find_tags(headers)
+    traceparent = (headers.get(b"traceparent") or b"").decode("latin-1")
+    client = client_name(headers.get(b"user-agent") or b"")
+    return Sender(client, id, find_origin(headers), traceparent, tags, bool(id or tags or traceparent))
 
 
 @lru_cache(maxsize=256)

@@ -320,7 +320,7 @@ class _Runner:
             result = outcome.code.value if isinstance(outcome, ToolFailure) else OK
             return outcome
         finally:
-            self._call.record.tool_runs.append(ToolRun(tool, backend, result, clock() - began))
+            self._call.record.record_tool_run(ToolRun(tool, backend, result, clock() - began))
 
 
 def _shorten(page: WebPage, max_tokens: int | None) -> WebPage:

@@ -75,6 +75,12 @@ def test_a_row_contains_the_outcome_of_a_request() -> None:
     assert (row.ttft_ms, row.duration_ms, row.outcome, row.losses, row.attempts) == (12, 1500, "ok", 2, 1)
 
 
+def test_a_row_has_the_requested_model_and_how_the_request_failed() -> None:
+    row = make_row(replace(outcome(), stream=True, outcome="lost", error_code="gone", losses=3, attempts=4), PRICING, 1)
+    assert (row.requested_model, row.stream) == ("claude", True)
+    assert (row.outcome, row.error_code, row.losses, row.attempts) == ("lost", "gone", 3, 4)
+
+
 def test_unreported_values_are_empty_and_never_zero() -> None:
     row = make_row(
         Outcome(request_id="req_1", started_at=1.0, client_protocol="chat", outcome=CLIENT_GONE),

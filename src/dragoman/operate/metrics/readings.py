@@ -15,7 +15,7 @@ from dragoman.operate.metrics.catalogue import CATALOGUE, Aggregation, Family, T
 from dragoman.proxy.outcome import OK, Outcome
 from dragoman.translate.hub.loss import LossKind
 from dragoman.translate.hub.ports import OPERATION
-from dragoman.translate.hub.usage import Usage, UsageSource
+from dragoman.translate.hub.usage import UsageSource
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -148,7 +148,16 @@ class _Series:
         self.duration.add(seconds)
         usage = outcome.usage
         if usage is not None:
-            self._add_tokens(usage)
+            self.input.add(usage.input)
+            self.output.add(usage.output)
+            source = "reported" if usage.source is REPORTED else usage.source.value  # reading `value` is slow
+            tokens = self.tokens.get(source) or self.tokens.setdefault(source, [0] * len(TOKEN_TYPES))
+            tokens[0] += usage.input
+            tokens[1] += usage.output
+            if usage.cache_read or usage.cache_write or usage.reasoning:
+                tokens[2] += usage.cache_read
+                tokens[3] += usage.cache_write
+                tokens[4] += usage.reasoning
         if outcome.stream and first is not None:
             self.first_token.add(first)
             if usage is not None and usage.output > 1 and outcome.outcome == OK:
@@ -161,20 +170,6 @@ class _Series:
             self.cache_possible = (self.cache_possible or 0) + use.possible_tokens
         if use.miss is not None:
             self.cache_misses[use.miss] = self.cache_misses.get(use.miss, 0) + 1
-
-    def _add_tokens(self, usage: Usage) -> None:
-        self.input.add(usage.input)
-        self.output.add(usage.output)
-        source = "reported" if usage.source is REPORTED else usage.source.value  # reading `value` is slow
-        tokens = self.tokens.get(source)
-        if tokens is None:
-            tokens = self.tokens[source] = [0] * len(TOKEN_TYPES)
-        tokens[0] += usage.input
-        tokens[1] += usage.output
-        if usage.cache_read or usage.cache_write or usage.reasoning:
-            tokens[2] += usage.cache_read
-            tokens[3] += usage.cache_write
-            tokens[4] += usage.reasoning
 
 
 class RequestMetrics:

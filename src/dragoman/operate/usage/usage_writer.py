@@ -27,7 +27,7 @@ STOP_S = 5.0
 MAX_TEXT = 200
 
 MAX_COST_NANO = 10**15  # a million dollars
-NO_COUNTS = (None,) * 5
+NO_COUNTS: Sequence[int | None] = (None,) * 5
 REPORTED = UsageSource.REPORTED
 
 log = logging.getLogger(__name__)
@@ -52,13 +52,14 @@ class UsageWriter:
         self._task: asyncio.Task[None] | None = None
 
     def observe(self, outcome: Outcome) -> None:
-        if len(self._pending) + len(self._batch) >= MAX_PENDING and not outcome.lease:  # its limits have counted it
+        pending = self._pending
+        if len(pending) + len(self._batch) >= MAX_PENDING and not outcome.lease:  # its limits have counted it
             self.dropped += 1
             return
-        # Not in a thread: many outcomes arrive in a row, and a thread would cost more than this does.
-        self._pending.append(make_row(outcome, self.pricing, next(self._numbers), self._store.clock.ahead_s))
-        if len(self._pending) == 1:
+        if not pending:
             self._woken.set()
+        # Not in a thread: many outcomes arrive in a row, and a thread would cost more than this does.
+        pending.append(make_row(outcome, self.pricing, next(self._numbers), self._store.clock.ahead_s))
 
     def encode(self, outcome: Outcome) -> bytes:
         """Return the row of a request as its lease carries it, so that others can write it."""
@@ -132,60 +133,47 @@ def make_row(outcome: Outcome, pricing: Pricing, number: int, ahead_s: float = 0
     Its time is that of the store, of which the clock of this machine is `ahead_s`: rows are of the windows of limits.
     """
     provider, model = outcome.provider, outcome.model
-    failed = outcome.failed_attempts
-    if not provider and failed:
-        provider, _, model = failed[-1].route.partition("/")
+    if not provider and outcome.failed_attempts:
+        provider, _, model = outcome.failed_attempts[-1].route.partition("/")
     time_ms = int((outcome.started_at - ahead_s) * 1000)
-    usage, ttft_s = outcome.usage, outcome.ttft_s
-    counts, tools = _counts(usage), outcome if usage is None or outcome.tool_runs else usage
-    (cost, saved), cache, origin = pricing.price(outcome), outcome.cache_use, outcome.origin
+    usage, ttft_s, cache, origin = outcome.usage, outcome.ttft_s, outcome.cache_use, outcome.origin
+    read, cache_read, cache_write, written, reasoning = NO_COUNTS if usage is None else _counts(usage)
+    cost, saved = pricing.price(outcome)
     key, client, model, requested_model = _known_texts(outcome.key, outcome.client, model, outcome.requested_model)
-    # No more is passed than this: a call with more than 15 keywords makes dictionaries of them: twice the time.
+    # By position: a call with more than 15 keywords makes dictionaries of them, and takes four times as long.
     row = UsageRow(
-        id=make_id(time_ms, number),
-        time_ms=time_ms,
-        request_id=_text(outcome.request_id),
-        key=key,
-        client=client,
-        client_protocol=outcome.client_protocol,
-        upstream_protocol=outcome.upstream_protocol,
-        provider=provider,
-        model=model,
-        requested_model=requested_model,
-        stream=outcome.stream,
-        duration_ms=int(outcome.duration_s * 1000 + 0.5),
-        outcome=outcome.outcome,
-        losses=outcome.losses,
-        attempts=outcome.attempts,
-    )
-    row.input_tokens, row.cache_read_tokens, row.cache_write_tokens, row.output_tokens, row.reasoning_tokens = counts
-    if usage is not None:
-        row.usage_source = "reported" if usage.source is REPORTED else usage.source.value
-        credits = usage.credits
-        if credits is not None and math.isfinite(credits):
-            row.credits = min(max(credits, 0.0), MAX_CREDITS)
-    row.cost_nano_usd = cost if cost is None or 0 <= cost <= MAX_COST_NANO else min(max(cost, 0), MAX_COST_NANO)
-    row.ttft_ms = None if ttft_s is None else int(ttft_s * 1000 + 0.5)
+        make_id(time_ms, number), time_ms, _text(outcome.request_id),
+        key, client, outcome.client_protocol, outcome.upstream_protocol, provider, model, requested_model,
+        outcome.stream,
+        read, cache_read, cache_write, written, reasoning,
+        None,  # credits
+        None if usage is None else "reported" if usage.source is REPORTED else usage.source.value,
+        cost if cost is None or 0 <= cost <= MAX_COST_NANO else min(max(cost, 0), MAX_COST_NANO),
+        None if ttft_s is None else int(ttft_s * 1000 + 0.5),
+        int(outcome.duration_s * 1000 + 0.5),
+        outcome.outcome,
+        None if outcome.error_code is None else _text(outcome.error_code),
+        outcome.losses, outcome.attempts,
+    )  # fmt: skip
+    # What is nearly always as by default is set only where it differs.
+    if usage is not None and usage.credits is not None and math.isfinite(usage.credits):
+        row.credits = min(max(usage.credits, 0.0), MAX_CREDITS)
+    tools = outcome if usage is None or outcome.tool_runs else usage
     if tools.web_searches or tools.web_fetches:
         row.web_searches, row.web_fetches = min(tools.web_searches, MAX_COUNT), min(tools.web_fetches, MAX_COUNT)
     if origin is not UNKNOWN_ORIGIN:
         row.session, row.agent, row.parent_agent = origin.session, origin.agent, origin.parent_agent
-    if outcome.user or outcome.team:
-        row.user, row.team = outcome.user, outcome.team
     if cache is not UNKNOWN_CACHE_USE:
-        row.cache_possible_tokens = None if cache.possible_tokens is None else min(cache.possible_tokens, MAX_COUNT)
-        row.cache_miss, row.cache_miss_path = cache.miss, cache.miss_path and _text(cache.miss_path)
+        row.cache_miss = cache.miss
+        if cache.possible_tokens is not None:
+            row.cache_possible_tokens = min(cache.possible_tokens, MAX_COUNT)
+        if cache.miss_path is not None:
+            row.cache_miss_path = _text(cache.miss_path)
     if saved is not None:
         is_bounded = -MAX_COST_NANO <= saved <= MAX_COST_NANO
         row.cache_saved_nano_usd = saved if is_bounded else min(max(saved, -MAX_COST_NANO), MAX_COST_NANO)
-    _set_rare_fields(row, outcome)
-    return row
-
-
-def _set_rare_fields(row: UsageRow, outcome: Outcome) -> None:
-    """Set what is nearly always as by default: to set a field takes longer than to read one."""
-    if outcome.error_code is not None:
-        row.error_code = _text(outcome.error_code)
+    if outcome.user or outcome.team:
+        row.user, row.team = outcome.user, outcome.team
     if outcome.rounds != 1:
         row.rounds = outcome.rounds
     if outcome.run:
@@ -196,11 +184,10 @@ def _set_rare_fields(row: UsageRow, outcome: Outcome) -> None:
         row.tags = outcome.tags
     if outcome.lease:
         row.lease = outcome.lease
+    return row
 
 
-def _counts(usage: Usage | None) -> Sequence[int | None]:
-    if usage is None:
-        return NO_COUNTS
+def _counts(usage: Usage) -> Sequence[int]:
     counts = (usage.input, usage.cache_read, usage.cache_write, usage.output, usage.reasoning)
     # The bitwise OR is negative if one of them is, and at least as large as the largest.
     if 0 <= counts[0] | counts[1] | counts[2] | counts[3] | counts[4] <= MAX_COUNT:
@@ -210,7 +197,8 @@ def _counts(usage: Usage | None) -> Sequence[int | None]:
 
 def _text(text: str) -> str:
     """Make text of a client or an upstream short, and acceptable to every database."""
-    text = text[:MAX_TEXT]
+    if len(text) > MAX_TEXT:
+        text = text[:MAX_TEXT]
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "").encode(errors="replace").decode()
