@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 
+from msgspec import Struct
+
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.request import (
@@ -14,6 +16,7 @@ from dragoman.translate.hub.request import (
     Tool,
     ToolChoice,
     ToolResult,
+    Turn,
     unescape_key,
 )
 
@@ -21,7 +24,16 @@ CACHE_MODE = "prompt_cache_options/mode"  # honoured wherever the gateway would 
 # Fields of a request that other vendors have as well, but that cannot be translated.
 _WHY = {"context_management": "only its own vendor can read back a compacted context: the whole context is sent"}
 
-Settings = tuple[tuple[str, Callable[[Request], object], object], ...]  # name, reader and default of each
+_UNSET = Request("", "", ())
+
+
+class Settings(Struct, frozen=True):
+    """Settings of a request that a protocol does not have."""
+
+    names: tuple[str, ...]
+    read: Callable[[Request], tuple[object, ...]]
+    defaults: tuple[object, ...]  # which are no loss
+    unset: tuple[object, ...]  # the values of a request that has none of them
 
 
 def restore(wire: dict[str, object], ext: Ext) -> None:
@@ -51,27 +63,37 @@ def record_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept:
     for pointer in request.ext:
         if pointer != CACHE_MODE and (kept is None or pointer not in kept):
             ledger.record_dropped(f"/{pointer}", _WHY.get(pointer, why))
+    holders: list[Turn | Part | Tool] = [*request.turns]
+    for turn in request.turns:
+        for part in turn.parts:
+            holders.append(part)
+            if type(part) is ToolResult:
+                holders += part.content
+    holders += request.tools
     foreign: list[Foreign] = []
-    for holder in (*request.turns, *_parts(request), *request.tools):
+    for holder in holders:
         if type(holder) is Foreign:  # `isinstance` of a struct that does not fit is slow
             foreign.append(holder)
         elif type(holder) is not Hosted and holder.ext:
             for pointer in holder.ext:
                 ledger.record_dropped(f"{holder.at}/{pointer}", why)
-    for part in foreign:
-        if not part.is_upstreams:
-            ledger.record_dropped(part.at, f"{protocol} has nothing like {part.what!r}")
+    for own in foreign:
+        if not own.is_upstreams:
+            ledger.record_dropped(own.at, f"{protocol} has nothing like {own.what!r}")
 
 
 def list_settings(defaults: Mapping[str, object]) -> Settings:
     """Return settings of a request by their paths, such as `sampling.seed`, each with the default that is no loss."""
-    return tuple((path.rpartition(".")[2], attrgetter(path), default) for path, default in defaults.items())
+    names, read = tuple(path.rpartition(".")[2] for path in defaults), attrgetter(*defaults)
+    return Settings(names, read, tuple(defaults.values()), read(_UNSET))
 
 
 def record_unsupported(request: Request, settings: Settings, why: str, ledger: Ledger) -> None:
     """Note the settings as dropped that the client has set to something else than their defaults."""
-    for name, read, default in settings:
-        value = read(request)
+    values = settings.read(request)
+    if values == settings.unset:  # as nearly always
+        return
+    for name, value, default in zip(settings.names, values, settings.defaults, strict=True):
         if value is not None and value != default:
             ledger.record_dropped(request.pointer(name), why)
 
@@ -89,13 +111,3 @@ def is_indispensable(tool: Hosted, choice: ToolChoice | None, others: Iterable[T
     """
     forced = choice is not None and choice.hosted == tool.kind
     return forced or (tool.known and not any(True for _ in others))
-
-
-def _parts(request: Request) -> list[Part]:
-    parts: list[Part] = []
-    for turn in request.turns:
-        for part in turn.parts:
-            parts.append(part)
-            if type(part) is ToolResult:
-                parts += part.content
-    return parts

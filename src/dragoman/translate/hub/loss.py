@@ -17,6 +17,10 @@ class LossKind(Enum):
     __hash__ = object.__hash__  # Enum's own is a Python function, and every loss is looked up by its kind
 
 
+# Looked up once: on Python 3.11, each look-up of a member is slow.
+_DROPPED, _APPROXIMATED, _INVENTED = LossKind.DROPPED, LossKind.APPROXIMATED, LossKind.INVENTED
+
+
 class Loss(Struct, frozen=True):
     path: str  # JSON pointer into the client's request, or into the upstream's reply
     how: LossKind
@@ -77,7 +81,9 @@ class Ledger(Struct, eq=False):
             self._counted.setdefault(how, set()).add(hash(path))
 
     def _has(self, path: str, how: LossKind) -> bool:
-        return (path, how) in self._losses or hash(path) in self._counted.get(how, ())
+        if (path, how) in self._losses:
+            return True
+        return bool(self._counted) and hash(path) in self._counted.get(how, ())
 
     def close(self) -> None:
         """Release the request that the paths stand in; nothing more is noted."""

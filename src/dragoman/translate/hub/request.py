@@ -24,6 +24,11 @@ class Role(Enum):
     USER = "user"
     ASSISTANT = "assistant"
 
+    __hash__ = object.__hash__  # Enum's own is a Python function
+
+
+ROLE_NAMES = {role: role.value for role in Role}  # on Python 3.11, to read `value` takes two calls
+
 
 class Cache(Struct, frozen=True):
     """A cache breakpoint: everything up to here should be cached."""
@@ -351,7 +356,7 @@ class VendorTerms(Struct, frozen=True):
     drops_unbound: bool = False  # the upstream is to leave out reasoning that belongs to another conversation
 
 
-NO_SAMPLING, NO_ATTRIBUTION = Sampling(), Attribution()
+NO_SAMPLING, NO_ATTRIBUTION = Sampling(), Attribution()  # of a request that sets nothing of it
 _EXTRAS, _VENDOR = ReplyExtras(), VendorTerms()
 
 

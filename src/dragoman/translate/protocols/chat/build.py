@@ -11,6 +11,8 @@ from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.translate.hub.request import (
+    NO_ATTRIBUTION,
+    NO_SAMPLING,
     Custom,
     Ext,
     Format,
@@ -31,6 +33,7 @@ from dragoman.translate.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOL
 
 _Wire = dict[str, object]
 _encode = msgspec.json.Encoder().encode
+_ASSISTANT = Role.ASSISTANT  # looked up once: on Python 3.11, each look-up of a member is slow
 _STOPS_MAX = 4  # OpenAI's; other servers take more
 _SCHEMA_NAME = "reply"
 _USER_MAX = 64
@@ -47,9 +50,12 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     body: _Wire = {"model": target.model, "messages": build_messages(request, target, ledger)}
     body |= _build_tools(request, target, ledger)
     effort = _build_effort(request, target, ledger)
-    body |= _build_sampling(request, target, effort.get("reasoning_effort"), ledger)
+    if request.sampling != NO_SAMPLING:
+        body |= _build_sampling(request, target, effort.get("reasoning_effort"), ledger)
     body |= _build_settings(request, target, ledger)
-    body |= _build_vendor_settings(request, target, ledger)
+    if request.attribution != NO_ATTRIBUTION or request.verbosity is not None:
+        body |= _build_vendor_settings(request, target, ledger)
+    body["prompt_cache_key"] = request.cache_key if request.protocol == NAME else choose_key(request, target)
     body |= effort
     body = _drop_none(body)
     if request.format is not None:
@@ -58,8 +64,10 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         body["stream"] = True
         if "no_stream_options" not in target.quirks:
             body["stream_options"] = {"include_usage": True}
-    restore(body, request.ext if request.protocol == NAME else shared)
-    if request.protocol != NAME:
+    if request.protocol == NAME:
+        restore(body, request.ext)
+    elif shared:
+        restore(body, shared)
         keep_one_lifetime(body, ledger)
     _record_prefill(request, ledger)
     return _encode(body)
@@ -81,15 +89,18 @@ def _build_tools(request: Request, target: Target, ledger: Ledger) -> dict[str, 
     same_protocol = request.protocol == NAME
     body: dict[str, object] = {}
     tools: list[dict[str, object]] = []
+    drops_hosted = False
     for tool in request.tools:
         match tool:
             case Function():
                 tools.append(_write_function(tool, same_protocol, target, ledger))
             case Custom():
                 tools.append(_write_custom(tool, same_protocol))
+            case Hosted() if same_protocol:
+                _write_hosted(tool, body, tools)
             case Hosted():
-                _write_hosted(tool, same_protocol, body, tools)
-    if not same_protocol:
+                drops_hosted = True
+    if drops_hosted:
         _drop_hosted(request, ledger)
     if tools:
         body["tools"] = tools
@@ -134,9 +145,7 @@ def _write_custom(tool: Custom, same_protocol: bool) -> dict[str, object]:
     return wire
 
 
-def _write_hosted(tool: Hosted, same_protocol: bool, body: dict[str, object], tools: list[dict[str, object]]) -> None:
-    if not same_protocol:
-        return
+def _write_hosted(tool: Hosted, body: dict[str, object], tools: list[dict[str, object]]) -> None:
     if tool.at == f"/{SEARCH_OPTIONS}":
         body[SEARCH_OPTIONS] = tool.raw
     elif isinstance(tool.raw, dict):
@@ -145,8 +154,6 @@ def _write_hosted(tool: Hosted, same_protocol: bool, body: dict[str, object], to
 
 def _drop_hosted(request: Request, ledger: Ledger) -> None:
     """Leave out tools that the vendor runs; raise BadRequest if the answer depends on one of them."""
-    if Hosted not in map(type, request.tools):
-        return
     others = [tool for tool in request.tools if type(tool) is not Hosted]
     for tool in request.tools:
         if type(tool) is not Hosted:
@@ -207,11 +214,16 @@ def _build_sampling(request: Request, target: Target, effort: object, ledger: Le
 def _build_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
     """Return the settings that all servers take, and record those that Chat does not have."""
     same_protocol, sampling = request.protocol == NAME, request.sampling
-    unsupported: _Wire = {"top_k": sampling.top_k, "max_tool_calls": request.max_tool_calls}
-    if not same_protocol:
-        unsupported = _record_dropped(request, ledger, unsupported, "Chat has no such setting")
-    return unsupported | {
-        "max_tokens" if "max_tokens" in target.quirks else "max_completion_tokens": _build_max_tokens(request, ledger),
+    settings: _Wire = {}
+    if sampling.top_k is not None or request.max_tool_calls is not None:
+        settings = {"top_k": sampling.top_k, "max_tool_calls": request.max_tool_calls}
+        if not same_protocol:
+            settings = _record_dropped(request, ledger, settings, "Chat has no such setting")
+    max_tokens = "max_tokens" if "max_tokens" in target.quirks else "max_completion_tokens"
+    settings[max_tokens] = _build_max_tokens(request, ledger)
+    if sampling == NO_SAMPLING:
+        return settings
+    return settings | {
         "frequency_penalty": sampling.frequency_penalty,
         "presence_penalty": sampling.presence_penalty,
         "seed": sampling.seed,
@@ -233,13 +245,10 @@ def _build_max_tokens(request: Request, ledger: Ledger) -> int | None:
 
 def _build_user(request: Request) -> str | None:
     """Return the end user's id, hashed if it is too long for OpenAI, as Claude Code's is."""
-    if (
-        request.attribution.user is None
-        or request.protocol in OPENAI_PROTOCOLS
-        or len(request.attribution.user) <= _USER_MAX
-    ):
-        return request.attribution.user
-    return hashlib.sha256(request.attribution.user.encode(errors="replace")).hexdigest()
+    user = request.attribution.user
+    if user is None or request.protocol in OPENAI_PROTOCOLS or len(user) <= _USER_MAX:
+        return user
+    return hashlib.sha256(user.encode(errors="replace")).hexdigest()
 
 
 def _build_vendor_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
@@ -258,7 +267,6 @@ def _build_vendor_settings(request: Request, target: Target, ledger: Ledger) -> 
         for name, value in (("user", settings.get("user")), ("service_tier", settings.get("service_tier"))):
             if value is not None:
                 ledger.record_approximated(request.pointer(name), "has nearly the same meaning in Chat")
-    settings["prompt_cache_key"] = request.cache_key if request.protocol == NAME else choose_key(request, target)
     return settings
 
 
@@ -356,5 +364,5 @@ def _record_prefill(request: Request, ledger: Ledger) -> None:
     if request.protocol in OPENAI_PROTOCOLS or not request.turns:
         return
     last = request.turns[-1]
-    if last.role is Role.ASSISTANT and any(isinstance(part, Text) for part in last.parts):
+    if last.role is _ASSISTANT and any(isinstance(part, Text) for part in last.parts):
         ledger.record_approximated(last.at, "Chat reads it as history, not as the beginning of the reply")

@@ -27,13 +27,11 @@ _EXTENSIONS = {media_type: name for name, media_type in FILE_TYPES.items()}
 class PartBuilder:
     """Build the content parts of one request."""
 
-    __slots__ = ("_citations_key", "_files", "_ledger", "_other_vendor", "_same_protocol", "marked")
+    __slots__ = ("_client", "_ledger", "_same_protocol", "marked")
 
-    def __init__(self, *, client: str, files: bool, ledger: Ledger) -> None:
+    def __init__(self, client: str, ledger: Ledger) -> None:
+        self._client = client
         self._same_protocol = client == NAME
-        self._other_vendor = client not in OPENAI_PROTOCOLS
-        self._citations_key = "annotations" if client == "responses" else "citations"  # in its protocol
-        self._files = files  # the client's file ids belong to this vendor
         self._ledger = ledger
         self.marked: list[dict[str, object]] = []  # parts of a translated request that the client marked as OpenAI does
 
@@ -41,6 +39,10 @@ class PartBuilder:
         """Return the part as Chat writes it; None for a foreign part, which is in the ledger already."""
         match part:
             case Text():
+                if part.citations and not self._same_protocol:
+                    key = "annotations" if self._client == "responses" else "citations"  # in its protocol
+                    why = "Chat does not accept citations in a request"
+                    self._ledger.record_dropped(f"{part.at}/{key}", why)
                 return self._finish_part({"type": "text", "text": part.text}, part)
             case Image():
                 return self._finish_part(self._build_image(part), part)
@@ -56,16 +58,12 @@ class PartBuilder:
             self._write_cache(wire, part.cache)
         if self._same_protocol:
             restore(wire, part.ext)
-        if isinstance(part, Text) and part.citations and not self._same_protocol:
-            self._ledger.record_dropped(
-                f"{part.at}/{self._citations_key}", "Chat does not accept citations in a request"
-            )
         return wire
 
     def _write_cache(self, wire: dict[str, object], cache: Cache) -> None:
         if self._same_protocol:
             wire[FIELD] = {"mode": "explicit"} if cache.ttl is None else {"mode": "explicit", "ttl": cache.ttl}
-        elif not self._other_vendor:
+        elif self._client in OPENAI_PROTOCOLS:
             self.marked.append(wire)
 
     def _build_image(self, part: Image) -> dict[str, object]:
@@ -92,7 +90,7 @@ class PartBuilder:
                     self._ledger.record_invented(part.at, f"Chat's files need a name: {name}")
                 return {"type": "file", "file": {"filename": name, "file_data": f"data:{media_type};base64,{data}"}}
             case FileId(id=file_id):
-                if not self._files:
+                if self._client not in OPENAI_PROTOCOLS:
                     raise BadRequest(
                         part.at, f"The file {file_id!r} is stored at another vendor. Send its data instead."
                     )

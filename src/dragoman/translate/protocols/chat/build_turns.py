@@ -4,8 +4,7 @@ import hashlib
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import groupby, takewhile
-from operator import attrgetter
+from itertools import takewhile
 
 from msgspec import Struct
 
@@ -15,6 +14,7 @@ from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.opaque import OpaqueForm
 from dragoman.translate.hub.profile import REPLAYS, Target
 from dragoman.translate.hub.request import (
+    ROLE_NAMES,
     Audio,
     Document,
     Foreign,
@@ -33,8 +33,8 @@ from dragoman.translate.protocols.chat.build_content import PartBuilder, build_r
 from dragoman.translate.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
 
 _Wire = dict[str, object]
+_USER, _ASSISTANT = Role.USER, Role.ASSISTANT  # looked up once: on Python 3.11, each look-up of a member is slow
 _UNANSWERED = "[no result]"
-_get_role = attrgetter("role")
 _SEPARATOR = "\n\n"  # between texts that were separate blocks
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 
@@ -90,19 +90,18 @@ class _Writer:
         self._request = request
         self._target = target
         self._ledger = ledger
-        files = request.protocol in OPENAI_PROTOCOLS
         self._plain_text = "text_content" in target.quirks  # send content as a string if possible
         self._has_lists = target.cache.breakpoints and not self._same_protocol and not self._plain_text
-        self._parts = PartBuilder(client=request.protocol, files=files, ledger=ledger)
-        self._runs = [list(run) for _, run in groupby(request.turns, key=_get_role)]
-        self._results = _results_by_call(self._runs)
+        self._parts = PartBuilder(request.protocol, ledger)
+        self._runs = _find_runs(request.turns)
+        self._results: dict[str, deque[_PlacedResult]] | None = None  # by call, looked for once there is one
         self._sent: set[int] = set()  # results, by identity
         self._answered: set[str] = set()
         self._messages: list[_Wire] = []
 
     def messages(self) -> list[_Wire]:
         for run_index, run in enumerate(self._runs):
-            if run[0].role is Role.ASSISTANT:
+            if run[0].role is _ASSISTANT:
                 # Each call of Responses is an item of its own; in Chat the calls of one step share a message.
                 for turns in [[turn] for turn in run] if self._same_protocol else [run]:
                     self._write_assistant(turns, run_index)
@@ -129,34 +128,35 @@ class _Writer:
         # Types are compared: a struct's class pattern that does not fit is slow.
         orphans: list[ToolResult] = []
         content: list[_Wire] = []
+        role = turn.role
         for part in turn.parts:
-            if type(part) is not ToolResult:
-                content += self._write_part(part, turn.role)
-            elif self._is_orphan(part):
-                orphans.append(part)
-        if orphans and turn.role is Role.USER:
+            if type(part) is ToolResult:
+                if self._is_orphan(part):
+                    orphans.append(part)
+            elif (wire := self._write_part(part, role)) is not None:
+                content.append(wire)
+        if orphans and role is _USER:
             content = [wire for result in orphans for wire in self._write_orphan(result)] + content
         if not content and any(isinstance(part, ToolResult | Foreign) for part in turn.parts):
             return  # the results are sent already, and foreign parts are in the ledger
-        role = turn.role
-        if role is Role.DEVELOPER and "no_developer" in self._target.quirks:
-            role = Role.SYSTEM
-        joined = self._plain_text or (turn.role is not Role.USER and not self._same_protocol)
+        joined = self._plain_text or (role is not _USER and not self._same_protocol)
         # Where a part may get a breakpoint, content is always a list: its form must not depend on that.
         is_list = bool(content) and (self._has_lists or self._was_list(turn.parts))
         written = content if is_list else _as_content(content, joined)
-        self._add({"role": role.value, "content": written}, turn)
+        if "no_developer" in self._target.quirks and role is Role.DEVELOPER:
+            role = Role.SYSTEM
+        self._add({"role": ROLE_NAMES[role], "content": written}, turn)
 
-    def _write_part(self, part: Part, role: Role) -> Iterable[_Wire]:
+    def _write_part(self, part: Part, role: Role) -> _Wire | None:
         match part:  # text, the most frequent, comes first
             case Text() | Image() | Document() | Audio() | Foreign():
-                wire = self._parts.write(part)
-                if wire is not None:
-                    yield wire
+                return self._parts.write(part)
             case Refusal():
-                yield {"type": "text", "text": part.text}
+                return {"type": "text", "text": part.text}
             case Thinking() | ToolCall() | ToolResult():
-                self._ledger.record_dropped(part.at, f"Chat has no such part in a message of the {role.value}")
+                why = f"Chat has no such part in a message of the {ROLE_NAMES[role]}"
+                self._ledger.record_dropped(part.at, why)
+                return None
 
     def _add(self, message: _Wire, *turns: Turn) -> None:
         if self._same_protocol:
@@ -193,6 +193,8 @@ class _Writer:
             self._messages.append({"role": "user", "content": media})
 
     def _find_result(self, run_index: int, call_id: str) -> _PlacedResult | None:
+        if self._results is None:
+            self._results = _results_by_call(self._runs)
         waiting = self._results.get(call_id, ())
         while waiting and (waiting[0].called_in < run_index or id(waiting[0].result) in self._sent):
             waiting.popleft()
@@ -339,6 +341,18 @@ def _is_reasoning_item(thought: Thinking) -> bool:
     return thought.opaque is not None and thought.opaque.form is OpaqueForm.ENCRYPTED
 
 
+def _find_runs(turns: Sequence[Turn]) -> list[list[Turn]]:
+    """Return the turns with consecutive ones of the same role together."""
+    runs: list[list[Turn]] = []
+    role = None
+    for turn in turns:
+        if turn.role is not role:
+            role = turn.role
+            runs.append([])
+        runs[-1].append(turn)
+    return runs
+
+
 def _results_by_call(runs: list[list[Turn]]) -> dict[str, deque[_PlacedResult]]:
     placed: dict[str, deque[_PlacedResult]] = {}
     calls: dict[str, int] = {}  # the last run of each id: some servers use the same ids in every step
@@ -357,10 +371,14 @@ def _results_by_call(runs: list[list[Turn]]) -> dict[str, deque[_PlacedResult]]:
 
 def _as_content(parts: list[_Wire], joined: bool) -> object:
     """Return a string if it means the same as the parts: not every server takes an array."""
-    texts = [part["text"] for part in parts if part.keys() == {"type", "text"} and part["type"] == "text"]
-    if len(texts) < len(parts) or not (joined or len(parts) < 2):
+    if not joined and len(parts) > 1:
         return parts
-    return _SEPARATOR.join(map(str, texts))
+    texts: list[str] = []
+    for part in parts:
+        if len(part) != 2 or part.get("type") != "text" or "text" not in part:
+            return parts
+        texts.append(str(part["text"]))
+    return _SEPARATOR.join(texts)
 
 
 def _as_list(content: object) -> list[object]:
