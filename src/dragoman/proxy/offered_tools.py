@@ -61,9 +61,9 @@ async def find_server_tools(call: Call, plan: ToolPlan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(kind for kind in declared if kind in kinds))
 
 
-def choose_plan(request: Request, plan: ToolPlan | None, *, mixes: bool) -> ToolPlan | None:
-    """Return the plan for a request; `mixes`: the tools that the upstream runs itself work beside functions."""
-    if plan is None or plan.beside_functions is None or mixes:
+def choose_unmixed(request: Request, plan: ToolPlan) -> ToolPlan:
+    """Return the plan for a request to an upstream whose own tools do not work beside functions."""
+    if plan.beside_functions is None:
         return plan
     hosted = {tool.kind for tool in request.tools if type(tool) is Hosted}
     has_functions = any(type(tool) is not Hosted for tool in request.tools) or not hosted.isdisjoint(plan.kinds)
@@ -77,7 +77,7 @@ async def offer_tools(
 
     Raises BadRequest if a tool's settings contradict each other.
     """
-    request, tools, read_uses = call.request(), None, call.client.read_tool_uses
+    request, tools = call.request(), None
     unrun: tuple[ServerToolUse, ...] = ()
     check_domains(request)
     if plan is not None:
@@ -86,9 +86,9 @@ async def offer_tools(
             record_settings(declared, plan.located_by, ledger)
     if tools is None and protocol.name == request.protocol:
         if TOKEN in call.body or _has_stored_uses(request):
-            request = write_own_uses_as_text(request, read_uses, ledger)
+            request = write_own_uses_as_text(request, call.client.read_tool_uses, ledger)
     elif _has_foreign_parts(request):
-        names = {} if tools is None else tools.names
+        names, read_uses = {} if tools is None else tools.names, call.client.read_tool_uses
         if rounds is None:
             unrun = find_unrun_uses(request, read_uses, names)
         assert protocol.upstream is not None
@@ -122,7 +122,7 @@ def _has_stored_uses(request: Request) -> bool:
 def check_domains(request: Request) -> None:
     """Raise BadRequest if a tool both allows and blocks domains, which its vendor refuses too."""
     for tool in request.tools:
-        if isinstance(tool, Hosted) and tool.allowed_domains and tool.blocked_domains:
+        if type(tool) is Hosted and tool.allowed_domains and tool.blocked_domains:
             raise BadRequest(
                 tool.blocked_pointer,
                 f"{tool.kind} takes either allowed_domains or blocked_domains, not both. Remove one of them.",

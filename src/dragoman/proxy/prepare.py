@@ -1,6 +1,6 @@
 """Make the upstream request of a call for one target, and note what the translation loses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from dragoman.proxy.authorization import missing_credential
 from dragoman.proxy.call import Call
 from dragoman.proxy.key_policy import limit_output
 from dragoman.proxy.left_out import leave_out_rejected
-from dragoman.proxy.offered_tools import choose_plan, find_server_tools, offer_tools
+from dragoman.proxy.offered_tools import choose_unmixed, find_server_tools, offer_tools
 from dragoman.proxy.ports import MediaFetcher, PromptMemory
 from dragoman.proxy.prepared import Change, Passthrough, Prepared, Translated
 from dragoman.proxy.prompt_caching import plan_cache, put_key_in_header
@@ -36,7 +36,7 @@ from dragoman.translate.framing.known_secrets import Secrets
 from dragoman.translate.hub.caching import CacheMode, CachePlan
 from dragoman.translate.hub.failure import Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
-from dragoman.translate.hub.ports import Protocol, Upstream
+from dragoman.translate.hub.ports import Protocol, ToolLimits, Upstream
 from dragoman.translate.hub.profile import REPLAYS, Target
 from dragoman.translate.hub.request import Hosted, Request
 from dragoman.translate.passes.adapt_tools import ToolMap, adapt_tools
@@ -45,6 +45,7 @@ from dragoman.translate.passes.default_thinking import add_default_thinking
 from dragoman.upstreams.provider import Attempt, Provider, UnsignedRequest, no_options, pass_body
 from dragoman.upstreams.rejections.foreign_reasoning import leave_out_foreign
 from dragoman.upstreams.rejections.repairs import apply_rules
+from dragoman.upstreams.rejections.rules import Found
 from dragoman.upstreams.rejections.sent import Sent
 from dragoman.upstreams.routing import Route
 
@@ -61,8 +62,11 @@ async def prepare(call: Call, ask: Ask, settings: TargetSettings, prompts: Promp
 
     # The protocol of the request to the upstream.
     speaks = endpoint.protocols if endpoint.find_protocols is None else await endpoint.find_protocols(model)
-    choose = partial(choose_protocol, call, speaks, settings)
-    choice = choose() if len(call.body) <= SCANNED_BYTES else await run_off_loop(len(call.body), choose)
+    size = len(call.body)
+    if size <= SCANNED_BYTES:
+        choice = choose_protocol(call, speaks, settings)
+    else:
+        choice = await run_off_loop(size, partial(choose_protocol, call, speaks, settings))
     protocol, upstream = choice.protocol, choice.protocol.upstream
     assert upstream is not None
     options = None if rules.options is no_options else await rules.options(model)
@@ -99,7 +103,7 @@ class _Message(Struct, frozen=True):
     headers: tuple[Header, ...]
     path: str
     query: str
-    request: Callable[[], Request]  # parsed only where the provider's own headers depend on it
+    request: Request | None = None  # that was built; None: the client's own
     is_lasting: bool = True  # the headers contain no secret of a client
 
 
@@ -151,7 +155,7 @@ class _Preparation(Struct, frozen=True):
         ledger = ledger if ledger is not None and len(ledger) else None
         if recording is not None:
             recording.record_built(ledger)
-        message = _Message(body, headers, path, query, call.request, call.headers.lasting is not None)
+        message = _Message(body, headers, path, query, None, call.headers.lasting is not None)
         unsigned, out, secrets = await self._address(message)
         return Passthrough(
             ledger=ledger,
@@ -171,9 +175,9 @@ class _Preparation(Struct, frozen=True):
         """Return a request that is built for its upstream."""
         call, ask, settings, provider = self.call, self.ask, self.settings, self.provider
         mixes_tools, ledger = provider.requests.mixes_tools, call.ledger()
-        plan = choose_plan(
-            call.request(), settings.tool_plan, mixes=mixes_tools is None or mixes_tools(settings.profile)
-        )
+        plan = settings.tool_plan
+        if plan is not None and mixes_tools is not None and not mixes_tools(settings.profile):
+            plan = choose_unmixed(call.request(), plan)
         request, offered = await offer_tools(call, plan, ask.rounds, self.protocol, ledger)
         request = self._fit_to_provider(request, ledger)
         cache = await plan_cache(call, request, ask, self.protocol, prompts)
@@ -182,8 +186,16 @@ class _Preparation(Struct, frozen=True):
         caches, quirks = CachePlan() if cache is None else cache.plan, provider.requests.quirks | settings.quirks
         model, profile, budgets, reader = ask.route.model, settings.profile, settings.budgets, self.upstream.prompts
         target = Target(model, provider.issuer, profile, budgets, quirks, self.options, caches)
-        request, tools, body = await self._build_body(request, target, ledger)
-        message = await self._write_message(request, body, target, ledger)
+        if settings.fetcher is None and call.size <= LARGE_BYTES:
+            request, tools, body = self._build_at_once(request, target, ledger)
+        else:
+            request, tools, body = await self._build_off_loop(request, target, ledger)
+        message = self._write_message(request, body, target)
+        rejected = settings.rules + settings.configured
+        if rejected:
+            message = await self._leave_out_rejected(message, request, rejected, ledger)
+        if call.strict and len(ledger):
+            raise RequestError(strict_refusal(ledger))
         if cache is not None and reader is not None:
             if cache.is_described or len(message.body) <= LARGE_BYTES:
                 cache.describe(reader, message.body, profile)
@@ -222,32 +234,38 @@ class _Preparation(Struct, frozen=True):
             request = replace(request, max_tokens=most)
         return request if default is None else add_default_thinking(request, default, self.settings.profile, ledger)
 
-    async def _build_body(self, offered: Request, target: Target, ledger: Ledger) -> tuple[Request, ToolMap, bytes]:
+    def _build_at_once(self, request: Request, target: Target, ledger: Ledger) -> tuple[Request, ToolMap, bytes]:
         """Change the request to what its upstream accepts, and build it."""
+        request, tools = adapt_tools(request, self._find_tool_limits(target), ledger)
+        changes, passes = self._list_changes(), self.provider.requests.passes
+        if changes or passes:
+            request = _apply_changes(request, (*changes, *passes), ledger)
+        return request, tools, self.upstream.build(request, target, ledger)
+
+    async def _build_off_loop(self, request: Request, target: Target, ledger: Ledger) -> tuple[Request, ToolMap, bytes]:
+        """Do the same with a large request, or one whose linked media are to be sent in it."""
         upstream, fetcher, size = self.upstream, self.settings.fetcher, self.call.size
-        changes, passes, left_out = self.ask.changes, self.provider.requests.passes, self.ask.left_out
-        if left_out is not None:
-            changes = (*changes, left_out.change)
-        limits = upstream.tool_limits
-        if "no_custom_tools" in target.quirks:
-            limits = replace(limits, custom=False)
         if fetcher is None and size <= JOINED_BYTES:
-
-            def build_at_once() -> tuple[Request, ToolMap, bytes]:
-                request, tools = adapt_tools(offered, limits, ledger)
-                request = _apply_changes(request, (*changes, *passes), ledger)
-                return request, tools, upstream.build(request, target, ledger)
-
-            return build_at_once() if size <= LARGE_BYTES else await run_off_loop(size, build_at_once)
-        request, tools = await run_off_loop(size, partial(adapt_tools, offered, limits, ledger))
-        request = await run_off_loop(size, partial(_apply_changes, request, changes, ledger))
+            return await run_off_loop(size, partial(self._build_at_once, request, target, ledger))
+        limits, passes = self._find_tool_limits(target), self.provider.requests.passes
+        request, tools = await run_off_loop(size, partial(adapt_tools, request, limits, ledger))
+        request = await run_off_loop(size, partial(_apply_changes, request, self._list_changes(), ledger))
         if fetcher is not None:
             request = await _with_media(request, upstream, fetcher)
         request = await run_off_loop(size, partial(_apply_changes, request, passes, ledger))
         return request, tools, await run_off_loop(size, partial(upstream.build, request, target, ledger))
 
-    async def _write_message(self, request: Request, body: bytes, target: Target, ledger: Ledger) -> _Message:
-        """Add headers and path to a body, without what the upstream is known to reject."""
+    def _find_tool_limits(self, target: Target) -> ToolLimits:
+        limits = self.upstream.tool_limits
+        return replace(limits, custom=False) if "no_custom_tools" in target.quirks else limits
+
+    def _list_changes(self) -> tuple[Change, ...]:
+        """Return the changes that refusals have made necessary."""
+        changes, left_out = self.ask.changes, self.ask.left_out
+        return changes if left_out is None else (*changes, left_out.change)
+
+    def _write_message(self, request: Request, body: bytes, target: Target) -> _Message:
+        """Add headers and path to a body."""
         call, provider, protocol, upstream = self.call, self.provider, self.protocol, self.upstream
         headers = protocol_headers(request, upstream)
         if provider.requests.cache_key_headers:
@@ -258,15 +276,17 @@ class _Preparation(Struct, frozen=True):
             headers = client_headers(call.headers, call.is_owner, provider, upstream)
             is_lasting = call.headers.lasting is not None
             query = merge_queries(query, client_query(call.query))
-        rejected = self.settings.rules + self.settings.configured
-        if rejected:
-            sent = Sent(protocol.name, body, headers)
-            source = None if request.protocol == protocol.name else request
-            sent = await run_off_loop(len(body), partial(apply_rules, sent, rejected, ledger, source))
-            body, headers = sent.body, sent.headers
-        if call.strict and len(ledger):
-            raise RequestError(strict_refusal(ledger))
-        return _Message(body, headers, location.path, query, lambda: request, is_lasting)
+        return _Message(body, headers, location.path, query, request, is_lasting)
+
+    async def _leave_out_rejected(
+        self, message: _Message, request: Request, rules: tuple[Found, ...], ledger: Ledger
+    ) -> _Message:
+        """Return the message without what the upstream is known to reject."""
+        name, body = self.protocol.name, message.body
+        source = None if request.protocol == name else request
+        work = partial(apply_rules, Sent(name, body, message.headers), rules, ledger, source)
+        sent = await run_off_loop(len(body), work)
+        return replace(message, body=sent.body, headers=sent.headers)
 
     async def _address(
         self, message: _Message, session: str | None = None
@@ -282,7 +302,9 @@ class _Preparation(Struct, frozen=True):
             url, own = address.url, (*address.headers, IDENTITY, *endpoint.headers)
         if provider.requests.headers is not None:
             attempt = Attempt(call.uuid, self.ask.number, call.tenant, session, others)
-            own += provider.requests.headers(message.request, call.headers, attempt)
+            # A request that passes is parsed only where these headers depend on it.
+            request = call.request if message.request is None else partial(_return, message.request)
+            own += provider.requests.headers(request, call.headers, attempt)
         if message.query:
             url = f"{url}?{message.query}"
         unsigned = UnsignedRequest(name, "POST", url, own, others, message.body)
@@ -313,6 +335,10 @@ def _explain(preparation: _Preparation, choice: ProtocolChoice, speaks: tuple[st
         may_continue=call.continues,
     )
     return explain_translation(found)
+
+
+def _return(request: Request) -> Request:
+    return request
 
 
 def _apply_changes(request: Request, changes: Sequence[Change], ledger: Ledger) -> Request:

@@ -5,7 +5,6 @@ from msgspec import Struct
 from dragoman.proxy.call import Call
 from dragoman.proxy.runtime import TargetSettings
 from dragoman.translate.hub.ports import Protocol
-from dragoman.translate.hub.profile import Profile
 
 
 class ProtocolChoice(Struct, frozen=True):
@@ -15,23 +14,11 @@ class ProtocolChoice(Struct, frozen=True):
 
 def choose_protocol(call: Call, speaks: tuple[str, ...], settings: TargetSettings) -> ProtocolChoice:
     """Prefer the client's own protocol if the upstream has it and accepts the body, else the first that accepts it."""
-    client, body, profile, protocols = call.protocol.name, call.body, settings.profile, settings.protocols
-    own = protocols[client] if client in speaks else None
-    if own is not None and _accepts(own, profile, body):
-        return ProtocolChoice(own, not _has_envelope(own, body))
-    for name in speaks:
-        if _accepts(protocols[name], profile, body):
-            return ProtocolChoice(protocols[name])
-    if own is None:
-        return ProtocolChoice(protocols[speaks[0]])
-    return ProtocolChoice(own, not _has_envelope(own, body))
-
-
-def _has_envelope(protocol: Protocol, body: bytes) -> bool:
-    """Whether a body has an envelope of ours, which must be opened for its issuer and taken out for anyone else."""
-    return protocol.client is not None and body.find(protocol.client.envelope_start) >= 0
-
-
-def _accepts(protocol: Protocol, profile: Profile, body: bytes) -> bool:
-    assert protocol.upstream is not None
-    return protocol.upstream.accepts(profile, body)
+    client, body, refusing = call.protocol.name, call.body, settings.profile.no_tools_in
+    if refusing and b'"tools"' in body:  # some models take function tools in other protocols only
+        speaks = tuple(name for name in speaks if name not in refusing) or speaks
+    if client not in speaks:
+        return ProtocolChoice(settings.protocols[speaks[0]])
+    # An envelope of ours must be opened for its issuer, and taken out for anyone else.
+    has_envelope = call.client.envelope_start in body
+    return ProtocolChoice(settings.protocols[client], not has_envelope)

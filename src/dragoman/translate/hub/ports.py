@@ -400,9 +400,6 @@ class Upstream(Struct, frozen=True, kw_only=True):
     models_query: str = ""  # of GET /models
     prompts: PromptReader | None = None  # None: it caches none
     options_type: Callable[[], type[Struct]] | None = None  # of `Target.options`, where it has any
-    accepts: Callable[[Profile, bytes], bool] = lambda profile, body: (
-        True
-    )  # whether a client's body can be passed to such a model unchanged
 
 
 class Protocol(Struct, frozen=True):

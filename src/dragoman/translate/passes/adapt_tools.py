@@ -52,17 +52,21 @@ class ToolId(Struct, frozen=True):
     custom: bool = False
 
 
+_Kinds = dict[tuple[str | None, str], bool]  # namespace and name of tools that are sent unchanged -> whether custom
+
+
 class ToolMap(Struct, frozen=True):
     """The tools that were sent to the upstream under another name or in another form, by that name."""
 
     tools: dict[str, ToolId] = {}
     wrapped: frozenset[str] = frozenset()  # custom tools that are sent as functions with one string
-    kinds: dict[
-        tuple[str | None, str], bool
-    ] = {}  # namespace and name of tools that are sent unchanged -> whether custom
+    kinds: _Kinds = {}
 
     def __bool__(self) -> bool:
         return bool(self.tools or self.kinds)
+
+
+_UNCHANGED = ToolMap()
 
 
 def assign_names(offered: Iterable[ToolId], from_history: Iterable[ToolId], limits: ToolLimits) -> dict[ToolId, str]:
@@ -125,8 +129,9 @@ WRAPPED_PARAMETERS = {
 
 def adapt_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[Request, ToolMap]:
     """Return the adapted request and the map of its tools. A request that needs no change is returned itself."""
-    if _are_plain(request, limits):  # as nearly always
-        return request, ToolMap(kinds=dict.fromkeys(_keys_of_functions(request), False) if limits.custom else {})
+    kinds = _find_plain(request, limits)
+    if kinds is not None:  # as nearly always
+        return request, ToolMap(kinds=kinds) if limits.custom else _UNCHANGED
     offered = [_id_of(tool) for tool in request.tools if type(tool) is Function or type(tool) is Custom]
     names = assign_names(offered, _tools_in_history(request), limits)
     changed = {tool: name for tool, name in names.items() if _differs(tool, name, limits)}
@@ -145,32 +150,29 @@ def adapt_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[R
     return adapted, ToolMap({name: tool for tool, name in changed.items()}, wrapped, kinds)
 
 
-def _are_plain(request: Request, limits: ToolLimits) -> bool:
-    """Return whether all tools are functions that every protocol takes as they are, each under its own name."""
-    names: set[str] = set()
+def _find_plain(request: Request, limits: ToolLimits) -> _Kinds | None:
+    """Return the kinds of the tools if all are functions that every protocol takes as they are, by their own names."""
+    kinds: _Kinds = {}
     for tool in request.tools:
-        if type(tool) is Custom:
-            return False
         if type(tool) is Function:
-            if tool.namespace is not None or tool.name in names or not _fits(tool.name, limits):
-                return False
-            names.add(tool.name)
+            key = (None, tool.name)
+            if tool.namespace is not None or key in kinds or not _fits(tool.name, limits):
+                return None
+            kinds[key] = False
+        elif type(tool) is Custom:
+            return None
     for turn in request.turns:
         for part in turn.parts:
             if type(part) is ToolCall and (
-                part.custom or part.namespace is not None or (part.name not in names and not _fits(part.name, limits))
+                part.custom
+                or part.namespace is not None
+                or ((None, part.name) not in kinds and not _fits(part.name, limits))
             ):
-                return False
-    return True
+                return None
+    return kinds
 
 
-def _keys_of_functions(request: Request) -> list[tuple[str | None, str]]:
-    return [(None, tool.name) for tool in request.tools if type(tool) is Function]
-
-
-def _kinds_sent(
-    offered: list[ToolId], changed: dict[ToolId, str], limits: ToolLimits
-) -> dict[tuple[str | None, str], bool]:
+def _kinds_sent(offered: list[ToolId], changed: dict[ToolId, str], limits: ToolLimits) -> _Kinds:
     """Return the kinds of the unchanged tools, where the upstream has both kinds and may use the wrong one."""
     if not limits.custom:
         return {}

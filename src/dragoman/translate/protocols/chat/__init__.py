@@ -17,7 +17,6 @@ from dragoman.translate.hub.ports import (
     VendorHeaders,
     locate_at,
 )
-from dragoman.translate.hub.profile import Profile
 from dragoman.translate.hub.request import Document, Part
 from dragoman.translate.protocols.chat import build, decode_whole, encode, encode_whole, errors, parse
 from dragoman.translate.protocols.chat.build_blocks import PROMPTS
@@ -27,11 +26,6 @@ from dragoman.translate.protocols.chat.wire import NAME
 def _needs_inline(part: Part) -> bool:
     """Return whether a part must be sent in the body: Chat takes links to images, but none to documents."""
     return isinstance(part, Document)
-
-
-def _accepts(profile: Profile, body: bytes) -> bool:
-    """Return whether this endpoint takes the body: some models take function tools on another endpoint only."""
-    return NAME not in profile.no_tools_in or b'"tools"' not in body
 
 
 def _render_models(models: Sequence[ListedModel], query: Mapping[str, str]) -> bytes:
@@ -67,7 +61,6 @@ PROTOCOL = Protocol(
         tool_limits=ToolLimits(custom=True, namespaces=False, name_max=64),
         needs_inline=_needs_inline,
         decode_outline=decode_whole.decode_outline,
-        accepts=_accepts,
         prompts=PROMPTS,
     ),
     vendor_headers=VendorHeaders(
