@@ -110,7 +110,11 @@ async def _describe_tools(request: Request, plan: ToolPlan, is_first_round: bool
 
 def _has_foreign_parts(request: Request) -> bool:
     """Whether a turn has parts of its protocol's own, as the uses of server tools are."""
-    return Foreign in map(type, chain.from_iterable(map(_get_parts, request.turns)))
+    for turn in request.turns:
+        for part in turn.parts:
+            if type(part) is Foreign:
+                return True
+    return False
 
 
 def _has_stored_uses(request: Request) -> bool:

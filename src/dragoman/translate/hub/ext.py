@@ -11,12 +11,10 @@ from dragoman.translate.hub.request import (
     Ext,
     Foreign,
     Hosted,
-    Part,
     Request,
     Tool,
     ToolChoice,
     ToolResult,
-    Turn,
     unescape_key,
 )
 
@@ -63,23 +61,34 @@ def record_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept:
     for pointer in request.ext:
         if pointer != CACHE_MODE and (kept is None or pointer not in kept):
             ledger.record_dropped(f"/{pointer}", _WHY.get(pointer, why))
-    holders: list[Turn | Part | Tool] = [*request.turns]
+    foreign: list[Foreign] = []
+    for turn in request.turns:
+        if turn.ext:
+            _record_fields(turn.at, turn.ext, why, ledger)
     for turn in request.turns:
         for part in turn.parts:
-            holders.append(part)
+            if type(part) is Foreign:  # `isinstance` of a struct that does not fit is slow
+                foreign.append(part)
+                continue
+            if part.ext:
+                _record_fields(part.at, part.ext, why, ledger)
             if type(part) is ToolResult:
-                holders += part.content
-    holders += request.tools
-    foreign: list[Foreign] = []
-    for holder in holders:
-        if type(holder) is Foreign:  # `isinstance` of a struct that does not fit is slow
-            foreign.append(holder)
-        elif type(holder) is not Hosted and holder.ext:
-            for pointer in holder.ext:
-                ledger.record_dropped(f"{holder.at}/{pointer}", why)
+                for inner in part.content:
+                    if type(inner) is Foreign:
+                        foreign.append(inner)
+                    elif inner.ext:
+                        _record_fields(inner.at, inner.ext, why, ledger)
+    for tool in request.tools:
+        if type(tool) is not Hosted and tool.ext:
+            _record_fields(tool.at, tool.ext, why, ledger)
     for own in foreign:
         if not own.is_upstreams:
             ledger.record_dropped(own.at, f"{protocol} has nothing like {own.what!r}")
+
+
+def _record_fields(at: str, fields: Iterable[str], why: str, ledger: Ledger) -> None:
+    for pointer in fields:
+        ledger.record_dropped(f"{at}/{pointer}", why)
 
 
 def list_settings(defaults: Mapping[str, object]) -> Settings:

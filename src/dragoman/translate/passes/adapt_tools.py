@@ -323,10 +323,12 @@ def make_root_object(schema: object, approximate: Callable[[str], None]) -> Sche
     """Return the schema of a tool's input with a plain object as its root."""
     if not isinstance(schema, dict):
         return {"type": "object", "properties": {}}
-    moved = {key: value for key, value in schema.items() if key in _ALTERNATIVES}
-    if moved:
+    root: Schema = schema
+    moved: Schema = {}
+    if not _ALTERNATIVES.isdisjoint(schema):
         approximate("alternatives at the root of a tool's schema are moved into its description")
-    root = {key: value for key, value in schema.items() if key not in moved}
+        moved = {key: value for key, value in schema.items() if key in _ALTERNATIVES}
+        root = {key: value for key, value in schema.items() if key not in moved}
     if root.get("type") != "object":
         root = {"type": "object", **{key: value for key, value in root.items() if key != "type"}}
     return add_to_description(root, moved)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import blake2b
-from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -23,7 +22,7 @@ from dragoman.translate.hub.request import (
     Turn,
 )
 
-INSTRUCTION_ROLES = (Role.SYSTEM, Role.DEVELOPER)
+INSTRUCTION_ROLES = frozenset((Role.SYSTEM, Role.DEVELOPER))
 REASONING_REJECTED = "the upstream rejected the reasoning of earlier turns, so the request was sent without it"
 DIGEST_BYTES = 8  # of an opaque value
 
@@ -32,8 +31,12 @@ _Content = Text | Image | Document | Foreign
 
 def split_leading_instructions(turns: tuple[Turn, ...]) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
     """Return the instructions at the beginning of a conversation, and the remaining turns."""
-    leading = tuple(takewhile(lambda turn: turn.role in INSTRUCTION_ROLES, turns))
-    return leading, turns[len(leading) :]
+    leading = 0
+    for turn in turns:
+        if turn.role not in INSTRUCTION_ROLES:
+            break
+        leading += 1
+    return turns[:leading], turns[leading:]
 
 
 def tag_later_instructions(request: Request, ledger: Ledger) -> Request:
@@ -42,7 +45,10 @@ def tag_later_instructions(request: Request, ledger: Ledger) -> Request:
     They keep their position: moving them would change what they apply to, and invalidate caches.
     """
     leading, turns = split_leading_instructions(request.turns)
-    if not any(turn.role in INSTRUCTION_ROLES for turn in turns):
+    for turn in turns:
+        if turn.role in INSTRUCTION_ROLES:
+            break
+    else:
         return request
     return replace(request, turns=(*leading, *(_tag_turn(turn, ledger) for turn in turns)))
 

@@ -1,7 +1,7 @@
 """Make the tool calls and results of a request acceptable to strict upstreams: paired, or as plain text."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -45,9 +45,20 @@ def pair_results(request: Request, ledger: Ledger) -> Request:
     A result without a call becomes text, and so does a call that is not the assistant's. Call ids become unique.
     """
     turns = merge_turns(request.turns, ledger)
+    if not _has_tools(turns):
+        return request if turns is request.turns else replace(request, turns=turns)
     calls = _CallIndex(ledger)
     kept = [calls.read(index, turn) for index, turn in enumerate(turns)]
     return replace(request, turns=tuple(_insert_results(kept, calls.slots, ledger)))
+
+
+def _has_tools(turns: Sequence[Turn]) -> bool:
+    """Return whether there is a call or a result."""
+    for turn in turns:
+        for part in turn.parts:
+            if type(part) is ToolCall or type(part) is ToolResult:
+                return True
+    return False
 
 
 class _CallIndex:
@@ -135,8 +146,10 @@ def _require_result(slot: _Slot, ledger: Ledger) -> ToolResult:
     return ToolResult(slot.call.id, (Text(UNANSWERED),), slot.call.at, is_error=True)
 
 
-def merge_turns(turns: Iterable[Turn], ledger: Ledger) -> tuple[Turn, ...]:
+def merge_turns(turns: Sequence[Turn], ledger: Ledger) -> tuple[Turn, ...]:
     """Merge consecutive turns of one role into one turn, with the position of the first."""
+    if not _has_neighbours(turns):  # as nearly always
+        return tuple(turns)
     runs: list[list[Turn]] = []
     for turn in turns:
         if runs and runs[-1][0].role is turn.role:
@@ -144,6 +157,16 @@ def merge_turns(turns: Iterable[Turn], ledger: Ledger) -> tuple[Turn, ...]:
         else:
             runs.append([turn])
     return tuple(run[0] if len(run) == 1 else _merge_run(run, ledger) for run in runs)
+
+
+def _has_neighbours(turns: Sequence[Turn]) -> bool:
+    """Return whether two consecutive turns have the same role."""
+    role = None
+    for turn in turns:
+        if turn.role is role:
+            return True
+        role = turn.role
+    return False
 
 
 def _merge_run(run: list[Turn], ledger: Ledger) -> Turn:

@@ -22,7 +22,8 @@ from dragoman.translate.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.translate.protocols.kiro.build import build, needs_inline
+from dragoman.translate.protocols.kiro import needs_inline
+from dragoman.translate.protocols.kiro.build import build
 from dragoman.translate.protocols.kiro.wire import MAX_IMAGE_BYTES, MAX_IMAGES, KiroOptions
 from tables import each_row
 from translate.protocols.kiro.kiro_requests import (

@@ -1,6 +1,7 @@
 """Gemini's generateContent, for clients and for upstreams."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 import msgspec
 
@@ -11,6 +12,7 @@ from dragoman.translate.framing.url_paths import quote_name
 from dragoman.translate.hub.events import Event
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.ports import (
+    Build,
     CallHead,
     Client,
     Decoder,
@@ -102,10 +104,15 @@ def _is_keep_alive(written: bytes) -> bool:
     return is_keep_alive(written)
 
 
-def _build(request: Request, target: Target, ledger: Ledger) -> bytes:
+@cache  # to run an import again takes longer than a call
+def _load_build() -> Build:
     from dragoman.translate.protocols.gemini.build import build
 
-    return build(request, target, ledger)
+    return build
+
+
+def _build(request: Request, target: Target, ledger: Ledger) -> bytes:
+    return _load_build()(request, target, ledger)
 
 
 def _make_decoder(issuer: Issuer, ledger: Ledger) -> Decoder:

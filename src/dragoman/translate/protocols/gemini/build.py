@@ -8,7 +8,15 @@ from dragoman.translate.hub.ext import list_settings, record_foreign_fields, rec
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import DEFAULT_EFFORT, EFFORTS, Target, effort_for_budget
-from dragoman.translate.hub.request import Format, Reasoning, Request, Shape, Switch
+from dragoman.translate.hub.request import (
+    NO_ATTRIBUTION,
+    NO_SAMPLING,
+    Format,
+    Reasoning,
+    Request,
+    Shape,
+    Switch,
+)
 from dragoman.translate.protocols.gemini.build_schema import clean_schema
 from dragoman.translate.protocols.gemini.build_tools import build_tools
 from dragoman.translate.protocols.gemini.build_turns import build_conversation
@@ -52,7 +60,8 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         settings |= _build_thinking(request.reasoning, request.protocol, target, ledger)
     if settings:
         body["generationConfig"] = settings
-    body |= _build_account_fields(request, target, ledger)
+    if request.attribution != NO_ATTRIBUTION:
+        body |= _build_account_fields(request, target, ledger)
     if request.vendor.continuation is not None:
         body["continuationToken"] = request.vendor.continuation
     if request.protocol == NAME:
@@ -88,6 +97,9 @@ def _make_label(text: str) -> str:
 
 def _build_sampling(request: Request, target: Target, ledger: Ledger) -> Wire:
     sampling = request.sampling
+    if sampling == NO_SAMPLING:
+        most = _build_max_tokens(request, target, ledger)
+        return {} if most is None else {"maxOutputTokens": most}
     settings: Wire = {
         "temperature": _build_temperature(request, ledger),
         "topP": sampling.top_p,

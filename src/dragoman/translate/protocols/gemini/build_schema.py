@@ -55,7 +55,7 @@ def clean_schema(schema: object, at: str, ledger: Ledger) -> object:
 
 def has_no_arguments(schema: object) -> bool:
     """Return whether a schema is that of a function without arguments: Gemini wants none then."""
-    if not isinstance(schema, dict):
+    if not isinstance(schema, dict) or schema.get("properties"):
         return False
     empty = ("properties", "required", "additionalProperties")
     others = schema.keys() - {"type", "$schema", *empty}
@@ -160,7 +160,9 @@ class _Cleaner:
         clean: Schema = {}
         described: Schema = {}
         for key, value in schema.items():
-            if not self._clean_keyword(key, value, schema, clean) and key not in _LEFT_OUT:
+            if key in _KEPT:  # as most
+                clean.setdefault(key, value)  # `minimum` may be there already
+            elif not self._clean_keyword(key, value, schema, clean) and key not in _LEFT_OUT:
                 described[key] = value
         if described:
             self._note(_DESCRIBED)
@@ -198,12 +200,12 @@ class _Cleaner:
                     clean.setdefault("enum", [value])
                 return kind == "null" or _is_enumerable(value)
             case _:
-                return self._keep_if(key, value, key in _KEPT, clean)
+                return False
         return True
 
     def _keep_if(self, key: str, value: object, is_known: bool, clean: Schema) -> bool:
         if is_known:
-            clean.setdefault(key, value)  # `minimum` may be there already
+            clean.setdefault(key, value)  # a constant may have written it already
         return is_known
 
     def _clean_named(self, schemas: dict[str, object]) -> Schema:
@@ -362,6 +364,8 @@ def _list_subschemas(schema: Schema) -> Iterator[Schema]:
 
 def _write_type(value: object, schema: Schema) -> object:
     """Return the type in lower case, with null where the schema says so in OpenAPI's way."""
+    if isinstance(value, str) and "nullable" not in schema:  # as nearly always
+        return value.lower()
     names = value if isinstance(value, list) else [value]
     lower = [name.lower() if isinstance(name, str) else name for name in names]
     if schema.get("nullable") is True and "null" not in lower:

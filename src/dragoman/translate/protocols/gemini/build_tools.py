@@ -26,13 +26,13 @@ class Offered(Struct):
 
 def build_tools(request: Request, target: Target, ledger: Ledger) -> Offered:
     hosted = _choose_hosted(request, target, ledger)
-    functions = [tool for tool in request.tools if isinstance(tool, Function)]
+    functions = [tool for tool in request.tools if type(tool) is Function]
     _check_names(functions)
     declared = [_build_function(tool, request.protocol, ledger) for tool in functions]
     for function, wire in zip(functions, declared, strict=True) if request.protocol == NAME else ():
         restore(wire, function.ext)
     for tool in request.tools:
-        if isinstance(tool, Custom):  # adapt_tools has made functions of them
+        if type(tool) is Custom:  # adapt_tools has made functions of them
             ledger.record_dropped(tool.at, "Gemini has no freeform tools")
     if request.parallel is False and declared:
         ledger.record_dropped(request.pointer("parallel"), "Gemini cannot be limited to one call at a time")
@@ -81,6 +81,8 @@ def _build_function(tool: Function, protocol: str, ledger: Ledger) -> Wire:
 
 def _choose_hosted(request: Request, target: Target, ledger: Ledger) -> list[Hosted]:
     """Return the tools that Google can run for this request; raise BadRequest if it needs another one."""
+    if Hosted not in map(type, request.tools):
+        return []
     has_functions = any(isinstance(tool, Function) for tool in request.tools)
     mixes = target.profile.hosted_beside_functions and VERTEX not in target.quirks
     kept: list[Tool] = [tool for tool in request.tools if not isinstance(tool, Hosted)]

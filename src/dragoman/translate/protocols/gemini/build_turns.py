@@ -34,6 +34,7 @@ from dragoman.translate.passes.adapt_turns import split_leading_instructions, ta
 from dragoman.translate.passes.pair_results import merge_turns, pair_results
 from dragoman.translate.protocols.gemini.wire import NAME, NO_SIGNATURE, Wire
 
+_ASSISTANT = Role.ASSISTANT  # looked up once: on Python 3.11, each look-up of a member is slow
 _OWN_FORMS = (OpaqueForm.SIGNATURE, OpaqueForm.DETAIL)
 _GO_ON = "Continue."
 _BEGIN = "Begin."
@@ -63,10 +64,10 @@ def build_conversation(request: Request, target: Target, ledger: Ledger, instruc
     Raises BadRequest for a call without a result, and for media that Gemini cannot get.
     """
     # Raise BadRequest for a call without a result: Gemini refuses one without naming it.
-    answered = {part.call_id for turn in request.turns for part in turn.parts if isinstance(part, ToolResult)}
+    answered = {part.call_id for turn in request.turns for part in turn.parts if type(part) is ToolResult}
     for turn in request.turns:
         for part in turn.parts:
-            if isinstance(part, ToolCall) and turn.role is Role.ASSISTANT and part.id not in answered:
+            if type(part) is ToolCall and turn.role is _ASSISTANT and part.id not in answered:
                 raise BadRequest(
                     part.at, f"The call {part.id!r} of {part.name!r} has no result. Send one, or remove it."
                 )
@@ -99,9 +100,7 @@ class _TurnBuilder:
         self._ledger = ledger
         self._media = _MediaBuilder(target, ledger)
         self._citations_key = "citations" if request.protocol == "messages" else "annotations"
-        self._names = {
-            part.id: part.name for turn in request.turns for part in turn.parts if isinstance(part, ToolCall)
-        }
+        self._names = {part.id: part.name for turn in request.turns for part in turn.parts if type(part) is ToolCall}
 
     def build_instructions(self, turns: Sequence[Turn]) -> list[Wire]:
         wires: list[Wire] = []
@@ -116,7 +115,7 @@ class _TurnBuilder:
         contents: list[Wire] = []
         before: list[Wire] = []  # the parts of the last content
         for turn in turns:
-            is_model = turn.role is Role.ASSISTANT
+            is_model = turn.role is _ASSISTANT
             parts = self._build_model(turn.parts) if is_model else self._build_user(turn.parts)
             role = "model" if is_model else "user"
             if not parts:
@@ -227,10 +226,10 @@ class _TurnBuilder:
         others: list[Wire] = []
         for part in parts:
             match part:
-                case ToolResult():
-                    responses.append(self._build_result(part, others))
                 case Text() | Refusal():
                     others += self._build_text(part)
+                case ToolResult():
+                    responses.append(self._build_result(part, others))
                 case Image() | Document() | Audio():
                     others += self._media.build(part)
                 case Thinking():

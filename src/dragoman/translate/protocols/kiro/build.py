@@ -10,10 +10,12 @@ from dragoman.translate.hub.ext import list_settings, record_foreign_fields, rec
 from dragoman.translate.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Target
-from dragoman.translate.hub.request import Document, Format, Image, Link, Part, Request, Role, Shape, Text
+from dragoman.translate.hub.request import Format, Request, Role, Shape, Text
 from dragoman.translate.passes.adapt_turns import INSTRUCTION_ROLES, split_leading_instructions, tag_later_instructions
 from dragoman.translate.passes.pair_results import flatten_tools, pair_results
 from dragoman.translate.protocols.kiro.build_thinking import MODE_TAG, NativeFields, ThinkingPlan, plan_thinking
+from dragoman.translate.protocols.kiro.build_tools import build_tools, forbids_calls, move_tool_docs
+from dragoman.translate.protocols.kiro.build_turns import TurnBuilder, build_turns
 from dragoman.translate.protocols.kiro.wire import (
     MANUAL,
     NAME,
@@ -61,10 +63,6 @@ _UNSUPPORTED = list_settings(
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     """Return the body; raises RequestError for what would change the answer, and for a body that Kiro rejects."""
-    # A gateway without Kiro does not load them.
-    from dragoman.translate.protocols.kiro.build_tools import build_tools
-    from dragoman.translate.protocols.kiro.build_turns import TurnBuilder, build_turns
-
     options = read_options(target.options)
     record_foreign_fields(request, NAME, ledger)
     _drop_unsupported(request, ledger)
@@ -123,8 +121,6 @@ def _add_cache_points(entries: Sequence[Entry], points: _CachePoints) -> None:
 
 
 def _fit_request(request: Request, options: KiroOptions, ledger: Ledger) -> Request:
-    from dragoman.translate.protocols.kiro.build_tools import forbids_calls, move_tool_docs  # as in `build`
-
     request = tag_later_instructions(request, ledger)
     if forbids_calls(request):
         return pair_results(flatten_tools(request, ledger), ledger)
@@ -184,8 +180,3 @@ def _check_size(body: bytes, options: KiroOptions) -> bytes:
         message = f"The conversation is too long for Kiro: {len(body)} bytes, the limit is {limit}. Shorten it."
         raise RequestError(Failure(Kind.CONTEXT_TOO_LONG, message))
     return body
-
-
-def needs_inline(part: Part) -> bool:
-    """Return whether a part is linked media, which Kiro does not fetch."""
-    return isinstance(part, Image | Document) and isinstance(part.source, Link)

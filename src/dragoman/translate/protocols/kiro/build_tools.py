@@ -36,6 +36,8 @@ from dragoman.translate.protocols.kiro.wire import InputSchema, ToolEntry, ToolS
 
 _DATA = frozenset({"const", "default", "examples"})
 _IGNORED = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$comment", "$vocabulary", "strict"})
+_ANNOTATIONS = _IGNORED | DEFINITIONS | {"$ref"}
+_SPECIAL = _ANNOTATIONS | NAMED | LISTED | SINGLE | {"required"}
 _MAX_DEPTH = 60
 _MAX_NODES = 10_000  # nested references may expand without end
 _MUST_CALL = "You must answer by calling at least one of the tools that you are offered."
@@ -52,9 +54,9 @@ def clean_schema(schema: object, approximate: Callable[[str], None]) -> Schema:
     clean = _SchemaCleaner(schema, approximate).clean(schema, 0, ())
     if clean.get("type", "object") != "object":
         approximate("the input of a tool is an object")
-    properties = clean.get("properties")
-    rest = {key: value for key, value in clean.items() if key not in ("type", "properties")}
-    root = {"type": "object", "properties": properties if isinstance(properties, dict) else {}, **rest}
+    clean.pop("type", None)
+    properties = clean.pop("properties", None)
+    root = {"type": "object", "properties": properties if isinstance(properties, dict) else {}, **clean}
     return make_root_object(root, approximate)
 
 
@@ -84,13 +86,15 @@ class _SchemaCleaner:
         for key, value in schema.items():
             if key == "additionalProperties":
                 self._clean_additional(value, depth, active, described)
-            elif key in _IGNORED or key in DEFINITIONS or key == "$ref":
+            elif key not in _SPECIAL and value is not None and value != []:
+                clean[key] = value  # data, or a keyword without schemas inside it
+            elif key in _ANNOTATIONS:
                 self._approximate("a schema is sent with its references written out and without its annotations")
             elif (kept := self._clean_keyword(key, value, depth, active)) is not None:
                 clean[key] = kept
         if schema.get("const", ...) is None:
             clean["type"] = "null"
-        return add_to_description(clean, described)
+        return add_to_description(clean, described) if described else clean
 
     def _clean_keyword(self, key: str, value: object, depth: int, active: tuple[str, ...]) -> object:
         """Return the cleaned value of a keyword; None to leave it out."""
@@ -102,14 +106,14 @@ class _SchemaCleaner:
             return self._clean_required(value)
         if key in NAMED and isinstance(value, dict):
             return {name: self.clean(schema, depth + 1, active) for name, schema in value.items()}
-        if key in LISTED | {"items"} and isinstance(value, list):
+        if (key in LISTED or key == "items") and isinstance(value, list):
             return [self.clean(schema, depth + 1, active) for schema in value]
         if key in SINGLE:
             return self.clean(value, depth + 1, active)
         if key in NAMED or key in LISTED:
             self._approximate(f"`{key}` is not what a schema has there")
             return None
-        return value  # data, or a keyword without schemas inside it
+        return value
 
     def _clean_required(self, value: object) -> list[str] | None:
         if not isinstance(value, list):
@@ -169,8 +173,8 @@ def build_tools(request: Request, ledger: Ledger) -> OfferedTools:
 
 def _select_functions(tools: Sequence[Tool], choice: ToolChoice | None, ledger: Ledger) -> list[Function]:
     """Return the functions; raise BadRequest for a vendor-run tool that the answer depends on, else drop it."""
-    functions = [tool for tool in tools if isinstance(tool, Function)]
-    for tool in tools:
+    functions = [tool for tool in tools if type(tool) is Function]
+    for tool in tools if len(functions) < len(tools) else ():
         match tool:
             case Hosted(kind=kind, at=at):
                 if is_indispensable(tool, choice, functions):
@@ -222,8 +226,7 @@ def _build_sentences(request: Request, functions: Sequence[Function], ledger: Le
 
 
 def _build_specification(tool: Function, ledger: Ledger) -> ToolEntry:
-    at = tool.pointer("parameters")
-    schema = clean_schema(tool.parameters, lambda why: ledger.record_approximated(at, why))
+    schema = clean_schema(tool.parameters, lambda why: ledger.record_approximated(tool.pointer("parameters"), why))
     description = tool.description
     if description is None or not description.strip():
         ledger.record_invented(tool.pointer("description"), "Kiro requires a description of every tool")
@@ -238,7 +241,7 @@ def _build_specification(tool: Function, ledger: Ledger) -> ToolEntry:
 def _build_stubs(request: Request, offered: set[str], ledger: Ledger) -> list[ToolEntry]:
     """Return stubs for tools of the history that are not offered, because Kiro rejects such a history."""
     stubs: dict[str, ToolEntry] = {}
-    calls = [part for turn in request.turns for part in turn.parts if isinstance(part, ToolCall)]
+    calls = [part for turn in request.turns for part in turn.parts if type(part) is ToolCall]
     for call in calls:
         if call.name in offered or call.name in stubs:
             continue

@@ -54,6 +54,7 @@ from dragoman.translate.protocols.kiro.wire import (
 )
 
 _object = msgspec.json.Decoder(dict[str, object])
+_USER, _ASSISTANT = Role.USER, Role.ASSISTANT  # looked up once: on Python 3.11, each look-up of a member is slow
 
 # Kiro demands text in every message. These describe what is there and ask for nothing.
 _RESULTS_ONLY = "The results of the tool calls are attached."
@@ -74,12 +75,8 @@ _TEXT_TYPES = frozenset(
 )
 
 
-def _has_no_content(turn: Turn) -> bool:
-    """Return whether a turn has no content for Kiro."""
-    return not any(_has_content(part, turn.role) for part in turn.parts)
-
-
 def _has_content(part: Part, role: Role) -> bool:
+    """Return whether a part is content for Kiro."""
     match part:
         case Text(text=text) | Refusal(text=text):
             return bool(text.strip())
@@ -119,14 +116,13 @@ class TurnBuilder:
         texts = [opening] if opening else []
         images: list[ImageBlock] = []
         results: list[ToolOutcome] = []
-        for part in turn.parts:
-            match part:
-                case Image():
-                    self._add_image(part, turn, images)
-                case ToolResult():
-                    results.append(self._build_result(part, images))
-                case _:
-                    texts += self._build_text(part)
+        for part in turn.parts:  # types are compared: a struct's class pattern that does not fit is slow
+            if type(part) is Image:
+                self._add_image(part, turn, images)
+            elif type(part) is ToolResult:
+                results.append(self._build_result(part, images))
+            else:
+                texts += self._build_text(part)
         if not texts:
             texts = [_RESULTS_ONLY if results else _IMAGES_ONLY if images else _NO_TEXT]
             self._ledger.record_invented(turn.at, "Kiro requires text in every message")
@@ -170,11 +166,10 @@ class TurnBuilder:
         return []  # foreign parts are in the ledger already
 
     def _check_text(self, part: Text | Refusal) -> list[str]:
-        if isinstance(part, Refusal):
+        if type(part) is Refusal:
             self._ledger.record_approximated(part.at, "a refusal is sent as text")
-        else:
-            if part.citations:
-                self._ledger.record_dropped(f"{part.at}/{self._citations}", "citations cannot be returned")
+        elif type(part) is Text and part.citations:
+            self._ledger.record_dropped(f"{part.at}/{self._citations}", "citations cannot be returned")
         if part.text.strip():
             return [part.text]
         if part.text:
@@ -273,24 +268,26 @@ def build_turns(
 
 
 def _build_entry(turn: Turn, opening: str, builder: TurnBuilder) -> Entry:
-    if turn.role is Role.USER:
+    if turn.role is _USER:
         return UserEntry(builder.user(turn, opening))
     return AssistantEntry(builder.assistant(turn))
 
 
 def _order_turns(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
     """Return turns that alternate, the first and the last of them a user's."""
-    filled = [turn for turn in turns if not _has_no_content(turn)]
+    filled: list[Turn] = []
     for turn in turns:
-        if _has_no_content(turn):
+        if any(_has_content(part, turn.role) for part in turn.parts):
+            filled.append(turn)
+        else:
             ledger.record_dropped(turn.at, "a turn without content is left out")
     ordered = list(merge_turns(filled, ledger))
-    if not ordered or ordered[0].role is not Role.USER:
+    if not ordered or ordered[0].role is not _USER:
         at = ordered[0].at if ordered else ""
         ledger.record_invented(at, "a conversation must begin with a user turn")
         ordered.insert(0, Turn(Role.USER, (), at))
     last = ordered[-1]
-    if last.role is Role.ASSISTANT:
+    if last.role is _ASSISTANT:
         assert not any(isinstance(part, ToolCall) for part in last.parts)
         ledger.record_approximated(last.at, "Kiro cannot continue an assistant turn; sent as finished")
         ordered.append(Turn(Role.USER, (Text(_CONTINUE),), last.at))

@@ -6,7 +6,7 @@ from dragoman.translate.hub.ext import list_settings, record_foreign_fields, rec
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import Profile, Target
-from dragoman.translate.hub.request import Format, Hosted, Request, Shape
+from dragoman.translate.hub.request import NO_SAMPLING, Format, Hosted, Request, Shape
 from dragoman.translate.passes.adapt_tools import DEFINITIONS, Schema, add_to_description, map_schemas
 from dragoman.translate.passes.adapt_turns import split_leading_instructions
 from dragoman.translate.protocols.messages.build_cache import encode_with_marks
@@ -81,8 +81,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         "tool_choice": offered.choice,
         "thinking": _with_binding(thinking.thinking) if request.vendor.drops_unbound else thinking.thinking,
         "output_config": _build_output_config(request, thinking, ledger),
-        "stop_sequences": _build_stop_sequences(request, ledger) or None,
-        **_build_sampling(request, profile, thinking, ledger),
+        **(_build_sampling(request, profile, thinking, ledger) if request.sampling != NO_SAMPLING else {}),
         "metadata": _build_metadata(request, ledger),
         "service_tier": _choose_service_tier(request, ledger),
         "stream": request.stream or None,
@@ -158,6 +157,7 @@ def _build_stop_sequences(request: Request, ledger: Ledger) -> list[str]:
 def _build_sampling(request: Request, profile: Profile, thinking: ThinkingPlan, ledger: Ledger) -> Wire:
     """Return the sampling settings, which newer and thinking models reject; 1 is the default and no loss."""
     sampling, temperature = request.sampling, request.sampling.temperature
+    stops = _build_stop_sequences(request, ledger) or None
     wire: Wire = {"temperature": temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
     usual: Wire = {"temperature": 1, "top_p": 1, "top_k": None}
     reasons: dict[str, str] = {}
@@ -172,19 +172,19 @@ def _build_sampling(request: Request, profile: Profile, thinking: ThinkingPlan, 
     if "temperature" in wire and temperature is not None and temperature > 1:
         ledger.record_approximated(request.pointer("temperature"), "the highest temperature is 1")
         wire["temperature"] = 1
-    return wire
+    return {"stop_sequences": stops, **wire}
 
 
 def _build_metadata(request: Request, ledger: Ledger) -> Wire | None:
-    same_protocol = request.protocol == NAME
-    names = [name for name in ("user", "safety_identifier") if getattr(request.attribution, name) is not None]
-    for name in names[1:]:
-        ledger.record_dropped(request.pointer(name), "Messages has one id for the end user")
-    if not names:
+    user, safety_identifier = request.attribution.user, request.attribution.safety_identifier
+    if user is None and safety_identifier is None:
         return None
-    if not same_protocol:
-        ledger.record_approximated(request.pointer(names[0]), "the end user's id is sent in the metadata")
-    return {"user_id": getattr(request.attribution, names[0])}
+    if user is not None and safety_identifier is not None:
+        ledger.record_dropped(request.pointer("safety_identifier"), "Messages has one id for the end user")
+    if request.protocol != NAME:
+        at = request.pointer("safety_identifier" if user is None else "user")
+        ledger.record_approximated(at, "the end user's id is sent in the metadata")
+    return {"user_id": safety_identifier if user is None else user}
 
 
 def _choose_service_tier(request: Request, ledger: Ledger) -> str | None:

@@ -41,13 +41,13 @@ _AS_STRING = ("/content", "/system")  # where a text stands that is not in a blo
 class ContentBuilder:
     """Build the blocks of one request and note its cache breakpoints."""
 
-    __slots__ = ("_breakpoints", "issuer", "ledger", "marked", "protocol", "same_protocol", "turns_at")
+    __slots__ = ("_breakpoints", "issuer", "ledger", "marked", "protocol", "request", "same_protocol")
 
     def __init__(self, request: Request, target: Target, ledger: Ledger) -> None:
+        self.request = request
         self.protocol = request.protocol
         self.same_protocol = request.protocol == NAME  # every field is restored as the client sent it
         self.issuer = target.issuer
-        self.turns_at = request.pointer("turns")
         self.ledger = ledger
         self.marked: list[tuple[Wire, Cache]] = []  # of another protocol's client; written once all blocks are known
         self._breakpoints: list[tuple[Wire, str]] = []
@@ -119,7 +119,8 @@ class ContentBuilder:
             self.ledger.record_dropped(at, f"a request has at most {MAX_MARKS} cache breakpoints")
 
     def _finish_block(self, wire: Wire, cache: Cache | None, ext: Ext) -> Wire:
-        self.mark(wire, cache)
+        if cache is not None:
+            self.mark(wire, cache)
         if self.same_protocol:
             restore(wire, ext)
         return wire

@@ -122,7 +122,8 @@ def build_tools(request: Request, profile: Profile, thinking: bool, content: Con
                 offered.tools.append(_build_hosted(tool, request, content))
             case Custom():
                 raise BadRequest(tool.at, "A Messages upstream has no custom tools. Use a function.")
-    _record_call_limit(request, tools, content)
+    if request.max_tool_calls is not None:
+        _record_call_limit(request, tools, content)
     offered.choice = _build_choice(choice, request, bool(offered.tools))
     return offered
 
@@ -205,7 +206,8 @@ def _build_function(tool: Function, can_defer: bool, content: ContentBuilder) ->
         content.ledger.record_approximated(
             f"{tool.at}/defer_loading", "without tool search the tool is offered at once"
         )
-    content.mark(wire, tool.cache)
+    if tool.cache is not None:
+        content.mark(wire, tool.cache)
     if content.same_protocol:
         restore(wire, tool.ext)
     return wire
@@ -229,8 +231,6 @@ def _build_toolsets(server: Hosted, tools: Sequence[Tool], content: ContentBuild
 
 
 def _record_call_limit(request: Request, tools: Sequence[Tool], content: ContentBuilder) -> None:
-    if request.max_tool_calls is None:
-        return
     at = request.pointer("max_tool_calls")
     if any(isinstance(tool, Hosted) and tool.kind == "web_search" for tool in tools):
         content.ledger.record_approximated(at, "the limit applies to each search tool separately")

@@ -1,6 +1,6 @@
 """Build the system prompt and the messages in the order and shape that Anthropic demands."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 from dragoman.translate.hub.ext import restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.profile import Profile
-from dragoman.translate.hub.request import Part, Role, Text, ToolCall, ToolResult, Turn
+from dragoman.translate.hub.request import ROLE_NAMES, Part, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.translate.passes.adapt_turns import INSTRUCTION_ROLES
 from dragoman.translate.protocols.messages.build_content import ContentBuilder
 from dragoman.translate.protocols.messages.wire import HOSTED_RESULT, HOSTED_USES, NOT_IN_IDS, Wire
@@ -61,7 +61,7 @@ def build_system(leading: Iterable[Turn], more: Sequence[str], content: ContentB
     blocks: list[Wire] = []
     parts = tuple(chain.from_iterable(map(_get_parts, leading)))
     for part in parts:
-        if not isinstance(part, Text) and not content.same_protocol:
+        if type(part) is not Text and not content.same_protocol:
             content.ledger.record_dropped(part.at, "instructions can hold only text")
         elif (block := content.block(part)) is not None:
             blocks.append(block)
@@ -79,14 +79,14 @@ def _build_unchanged(turns: Sequence[Turn], content: ContentBuilder) -> list[Wir
     messages: list[Wire] = []
     for turn in turns:
         blocks = [block for part in turn.parts if (block := content.block(part)) is not None]
-        message: Wire = {"role": turn.role.value, "content": content.keep_form(turn.parts, blocks)}
+        message: Wire = {"role": ROLE_NAMES[turn.role], "content": content.keep_form(turn.parts, blocks)}
         restore(message, turn.ext)
         messages.append(message)
     return messages
 
 
 def _build_reshaped(turns: Sequence[Turn], profile: Profile, content: ContentBuilder) -> list[Wire]:
-    runs = list(_merge_runs(_split_runs(turns, profile, content)))
+    runs = _find_runs(turns, profile, content)
     pairs = _pair_calls(runs, content)
     messages: list[Wire] = []
     pending: list[_PairedCall] = []
@@ -94,13 +94,14 @@ def _build_reshaped(turns: Sequence[Turn], profile: Profile, content: ContentBui
         if pending and run.role != "user":
             _add_message(messages, "user", _build_results(pending, content))
             pending = []
-        blocks = [*_build_results(pending, content), *_build_blocks(run, pairs[index], content)]
+        blocks = _build_results(pending, content) if pending else []
+        blocks += _build_blocks(run, pairs[index], content)
         pending = pairs[index]
         _add_message(messages, run.role, blocks)
     if pending:
         _add_message(messages, "user", _build_results(pending, content))
     if not messages or messages[0]["role"] != "user":
-        at = turns[0].at if turns else content.turns_at
+        at = turns[0].at if turns else content.request.pointer("turns")
         if messages and content.protocol == "gemini":  # Google refuses it as well
             raise BadRequest(at, "A conversation must begin with a turn of the user.")
         content.ledger.record_invented(at, "a conversation must begin with a user turn")
@@ -132,21 +133,26 @@ def _blocks_in(message: Wire) -> list[Wire]:
     return blocks
 
 
-def _split_runs(turns: Sequence[Turn], profile: Profile, content: ContentBuilder) -> Iterator[_Run]:
-    """Yield the turns as runs; later instructions stay system text if the model allows it, else become tagged text."""
+def _find_runs(turns: Sequence[Turn], profile: Profile, content: ContentBuilder) -> list[_Run]:
+    """Return the turns as runs; later instructions stay system text if the model allows it, else become tagged text."""
+    runs: list[_Run] = []
     before = ""
-    followers = _next_speakers(turns)
-    for turn, following in zip(turns, followers, strict=True):
+    followers = _next_speakers(turns) if profile.later_system else ()
+    for index, turn in enumerate(turns):
+        parts: Sequence[Part] = turn.parts
         if turn.role not in INSTRUCTION_ROLES:
-            before = turn.role.value
-            yield _Run(before, list(turn.parts), turn.at)
-            continue
-        if profile.later_system and before == "user" and following is Role.ASSISTANT:
-            yield _Run("system", [part for part in turn.parts if _is_text(part, content)], turn.at)
-            continue
-        content.ledger.record_approximated(turn.at, "later instructions are sent as tagged text in a user turn")
-        before = "user"
-        yield _Run("user", [_tag_text(part) for part in turn.parts], turn.at)
+            role = before = ROLE_NAMES[turn.role]
+        elif profile.later_system and before == "user" and followers[index] is Role.ASSISTANT:
+            role, parts = "system", [part for part in parts if _is_text(part, content)]
+        else:
+            content.ledger.record_approximated(turn.at, "later instructions are sent as tagged text in a user turn")
+            role, parts = "user", list(map(_tag_text, parts))
+            before = role
+        if runs and runs[-1].role == role:
+            runs[-1].parts += parts
+        else:
+            runs.append(_Run(role, list(parts), turn.at))
+    return runs
 
 
 def _next_speakers(turns: Sequence[Turn]) -> list[Role]:
@@ -173,37 +179,28 @@ def _tag_text(part: Part) -> Part:
     return Text(f"<system>\n{part.text}\n</system>", part.at, cache=part.cache)
 
 
-def _merge_runs(runs: Iterable[_Run]) -> Iterator[_Run]:
-    last: _Run | None = None
-    for run in runs:
-        if last is not None and last.role == run.role:
-            last.parts += run.parts
-            continue
-        if last is not None:
-            yield last
-        last = run
-    if last is not None:
-        yield last
-
-
 def _pair_calls(runs: Sequence[_Run], content: ContentBuilder) -> list[list[_PairedCall]]:
     """Return the calls of each run with their results, and remove the results from where they stood."""
     ids = _CallIds()
     open_pairs: dict[str, _PairedCall] = {}
     pairs: list[list[_PairedCall]] = []
     for run in runs:
-        calls = [_PairedCall(part, ids.choose_id(part.id)) for part in run.parts if isinstance(part, ToolCall)]
-        pairs.append(calls)
+        calls: list[_PairedCall] = []
         remaining: list[Part] = []
         for part in run.parts:
-            if not isinstance(part, ToolResult):
-                remaining.append(part)
-            elif (pair := open_pairs.get(part.call_id)) is not None:
-                _set_result(pair, part, content)
-            else:
-                remaining += _orphan_as_text(part, content)
+            if type(part) is ToolCall:
+                calls.append(_PairedCall(part, ids.choose_id(part.id)))
+            elif type(part) is ToolResult:
+                if (pair := open_pairs.get(part.call_id)) is not None:
+                    _set_result(pair, part, content)
+                else:
+                    remaining += _orphan_as_text(part, content)
+                continue
+            remaining.append(part)
         run.parts = remaining
-        open_pairs.update((pair.call.id, pair) for pair in calls)
+        pairs.append(calls)
+        for pair in calls:
+            open_pairs[pair.call.id] = pair
     return pairs
 
 
@@ -234,7 +231,7 @@ def _build_blocks(run: _Run, pairs: Iterable[_PairedCall], content: ContentBuild
     ids = iter(pairs)
     blocks: list[Wire] = []
     for part in run.parts:
-        block = content.call(part, next(ids).id) if isinstance(part, ToolCall) else content.block(part)
+        block = content.call(part, next(ids).id) if type(part) is ToolCall else content.block(part)
         if block is not None:
             blocks.append(block)
     return blocks
