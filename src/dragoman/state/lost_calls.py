@@ -99,7 +99,7 @@ class LostCalls:
         self._own: OrderedDict[tuple[str, bytes], tuple[float, bytes]] = OrderedDict()
         self._left_alone_until = 0.0
         self._is_failing = False  # the store; logged once, until it answers again
-        self._others_lost = False  # or this process before a restart
+        self._others_lost = True  # or this process before a restart; until it is known, it may be so
         self._looked_until = 0.0
 
     async def remember(self, tenant: str, digest: bytes, lost: tuple[LostCall, ...]) -> None:
@@ -132,9 +132,9 @@ class LostCalls:
             self._own.popitem(last=False)
         if self._own:
             return False
-        if self._clock() >= self._looked_until:
+        if (clock := self._clock()) >= self._looked_until:
+            self._looked_until = clock + CHECK_EVERY_S  # other requests do not ask meanwhile
             self._others_lost = bool(await self._ask(lambda store: store.has_cuts(now)))
-            self._looked_until = self._clock() + CHECK_EVERY_S
         return not self._others_lost
 
     async def _ask(self, ask: Callable[[Store], Awaitable[T]]) -> T | None:

@@ -85,8 +85,9 @@ class Adjustment(Struct, frozen=True):
 
 def make_uuid() -> str:
     """Return a UUID of version 4. It only has to be unique, so the system's randomness is not needed."""
-    text = f"{random.getrandbits(128):032x}"
-    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{random.choice('89ab')}{text[17:20]}-{text[20:]}"
+    bits = random.getrandbits(128)
+    text = f"{bits:032x}"
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{'89ab'[bits & 3]}{text[17:20]}-{text[20:]}"
 
 
 class Attempt(Struct, frozen=True):

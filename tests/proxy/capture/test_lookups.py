@@ -27,7 +27,7 @@ from dragoman.proxy.capture.lookups import (
     name_source,
 )
 from dragoman.proxy.capture.recording import Recording
-from dragoman.proxy.ports import LostCallMemory, NameSession, PromptMemory, ReasoningMemory
+from dragoman.proxy.ports import FindDigests, LostCallMemory, NameSession, PromptMemory, ReasoningMemory
 from dragoman.proxy.runtime import Runtime
 from dragoman.proxy.steps.restore_state import ReplayedState
 from dragoman.server_tools.addresses import DomainRules
@@ -195,6 +195,10 @@ class RejectedValues:
 
     def record(self, id: ReasoningSession, digests: bytes) -> None:
         return
+
+
+async def find_digests() -> tuple[bytes, ...]:
+    return (b"digest",)
 
 
 async def name_no_session() -> str | None:

@@ -81,11 +81,14 @@ class AccountHosts:
 
     def __init__(self, config: KiroProviderConfig, credential: Credential | None) -> None:
         self._config = config
+        self._known: tuple[Credential | None, str | None] = credential, None
         self.current = find_addresses(config, credential, None)
 
     def update(self, credential: Credential, profile_arn: str | None) -> Addresses:
         """Update the addresses: another account may have signed in, or a profile was found."""
-        self.current = find_addresses(self._config, credential, profile_arn)
+        if self._known != (credential, profile_arn):
+            self._known = credential, profile_arn
+            self.current = find_addresses(self._config, credential, profile_arn)
         return self.current
 
     @property
