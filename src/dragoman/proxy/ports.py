@@ -93,9 +93,6 @@ class MediaFetcher(Protocol):
         """Return the content of each URL; raises RequestError if one cannot be fetched."""
 
 
-FindDigests = Callable[[], Awaitable[tuple[bytes, ...]]]  # of a conversation at its last turns, the latest first
-
-
 class LostCallMemory(Protocol):
     """Keeps the tool calls that a reply cut off for the next request of its conversation."""
 

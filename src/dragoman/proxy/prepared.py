@@ -24,7 +24,7 @@ from dragoman.upstreams.routing import Route
 Change = Pass
 
 
-class Outbound(Struct, frozen=True, kw_only=True):
+class Outbound(Struct, frozen=True):
     """One target's request, ready to be sent."""
 
     route: Route

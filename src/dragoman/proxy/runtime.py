@@ -104,8 +104,8 @@ def target_settings(
     runtime: Runtime, route: Route, tenant: str, repairs: tuple[Found, ...] = (), *, strict: bool = False
 ) -> TargetSettings:
     """Return what a request is fitted to. `repairs` are not learned yet; a strict request loses nothing by them."""
-    rules = (*runtime.learned_quirks.find(tenant, route.provider, route.model), *repairs)
-    if strict:
+    rules = runtime.learned_quirks.find(tenant, route.provider, route.model) + repairs
+    if strict and rules:
         rules = list_free(rules)
     catalogue = runtime.catalogues.get(route.provider)
     max_output = None if catalogue is None else catalogue.max_output(route.model)

@@ -304,7 +304,3 @@ class UpstreamTurn:
         total_s = timeouts.first_token_s + timeouts.token_s
         reading = read_reply(self._context.call, answer, silence_s, total_s, provider.name)
         return await receive(prepared, reading, partial(stalled_failure, provider, silence_s, total_s))
-
-
-async def _digest_conversation(call: Call) -> tuple[bytes, ...]:
-    return await run_off_loop(len(call.body), lambda: digest_conversation(call.request()))

@@ -27,7 +27,7 @@ from dragoman.proxy.capture.lookups import (
     name_source,
 )
 from dragoman.proxy.capture.recording import Recording
-from dragoman.proxy.ports import FindDigests, LostCallMemory, NameSession, PromptMemory, ReasoningMemory
+from dragoman.proxy.ports import LostCallMemory, NameSession, PromptMemory, ReasoningMemory
 from dragoman.proxy.runtime import Runtime
 from dragoman.proxy.steps.restore_state import ReplayedState
 from dragoman.server_tools.addresses import DomainRules
@@ -197,12 +197,16 @@ class RejectedValues:
         return
 
 
+async def name_no_session() -> str | None:
+    return None
+
+
 async def find_digests() -> tuple[bytes, ...]:
     return (b"digest",)
 
 
-async def name_no_session() -> str | None:
-    return None
+async def find_other_digests() -> tuple[bytes, ...]:
+    return (b"other",)
 
 
 async def find_digests() -> tuple[bytes, ...]:

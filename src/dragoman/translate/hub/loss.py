@@ -17,10 +17,6 @@ class LossKind(Enum):
     __hash__ = object.__hash__  # Enum's own is a Python function, and every loss is looked up by its kind
 
 
-# Looked up once: on Python 3.11, each look-up of a member is slow.
-_DROPPED, _APPROXIMATED, _INVENTED = LossKind.DROPPED, LossKind.APPROXIMATED, LossKind.INVENTED
-
-
 class Loss(Struct, frozen=True):
     path: str  # JSON pointer into the client's request, or into the upstream's reply
     how: LossKind

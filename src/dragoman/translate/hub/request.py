@@ -356,7 +356,7 @@ class VendorTerms(Struct, frozen=True):
     drops_unbound: bool = False  # the upstream is to leave out reasoning that belongs to another conversation
 
 
-NO_SAMPLING, NO_ATTRIBUTION = Sampling(), Attribution()  # of a request that sets nothing of it
+NO_SAMPLING, NO_ATTRIBUTION = Sampling(), Attribution()
 _EXTRAS, _VENDOR = ReplyExtras(), VendorTerms()
 
 

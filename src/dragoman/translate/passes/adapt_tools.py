@@ -96,7 +96,7 @@ def _assign(
 
 def _fits(name: str, limits: ToolLimits) -> bool:
     legal = len(name) <= limits.name_max and _is_legal(name)
-    return legal and (name[0].isalpha() or not limits.letter_first)
+    return legal and (not limits.letter_first or name[0].isalpha())
 
 
 @lru_cache(maxsize=4096)

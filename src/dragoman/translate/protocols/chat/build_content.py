@@ -39,11 +39,7 @@ class PartBuilder:
         """Return the part as Chat writes it; None for a foreign part, which is in the ledger already."""
         match part:
             case Text():
-                if part.citations and not self._same_protocol:
-                    key = "annotations" if self._client == "responses" else "citations"  # in its protocol
-                    why = "Chat does not accept citations in a request"
-                    self._ledger.record_dropped(f"{part.at}/{key}", why)
-                return self._finish_part({"type": "text", "text": part.text}, part)
+                return self.write_text(part)
             case Image():
                 return self._finish_part(self._build_image(part), part)
             case Document():
@@ -52,6 +48,15 @@ class PartBuilder:
                 return self._finish_part(_build_audio(part), part)
             case Foreign():
                 return dict(part.raw) if self._same_protocol and isinstance(part.raw, dict) else None
+
+    def write_text(self, part: Text) -> dict[str, object]:
+        wire: dict[str, object] = {"type": "text", "text": part.text}
+        if part.citations and not self._same_protocol:
+            key = "annotations" if self._client == "responses" else "citations"  # in its protocol
+            self._ledger.record_dropped(f"{part.at}/{key}", "Chat does not accept citations in a request")
+        if part.cache is None and not self._same_protocol:  # as nearly always
+            return wire
+        return self._finish_part(wire, part)
 
     def _finish_part(self, wire: dict[str, object], part: Text | Image | Document | Audio) -> dict[str, object]:
         if type(part) is not Audio and part.cache is not None:

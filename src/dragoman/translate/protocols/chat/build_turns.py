@@ -133,6 +133,8 @@ class _Writer:
             if type(part) is ToolResult:
                 if self._is_orphan(part):
                     orphans.append(part)
+            elif type(part) is Text:  # the most frequent
+                content.append(self._parts.write_text(part))
             elif (wire := self._write_part(part, role)) is not None:
                 content.append(wire)
         if orphans and role is _USER:
@@ -148,12 +150,12 @@ class _Writer:
         self._add({"role": ROLE_NAMES[role], "content": written}, turn)
 
     def _write_part(self, part: Part, role: Role) -> _Wire | None:
-        match part:  # text, the most frequent, comes first
-            case Text() | Image() | Document() | Audio() | Foreign():
+        match part:
+            case Image() | Document() | Audio() | Foreign():
                 return self._parts.write(part)
             case Refusal():
                 return {"type": "text", "text": part.text}
-            case Thinking() | ToolCall() | ToolResult():
+            case _:
                 why = f"Chat has no such part in a message of the {ROLE_NAMES[role]}"
                 self._ledger.record_dropped(part.at, why)
                 return None
