@@ -331,7 +331,7 @@ def make_root_object(schema: object, approximate: Callable[[str], None]) -> Sche
         root = {key: value for key, value in schema.items() if key not in moved}
     if root.get("type") != "object":
         root = {"type": "object", **{key: value for key, value in root.items() if key != "type"}}
-    return add_to_description(root, moved)
+    return add_to_description(root, moved) if moved else root
 
 
 def add_to_description(schema: Schema, keywords: Schema) -> Schema:

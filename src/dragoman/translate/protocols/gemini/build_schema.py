@@ -69,19 +69,18 @@ class _Meaning(msgspec.Struct, frozen=True):
     weight: int  # of what is copied from the others
 
 
-class _Cleaner:
+class _Cleaner(msgspec.Struct, eq=False):
     """Cleans one schema. References are looked up in its root."""
 
-    def __init__(self, root: Schema, note: Note) -> None:
-        self._root = root
-        self._note = note
-        self._depth = 0
-        self._copies = 0  # how many of the schemas that are being cleaned are copies
-        self._copied_weight = 0
-        self._weights: dict[int, int] = {}  # of schemas of the root, by their identity
-        self._names: dict[bytes, str] = {}  # of definitions of our own, by the schema that each stands for
-        self._last_number = 0  # in these names
-        self._unwritten: list[tuple[str, Schema]] = []  # such definitions that are not cleaned yet
+    _root: Schema
+    _note: Note
+    _depth: int = 0
+    _copies: int = 0  # how many of the schemas that are being cleaned are copies
+    _copied_weight: int = 0
+    _weights: dict[int, int] = {}  # of schemas of the root, by their identity
+    _names: dict[bytes, str] = {}  # of definitions of our own, by the schema that each stands for
+    _last_number: int = 0  # in these names
+    _unwritten: list[tuple[str, Schema]] = []  # such definitions that are not cleaned yet
 
     def clean_root(self) -> Schema:
         root = self._root
@@ -162,6 +161,8 @@ class _Cleaner:
         for key, value in schema.items():
             if key in _KEPT:  # as most
                 clean.setdefault(key, value)  # `minimum` may be there already
+            elif key == "type":
+                clean[key] = _write_type(value, schema)
             elif not self._clean_keyword(key, value, schema, clean) and key not in _LEFT_OUT:
                 described[key] = value
         if described:
@@ -171,8 +172,6 @@ class _Cleaner:
     def _clean_keyword(self, key: str, value: object, schema: Schema, clean: Schema) -> bool:
         """Write one keyword; return whether Gemini knows it or one like it."""
         match key, value:
-            case "type", _:
-                clean["type"] = _write_type(value, schema)
             case "properties" | "$defs" | "definitions", dict(named):
                 clean["$defs" if key in DEFINITIONS else key] = self._clean_named(named)
             case "items" | "prefixItems", list():

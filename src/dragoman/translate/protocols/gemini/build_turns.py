@@ -64,12 +64,14 @@ def build_conversation(request: Request, target: Target, ledger: Ledger, instruc
     Raises BadRequest for a call without a result, and for media that Gemini cannot get.
     """
     # Raise BadRequest for a call without a result: Gemini refuses one without naming it.
-    answered = {part.call_id for turn in request.turns for part in turn.parts if type(part) is ToolResult}
-    for turn in request.turns:
-        for part in turn.parts:
-            if type(part) is ToolCall and turn.role is _ASSISTANT and part.id not in answered:
+    asked = [turn for turn in request.turns if turn.role is _ASSISTANT]
+    calls = [part for turn in asked for part in turn.parts if type(part) is ToolCall]
+    if calls:
+        answered = {part.call_id for turn in request.turns for part in turn.parts if type(part) is ToolResult}
+        for call in calls:
+            if call.id not in answered:
                 raise BadRequest(
-                    part.at, f"The call {part.id!r} of {part.name!r} has no result. Send one, or remove it."
+                    call.at, f"The call {call.id!r} of {call.name!r} has no result. Send one, or remove it."
                 )
     paired = pair_results(tag_later_instructions(request, ledger), ledger)
     leading, turns = split_leading_instructions(paired.turns)
@@ -104,11 +106,12 @@ class _TurnBuilder:
 
     def build_instructions(self, turns: Sequence[Turn]) -> list[Wire]:
         wires: list[Wire] = []
-        for part in (part for turn in turns for part in turn.parts):
-            if isinstance(part, Text):
-                wires += [{"text": part.text}] if part.text else []
-            elif not isinstance(part, Foreign):
-                self._ledger.record_dropped(part.at, "Gemini's instructions are text")
+        for turn in turns:
+            for part in turn.parts:
+                if type(part) is Text:
+                    wires += [{"text": part.text}] if part.text else []
+                elif type(part) is not Foreign:
+                    self._ledger.record_dropped(part.at, "Gemini's instructions are text")
         return wires
 
     def build(self, turns: Sequence[Turn]) -> list[Wire]:

@@ -60,15 +60,12 @@ def clean_schema(schema: object, approximate: Callable[[str], None]) -> Schema:
     return make_root_object(root, approximate)
 
 
-class _SchemaCleaner:
+class _SchemaCleaner(Struct, eq=False):
     """Clean one schema; `active` are the references that lead to the current node."""
 
-    __slots__ = ("_approximate", "_left", "_root")
-
-    def __init__(self, root: Schema, approximate: Callable[[str], None]) -> None:
-        self._root = root
-        self._approximate = approximate
-        self._left = _MAX_NODES
+    _root: Schema
+    _approximate: Callable[[str], None]
+    _left: int = _MAX_NODES
 
     def clean(self, schema: object, depth: int, active: tuple[str, ...]) -> Schema:
         self._left -= 1
@@ -84,10 +81,10 @@ class _SchemaCleaner:
         clean: Schema = {}
         described: Schema = {}
         for key, value in schema.items():
-            if key == "additionalProperties":
-                self._clean_additional(value, depth, active, described)
-            elif key not in _SPECIAL and value is not None and value != []:
+            if key not in _SPECIAL and value is not None and value != []:
                 clean[key] = value  # data, or a keyword without schemas inside it
+            elif key == "additionalProperties":
+                self._clean_additional(value, depth, active, described)
             elif key in _ANNOTATIONS:
                 self._approximate("a schema is sent with its references written out and without its annotations")
             elif (kept := self._clean_keyword(key, value, depth, active)) is not None:
@@ -167,7 +164,7 @@ def build_tools(request: Request, ledger: Ledger) -> OfferedTools:
         functions = _select_allowed(functions, choice, choice.allowed, ledger)
     tools = [_build_specification(tool, ledger) for tool in functions]
     offered = OfferedTools(tools, _build_sentences(request, functions, ledger))
-    offered.tools += _build_stubs(request, {tool.name for tool in functions}, ledger)
+    offered.tools += _build_stubs(request, functions, ledger)
     return offered
 
 
@@ -238,10 +235,13 @@ def _build_specification(tool: Function, ledger: Ledger) -> ToolEntry:
     return ToolEntry(ToolSpecification(tool.name, description, InputSchema(schema)))
 
 
-def _build_stubs(request: Request, offered: set[str], ledger: Ledger) -> list[ToolEntry]:
+def _build_stubs(request: Request, functions: Sequence[Function], ledger: Ledger) -> list[ToolEntry]:
     """Return stubs for tools of the history that are not offered, because Kiro rejects such a history."""
-    stubs: dict[str, ToolEntry] = {}
     calls = [part for turn in request.turns for part in turn.parts if type(part) is ToolCall]
+    if not calls:
+        return []
+    stubs: dict[str, ToolEntry] = {}
+    offered = {tool.name for tool in functions}
     for call in calls:
         if call.name in offered or call.name in stubs:
             continue

@@ -108,14 +108,14 @@ def _drop_unsupported(request: Request, ledger: Ledger) -> None:
 
 
 def _choose_max_tokens(request: Request, profile: Profile, ledger: Ledger) -> int:
-    at = request.pointer("max_tokens")
-    if request.max_tokens is None:
-        ledger.record_invented(at, "Messages requires a limit")
-        return profile.max_output or DEFAULT_MAX_TOKENS
-    if profile.max_output is not None and request.max_tokens > profile.max_output:
-        ledger.record_approximated(at, f"this model writes at most {profile.max_output} tokens")
-        return profile.max_output
-    return request.max_tokens
+    requested, most = request.max_tokens, profile.max_output
+    if requested is None:
+        ledger.record_invented(request.pointer("max_tokens"), "Messages requires a limit")
+        return most or DEFAULT_MAX_TOKENS
+    if most is not None and requested > most:
+        ledger.record_approximated(request.pointer("max_tokens"), f"this model writes at most {most} tokens")
+        return most
+    return requested
 
 
 def _format_instructions(format: Format | None, ledger: Ledger) -> list[str]:

@@ -194,9 +194,8 @@ def _build_function(tool: Function, can_defer: bool, content: ContentBuilder) ->
     if content.same_protocol and tool.parameters is not None:
         wire["input_schema"] = tool.parameters
     else:
-        at = tool.pointer("parameters")
         wire["input_schema"] = make_root_object(
-            tool.parameters, lambda why: content.ledger.record_approximated(at, why)
+            tool.parameters, lambda why: content.ledger.record_approximated(tool.pointer("parameters"), why)
         )
     if tool.strict:
         wire["strict"] = True
