@@ -226,11 +226,13 @@ class _PairedCall(Struct):
 _Pairs = dict[int, _PairedCall]  # by the identity of a call or a result
 
 
-def pair_calls(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
+def pair_calls(turns: Sequence[Turn], ledger: Ledger) -> Sequence[Turn]:
     """Return the turns with unique call ids and one result for each call.
 
     Of several results the last is kept, a missing one is invented, and one without a call becomes text.
     """
+    if not _has_tools(turns):
+        return turns
     calls: _Pairs = {}  # by the identity of the call
     results: _Pairs = {}  # by the identity of the result
     _match_results(turns, calls, results, ledger)
@@ -238,7 +240,7 @@ def pair_calls(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
     for turn in turns:
         parts = [fitting for part in turn.parts for fitting in _fit_part(part, calls, results, ledger)]
         fitted.append(replace(turn, parts=tuple(parts)))
-        made = ((part, calls[id(part)]) for part in turn.parts if isinstance(part, ToolCall))
+        made = ((part, calls[id(part)]) for part in turn.parts if type(part) is ToolCall)
         invented = [_invent_result(part, pair, ledger) for part, pair in made if pair.result is None]
         if invented:
             fitted.append(Turn(Role.USER, tuple(invented), turn.at))
@@ -249,10 +251,10 @@ def _match_results(turns: Sequence[Turn], calls: _Pairs, results: _Pairs, ledger
     known: dict[str, _PairedCall] = {}  # by the client's id; some servers use the same ids in every step
     counts: dict[str, int] = {}
     for part in (part for turn in turns for part in turn.parts):
-        if isinstance(part, ToolCall):
+        if type(part) is ToolCall:
             count = counts[part.id] = counts.get(part.id, 0) + 1
             known[part.id] = calls[id(part)] = _PairedCall(part.id if count == 1 else f"{part.id}-{count}")
-        elif isinstance(part, ToolResult) and part.call_id in known:
+        elif type(part) is ToolResult and part.call_id in known:
             pair = results[id(part)] = known[part.call_id]
             if pair.result is not None:
                 ledger.record_dropped(pair.result.at, "a call has one result: the last one counts")
@@ -260,10 +262,10 @@ def _match_results(turns: Sequence[Turn], calls: _Pairs, results: _Pairs, ledger
 
 
 def _fit_part(part: Part, calls: _Pairs, results: _Pairs, ledger: Ledger) -> Sequence[Part]:
-    if isinstance(part, ToolCall):
+    if type(part) is ToolCall:
         pair = calls[id(part)]
         return [part if pair.id == part.id else replace(part, id=pair.id)]
-    if not isinstance(part, ToolResult):
+    if type(part) is not ToolResult:
         return [part]
     if id(part) not in results:
         ledger.record_approximated(part.at, "a result without a call is sent as text")

@@ -9,7 +9,7 @@ from dragoman.translate.hub.ext import record_foreign_fields, restore
 from dragoman.translate.hub.failure import BadRequest
 from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.profile import EFFORTS, Target, effort_for_budget
-from dragoman.translate.hub.request import Ext, Format, Json, Reasoning, Request, Shape, Switch
+from dragoman.translate.hub.request import NO_SAMPLING, Ext, Format, Json, Reasoning, Request, Shape, Switch
 from dragoman.translate.protocols.responses.build_tools import ToolBuilder
 from dragoman.translate.protocols.responses.build_turns import InputBuilder
 from dragoman.translate.protocols.responses.wire import (
@@ -56,7 +56,8 @@ class _BodyBuilder:
 
     def build(self) -> Wire:
         request = self._request
-        self._drop_unsupported()
+        if request.sampling != NO_SAMPLING:
+            self._drop_unsupported()
         wire: Wire = {"model": self._target.model}
         self._add_conversation(wire)
         tools = ToolBuilder(request, self._ledger)
@@ -65,7 +66,8 @@ class _BodyBuilder:
         _set_if_given(wire, "parallel_tool_calls", request.parallel)
         _set_if_given(wire, "max_tool_calls", request.max_tool_calls)
         reasoning = self._build_reasoning()
-        self._add_sampling(wire, reasoning or {})
+        if request.sampling != NO_SAMPLING:
+            self._add_sampling(wire, reasoning or {})
         self._add_max_tokens(wire)
         _set_if_given(wire, "reasoning", reasoning)
         _set_if_given(wire, "text", self._build_text())
@@ -73,8 +75,10 @@ class _BodyBuilder:
         wire["store"] = request.raw.get("store", True) if self._same_protocol else False
         _set_if_given(wire, "include", self._build_include() or None)
         wire["stream"] = request.stream
-        restore(wire, request.ext if self._same_protocol else _shared_ext(request))
-        if not self._same_protocol:
+        if self._same_protocol:
+            restore(wire, request.ext)
+        elif shared := _shared_ext(request):
+            restore(wire, shared)
             keep_one_lifetime(wire, self._ledger)
         return wire
 

@@ -29,7 +29,7 @@ class ToolBuilder:
         self._request = request
         self._ledger = ledger
         self._same_protocol = request.protocol == NAME
-        self._has_tool_search = any(isinstance(tool, Hosted) and tool.kind == "tool_search" for tool in request.tools)
+        self._has_tool_search = any(type(tool) is Hosted and tool.kind == "tool_search" for tool in request.tools)
 
     def tools(self) -> list[Json]:
         written: list[Json] = []

@@ -10,6 +10,7 @@ from dragoman.translate.hub.loss import Ledger
 from dragoman.translate.hub.opaque import ENVELOPE_PREFIX, OpaqueForm, can_send_to
 from dragoman.translate.hub.profile import Target
 from dragoman.translate.hub.request import (
+    ROLE_NAMES,
     Audio,
     Cache,
     Document,
@@ -30,9 +31,12 @@ from dragoman.translate.hub.request import (
     ToolResult,
     Turn,
 )
+from dragoman.translate.passes.adapt_turns import INSTRUCTION_ROLES
 from dragoman.translate.passes.pair_results import pair_calls
 from dragoman.translate.protocols.responses.wire import NAME, OPENAI_PROTOCOLS, Wire
 
+# Looked up once: on Python 3.11, each look-up of a member is slow.
+_SYSTEM, _DEVELOPER, _ASSISTANT = Role.SYSTEM, Role.DEVELOPER, Role.ASSISTANT
 _ERROR_MARK = "[tool error] "
 
 
@@ -47,8 +51,9 @@ class InputBuilder:
         self._parts = _PartBuilder(request, ledger)
         self.marked = self._parts.marked
         self._unread_by_item = _group_by_item(request.ext) if self._same_protocol else {}
-        parts = (part for turn in request.turns for part in turn.parts)
-        self._custom_calls = {part.id for part in parts if isinstance(part, ToolCall) and part.custom}
+        self._custom_calls = {
+            part.id for turn in request.turns for part in turn.parts if type(part) is ToolCall and part.custom
+        }
 
     def instructions(self) -> tuple[str | None, Sequence[Turn]]:
         """Return the leading system text, if it is only text, and the remaining turns.
@@ -77,34 +82,33 @@ class InputBuilder:
     def items(self, turns: Sequence[Turn]) -> list[Json]:
         items: list[Json] = []
         for turn in turns:
-            if turn.role is Role.ASSISTANT:
+            if turn.role is _ASSISTANT:
                 items += self._build_assistant(turn.parts)
             else:
                 items += self._build_user(turn)
         last = turns[-1] if turns else None
-        if last is not None and last.role is Role.ASSISTANT and self._request.protocol not in OPENAI_PROTOCOLS:
+        if last is not None and last.role is _ASSISTANT and self._request.protocol not in OPENAI_PROTOCOLS:
             self._ledger.record_approximated(
                 last.at, "Responses reads a last assistant turn as history, not as a prefill"
             )
         return items
 
     def _is_instruction(self, turn: Turn) -> bool:
-        return turn.at == "/instructions" if self._same_protocol else turn.role in (Role.SYSTEM, Role.DEVELOPER)
+        return turn.at == "/instructions" if self._same_protocol else turn.role in INSTRUCTION_ROLES
 
     def _build_user(self, turn: Turn) -> Iterable[Wire]:
         texts: list[Part] = []
-        for part in turn.parts:
-            match part:
-                case ToolResult():
-                    yield from self._build_message(turn, texts)
-                    texts = []
-                    yield self._build_result(part)
-                case Foreign() if self._is_item(part):
-                    yield from self._build_message(turn, texts)
-                    texts = []
-                    yield from _restore_raw(part)
-                case _:
-                    texts.append(part)
+        for part in turn.parts:  # types are compared: a struct's class pattern that does not fit is slow
+            if type(part) is ToolResult:
+                yield from self._build_message(turn, texts)
+                texts = []
+                yield self._build_result(part)
+            elif type(part) is Foreign and self._is_item(part):
+                yield from self._build_message(turn, texts)
+                texts = []
+                yield from _restore_raw(part)
+            else:
+                texts.append(part)
         yield from self._build_message(turn, texts)
 
     def _is_item(self, part: Foreign) -> bool:
@@ -112,12 +116,12 @@ class InputBuilder:
         return self._same_protocol and part.at.count("/") == 2
 
     def _build_message(self, turn: Turn, parts: Sequence[Part]) -> Iterable[Wire]:
-        content = self._parts.build_parts(parts)
+        content = self._parts.build_parts(parts) if parts else None
         if not content:
             return
         # Later system text of MessageItems has the role developer here.
-        role = Role.DEVELOPER if turn.role is Role.SYSTEM and self._request.protocol == "messages" else turn.role
-        item: Wire = {"type": "message", "role": role.value, "content": content}
+        role = _DEVELOPER if turn.role is _SYSTEM and self._request.protocol == "messages" else turn.role
+        item: Wire = {"type": "message", "role": ROLE_NAMES[role], "content": content}
         if self._same_protocol:
             restore(item, turn.ext)
         yield item
@@ -272,8 +276,7 @@ class _PartBuilder:
         self.marked: list[Wire] = []  # parts of a translated request that the client marked as OpenAI does
 
     def build_parts(self, parts: Iterable[Part]) -> list[Json]:
-        written = (self.build_part(part) for part in parts)
-        return [part for part in written if part is not None]
+        return [wire for part in parts if (wire := self.build_part(part)) is not None]
 
     def build_part(self, part: Part) -> Wire | None:
         match part:
