@@ -183,7 +183,9 @@ class _Preparation(Struct, frozen=True):
         cache = await plan_cache(call, request, ask, self.protocol, prompts)
         if provider.requests.cache is OFF and request.protocol != self.protocol.name:
             request = remove_cache_settings(request, ledger)
-        caches, quirks = CachePlan() if cache is None else cache.plan, provider.requests.quirks | settings.quirks
+        caches, quirks = CachePlan() if cache is None else cache.plan, provider.requests.quirks
+        if settings.quirks:
+            quirks |= settings.quirks
         model, profile, budgets, reader = ask.route.model, settings.profile, settings.budgets, self.upstream.prompts
         target = Target(model, provider.issuer, profile, budgets, quirks, self.options, caches)
         if settings.fetcher is None and call.size <= LARGE_BYTES:

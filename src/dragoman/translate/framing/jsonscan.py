@@ -325,7 +325,7 @@ def replace_model(body: bytes, model: str) -> bytes:
     bodies are short, and this takes a quarter of the time.
     """
     at = body.find(b'"model"') if len(body) <= _SHORT else -1
-    if at >= 0 and body.find(b'"model"', at + 1) < 0 and (body.find(b"\\") < 0 or body.find(b"\\u") < 0):
+    if at >= 0 and body.rfind(b'"model"') == at and (body.find(b"\\") < 0 or body.find(b"\\u") < 0):
         found = _MODEL.match(body, at)
         if found is not None:
             return body[: found.end(1)] + _quote(model) + body[found.end() :]

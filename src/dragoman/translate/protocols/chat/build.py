@@ -55,9 +55,10 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     body |= _build_settings(request, target, ledger)
     if request.attribution != NO_ATTRIBUTION or request.verbosity is not None:
         body |= _build_vendor_settings(request, target, ledger)
-    body["prompt_cache_key"] = request.cache_key if request.protocol == NAME else choose_key(request, target)
+    cache_key = request.cache_key if request.protocol == NAME else choose_key(request, target)
+    if cache_key is not None:
+        body["prompt_cache_key"] = cache_key
     body |= effort
-    body = _drop_none(body)
     if request.format is not None:
         body["response_format"] = _build_format(request.format, target, ledger)
     if request.stream:
@@ -206,7 +207,7 @@ def _build_sampling(request: Request, target: Target, effort: object, ledger: Le
     sampling: _Wire = {"temperature": given.temperature, "top_p": given.top_p}
     thinks = profile.thinking_default if effort is None else effort != "none"
     if profile.sampling and (profile.sampling_while_thinking or not thinks):
-        return sampling
+        return _drop_none(sampling)
     unusual = {name: value for name, value in sampling.items() if value != 1}
     return _record_dropped(request, ledger, unusual, f"{target.model} takes no sampling settings")
 
@@ -216,14 +217,15 @@ def _build_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
     same_protocol, sampling = request.protocol == NAME, request.sampling
     settings: _Wire = {}
     if sampling.top_k is not None or request.max_tool_calls is not None:
-        settings = {"top_k": sampling.top_k, "max_tool_calls": request.max_tool_calls}
+        settings = _drop_none({"top_k": sampling.top_k, "max_tool_calls": request.max_tool_calls})
         if not same_protocol:
             settings = _record_dropped(request, ledger, settings, "Chat has no such setting")
-    max_tokens = "max_tokens" if "max_tokens" in target.quirks else "max_completion_tokens"
-    settings[max_tokens] = _build_max_tokens(request, ledger)
+    max_tokens = _build_max_tokens(request, ledger)
+    if max_tokens is not None:
+        settings["max_tokens" if "max_tokens" in target.quirks else "max_completion_tokens"] = max_tokens
     if sampling == NO_SAMPLING:
         return settings
-    return settings | {
+    others: _Wire = {
         "frequency_penalty": sampling.frequency_penalty,
         "presence_penalty": sampling.presence_penalty,
         "seed": sampling.seed,
@@ -232,6 +234,7 @@ def _build_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
         "logprobs": True if sampling.top_logprobs is not None and not same_protocol else sampling.logprobs,
         "top_logprobs": sampling.top_logprobs,
     }
+    return settings | _drop_none(others)
 
 
 def _build_max_tokens(request: Request, ledger: Ledger) -> int | None:
@@ -267,7 +270,7 @@ def _build_vendor_settings(request: Request, target: Target, ledger: Ledger) -> 
         for name, value in (("user", settings.get("user")), ("service_tier", settings.get("service_tier"))):
             if value is not None:
                 ledger.record_approximated(request.pointer(name), "has nearly the same meaning in Chat")
-    return settings
+    return _drop_none(settings)
 
 
 def _drop_none(fields: _Wire) -> _Wire:
