@@ -59,7 +59,7 @@ class ContentBuilder:
                 return self._build_text(part)
             case Refusal():
                 self.ledger.record_approximated(part.at, "a refusal is sent as text")
-                return _text_block(part.text) if part.text.strip() else None
+                return {"type": "text", "text": part.text} if part.text.strip() else None
             case Image():
                 return self._build_image(part)
             case Document():
@@ -130,7 +130,7 @@ class ContentBuilder:
             if part.text:
                 self.ledger.record_dropped(part.at, "a text of white space only is not accepted")
             return None
-        wire = _text_block(part.text)
+        wire: Wire = {"type": "text", "text": part.text}
         if part.citations and (self.same_protocol or all(map(_is_own_citation, part.citations))):
             wire["citations"] = [citation.raw for citation in part.citations]
         elif part.citations:
@@ -204,10 +204,6 @@ class ContentBuilder:
         except (msgspec.MsgspecError, RecursionError):
             self.ledger.record_approximated(call.at, "arguments that are not a JSON object are sent inside one")
             return {"arguments": call.arguments}
-
-
-def _text_block(text: str) -> Wire:
-    return {"type": "text", "text": text}
 
 
 def _is_own_citation(citation: Citation) -> bool:

@@ -20,14 +20,11 @@ _OPENING = "(continue)"
 _NO_RESULT = "[no result]"
 
 
-class _CallIds:
+class _CallIds(Struct, eq=False):
     """Give each call of a request its own id in Anthropic's alphabet; equal requests get equal ids."""
 
-    __slots__ = ("_counts", "_taken")
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-        self._counts: dict[str, int] = {}
+    _taken: set[str] = set()
+    _counts: dict[str, int] = {}
 
     def choose_id(self, id: str) -> str:
         stem = NOT_IN_IDS.sub("_", id) or "call"
