@@ -199,7 +199,7 @@ async def test_an_outage_of_the_store_is_logged_once_with_its_reason(caplog: pyt
     assert await recall_many() == [start + "the disk is full"]
 
 
-def test_the_store_is_asked_once_by_requests_that_come_together(tmp_path: Path) -> None:
+def test_simultaneous_requests_query_the_store_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock, store = Clock(), await open_store(f"sqlite:///{tmp_path}/d.db")
         counting = CountingStore(store)

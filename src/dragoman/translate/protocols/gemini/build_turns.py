@@ -64,8 +64,8 @@ def build_conversation(request: Request, target: Target, ledger: Ledger, instruc
     Raises BadRequest for a call without a result, and for media that Gemini cannot get.
     """
     # Raise BadRequest for a call without a result: Gemini refuses one without naming it.
-    asked = [turn for turn in request.turns if turn.role is _ASSISTANT]
-    calls = [part for turn in asked for part in turn.parts if type(part) is ToolCall]
+    replies = [turn for turn in request.turns if turn.role is _ASSISTANT]
+    calls = [part for turn in replies for part in turn.parts if type(part) is ToolCall]
     if calls:
         answered = {part.call_id for turn in request.turns for part in turn.parts if type(part) is ToolResult}
         for call in calls:
