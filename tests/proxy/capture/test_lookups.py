@@ -209,14 +209,6 @@ async def find_other_digests() -> tuple[bytes, ...]:
     return (b"other",)
 
 
-async def find_digests() -> tuple[bytes, ...]:
-    return (b"digest",)
-
-
-async def find_other_digests() -> tuple[bytes, ...]:
-    return (b"other",)
-
-
 class Surroundings(Struct, frozen=True):
     runtime: Runtime
     memory: LostCallMemory
