@@ -17,7 +17,7 @@ from dragoman.proxy.left_out import leave_out_rejected
 from dragoman.proxy.offered_tools import choose_unmixed, find_server_tools, offer_tools
 from dragoman.proxy.ports import MediaFetcher, PromptMemory
 from dragoman.proxy.prepared import Change, Passthrough, Prepared, Translated
-from dragoman.proxy.prompt_caching import plan_cache, put_key_in_header
+from dragoman.proxy.prompt_caching import PlannedCache, plan_cache, put_key_in_header
 from dragoman.proxy.protocol_choice import ProtocolChoice, choose_protocol
 from dragoman.proxy.request_headers import (
     IDENTITY,
@@ -186,24 +186,21 @@ class _Preparation(Struct, frozen=True):
         caches, quirks = CachePlan() if cache is None else cache.plan, provider.requests.quirks
         if settings.quirks:
             quirks |= settings.quirks
-        model, profile, budgets, reader = ask.route.model, settings.profile, settings.budgets, self.upstream.prompts
+        model, profile, budgets = ask.route.model, settings.profile, settings.budgets
         target = Target(model, provider.issuer, profile, budgets, quirks, self.options, caches)
         if settings.fetcher is None and call.size <= LARGE_BYTES:
-            request, tools, body = self._build_at_once(request, target, ledger)
+            request, tools, body = self._build_at_once(request, target, ledger, cache)
         else:
-            request, tools, body = await self._build_off_loop(request, target, ledger)
+            request, tools, body = await self._build_off_loop(request, target, ledger, cache)
         message = self._write_message(request, body, target)
         rejected = settings.rules + settings.configured
         if rejected:
             message = await self._leave_out_rejected(message, request, rejected, ledger)
+            if cache is not None and message.body is not body:
+                describe = partial(cache.describe_changed, self.upstream.prompts, message.body, profile)
+                await run_off_loop(len(message.body), describe)
         if call.strict and len(ledger):
             raise RequestError(strict_refusal(ledger))
-        if cache is not None and reader is not None:
-            if cache.is_described or len(message.body) <= LARGE_BYTES:
-                cache.describe(reader, message.body, profile)
-            else:
-                describe = partial(cache.describe, reader, message.body, profile)
-                await run_off_loop(len(message.body), describe)
         unsigned, out, secrets = await self._address(message, None if cache is None else cache.session_key)
         return Translated(  # the first nine by position: from 16 keywords on a call is slow
             ask.route,
@@ -236,26 +233,36 @@ class _Preparation(Struct, frozen=True):
             request = replace(request, max_tokens=most)
         return request if default is None else add_default_thinking(request, default, self.settings.profile, ledger)
 
-    def _build_at_once(self, request: Request, target: Target, ledger: Ledger) -> tuple[Request, ToolMap, bytes]:
-        """Change the request to what its upstream accepts, and build it."""
+    def _build_at_once(
+        self, request: Request, target: Target, ledger: Ledger, cache: PlannedCache | None
+    ) -> tuple[Request, ToolMap, bytes]:
+        """Change the request to what its upstream accepts, build it, and describe it for the cache."""
         request, tools = adapt_tools(request, self._find_tool_limits(target), ledger)
         changes, passes = self._list_changes(), self.provider.requests.passes
         if changes or passes:
             request = _apply_changes(request, (*changes, *passes), ledger)
-        return request, tools, self.upstream.build(request, target, ledger)
+        body = self.upstream.build(request, target, ledger)
+        if cache is not None:
+            cache.describe(self.upstream.prompts, body, target.profile)
+        return request, tools, body
 
-    async def _build_off_loop(self, request: Request, target: Target, ledger: Ledger) -> tuple[Request, ToolMap, bytes]:
+    async def _build_off_loop(
+        self, request: Request, target: Target, ledger: Ledger, cache: PlannedCache | None
+    ) -> tuple[Request, ToolMap, bytes]:
         """Do the same with a large request, or one whose linked media are to be sent in it."""
         upstream, fetcher, size = self.upstream, self.settings.fetcher, self.call.size
         if fetcher is None and size <= JOINED_BYTES:
-            return await run_off_loop(size, partial(self._build_at_once, request, target, ledger))
+            return await run_off_loop(size, partial(self._build_at_once, request, target, ledger, cache))
         limits, passes = self._find_tool_limits(target), self.provider.requests.passes
         request, tools = await run_off_loop(size, partial(adapt_tools, request, limits, ledger))
         request = await run_off_loop(size, partial(_apply_changes, request, self._list_changes(), ledger))
         if fetcher is not None:
             request = await _with_media(request, upstream, fetcher)
         request = await run_off_loop(size, partial(_apply_changes, request, passes, ledger))
-        return request, tools, await run_off_loop(size, partial(upstream.build, request, target, ledger))
+        body = await run_off_loop(size, partial(upstream.build, request, target, ledger))
+        if cache is not None:
+            await run_off_loop(size, partial(cache.describe, upstream.prompts, body, target.profile))
+        return request, tools, body
 
     def _find_tool_limits(self, target: Target) -> ToolLimits:
         limits = self.upstream.tool_limits

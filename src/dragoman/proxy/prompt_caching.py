@@ -58,14 +58,9 @@ class PlannedCache(Struct, eq=False):
     outlook: CacheOutlook | None = None  # None: it was not described, or the memory was not asked
     _sent: SentPrompt | None = None
 
-    @property
-    def is_described(self) -> bool:
-        """Whether `build` has described what it built, so that `describe` takes no time."""
-        return self._id is None or bool(self._taken)
-
-    def describe(self, reader: PromptReader, body: bytes, profile: Profile) -> None:
-        """Describe what is sent, unless `build` has done so, and judge what it can read from the cache."""
-        if self._id is None:
+    def describe(self, reader: PromptReader | None, body: bytes, profile: Profile) -> None:
+        """Describe what was built, unless `build` has done so, and judge what it can read from the cache."""
+        if self._id is None or reader is None:
             return
         plan = self.plan
         built = self._taken.pop() if self._taken else describe_body(reader, body, profile, is_marked=plan.breakpoints)
@@ -73,6 +68,11 @@ class PlannedCache(Struct, eq=False):
             self._sent = built.sent
             if plan.memory is not None:
                 self.outlook = judge_prompt(built, plan.memory, self._started_at)
+
+    def describe_changed(self, reader: PromptReader | None, body: bytes, profile: Profile) -> None:
+        """Describe what was changed after it was built; where marks are placed, they stay as they were."""
+        if reader is not None and reader.list_marks is None:
+            self.describe(reader, body, profile)
 
     def record(self) -> None:
         """Remember what was sent, once its reply has begun."""
