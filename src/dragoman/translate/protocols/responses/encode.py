@@ -67,10 +67,8 @@ _REASON_BY_STOP = {
 }
 
 _encode = msgspec.json.encode
-_CONTEXT_FULL, _PAUSE = (
-    Stop.CONTEXT_FULL,
-    Stop.PAUSE,
-)  # looked up once: on Python 3.11, each look-up of a member is slow
+# Looked up once: on Python 3.11, each look-up of a member is slow.
+_CONTEXT_FULL, _PAUSE = Stop.CONTEXT_FULL, Stop.PAUSE
 
 
 class Encoder:

@@ -49,11 +49,8 @@ from dragoman.translate.protocols.responses.state_items import is_own_compaction
 from dragoman.translate.protocols.responses.wire import SEARCH_ITEM, VENDOR, Item, text_at
 
 _ROLES = {role.value: role for role in Role}
-_SYSTEM, _USER, _ASSISTANT = (
-    Role.SYSTEM,
-    Role.USER,
-    Role.ASSISTANT,
-)  # looked up once: on Python 3.11, each look-up of a member is slow
+# Looked up once: on Python 3.11, each look-up of a member is slow.
+_SYSTEM, _USER, _ASSISTANT = Role.SYSTEM, Role.USER, Role.ASSISTANT
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _SERVER_STATE = {
